@@ -1,0 +1,42 @@
+"""Options, one module a group. A configuration is an object that is passed, never a global."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+from autoclave.conf import agent, api, conductor, database, nvme, placement
+
+_GROUPS = (agent, api, conductor, database, nvme, placement)
+
+
+def new_config(config_files: Sequence[str] = (), overrides: dict[tuple[str | None, str], Any] | None = None) -> cfg.ConfigOpts:
+    """Read *config_files* and return the configuration.
+
+    :param overrides: ``{(group, option): value}`` laid over what the files say.
+    :raises cfg.Error: a file cannot be read or a value cannot be parsed; ``cli.main`` turns it into
+        a message.
+    """
+    conf = cfg.ConfigOpts()
+    for group in _GROUPS:
+        conf.register_opts(group.OPTS, group=group.GROUP)
+    conf.register_opts(TOP_OPTS)
+    conf([], project="autoclave", default_config_files=list(config_files))
+    for (group_name, option), value in (overrides or {}).items():
+        conf.set_override(option, value, group=group_name)
+    return conf
+
+
+TOP_OPTS = [
+    cfg.StrOpt(
+        "transport_url",
+        secret=True,
+        default="",
+        help="Where RabbitMQ is, as rabbit://user:password@host:5672/. Empty: services of one process call each other.",
+    ),
+]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Every option by group, for oslo-config-generator."""
+    return [("DEFAULT", TOP_OPTS), *((group.GROUP, group.OPTS) for group in _GROUPS)]

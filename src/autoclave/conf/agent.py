@@ -1,0 +1,41 @@
+"""[agent]: the service on each host."""
+
+from oslo_config import cfg
+
+GROUP = "agent"
+
+OPTS = [
+    cfg.ListOpt("enabled_drivers", default=["nvme_driver"], help="Device drivers to load, by entry point name."),
+    cfg.StrOpt(
+        "resource_provider_name",
+        help="This host's name everywhere: its root provider in Placement, device hostnames, the RPC server. "
+        "Default: the fully qualified domain name.",
+    ),
+    cfg.StrOpt(
+        "data_dir",
+        default="/var/lib/autoclave",
+        help="Where the agent keeps its lock, the journal of running tools and, when embedded, the databases.",
+    ),
+    cfg.FloatOpt("periodic_interval", default=60.0, min=0.1, help="Seconds between two discoveries."),
+    cfg.IntOpt("max_concurrent_cleanups", default=4, min=1, help="Drives of this host that are erased at a time."),
+    cfg.FloatOpt(
+        "rebind_timeout",
+        default=60.0,
+        min=0,
+        help="Seconds to wait after an unbind for libvirt to give the device back to its host driver.",
+    ),
+    cfg.MultiStrOpt(
+        "allow_host_device",
+        default=[],
+        help="Exact PCI address of a device that this host itself uses and that may be offered nevertheless. "
+        "Its data will be erased. May be given several times.",
+    ),
+    cfg.StrOpt(
+        "rpc_version_cap",
+        help="Highest RPC version this agent announces; for rolling upgrades and their tests.",
+    ),
+    cfg.StrOpt("sysfs_root", default="/sys", help="Where sysfs is. Another directory makes a simulated host."),
+    cfg.StrOpt("dev_root", default="/dev", help="Where device nodes are."),
+    cfg.StrOpt("proc_root", default="/proc", help="Where procfs is."),
+    cfg.ListOpt("tools_path", default=[], help="Directories searched for nvme, blkdiscard and shred before PATH."),
+]

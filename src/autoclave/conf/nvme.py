@@ -1,0 +1,40 @@
+"""[nvme]: the generic NVMe driver."""
+
+from oslo_config import cfg
+
+GROUP = "nvme"
+
+OPTS = [
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="Which NVMe controllers are ours and how they are erased: a JSON object, or a list of them, with "
+        "vendor_id, product_id, address, clear_action (auto, sanitize, zero) and clear_strategy (auto, crypto, "
+        "block). May be given several times; the first entry that matches a controller counts.",
+    ),
+    cfg.IntOpt(
+        "cleanup_timeout",
+        default=900,
+        min=1,
+        help="Seconds an erase may take, from the state cleaning on. Afterwards the device goes to error.",
+    ),
+    cfg.IntOpt(
+        "stall_timeout",
+        default=120,
+        min=1,
+        help="Seconds of unchanged progress after which a running erase is reported as stalled.",
+    ),
+    cfg.FloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two looks at a running sanitize."),
+    cfg.FloatOpt("command_timeout", default=30.0, min=0.1, help="Seconds a query command of nvme-cli may take."),
+    cfg.StrOpt(
+        "verify",
+        default="sample",
+        choices=["none", "sample", "full"],
+        help="What is read back after a drive was zeroed, before it counts as clean.",
+    ),
+    cfg.BoolOpt(
+        "clean_on_discovery",
+        default=False,
+        help="Erase a drive when it is first discovered, instead of taking the operator's word that it is clean.",
+    ),
+]

@@ -1,0 +1,1 @@
+"""Device drivers, loaded by entry point from ``[agent] enabled_drivers``."""

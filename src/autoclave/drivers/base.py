@@ -1,0 +1,165 @@
+"""What a device driver is, and what it reports.
+
+The class follows ``GenericDriver`` of the NVMe specification: ``init_host()``, ``discover()`` and
+``cleanup(device)``, of which the first and the last do nothing unless overridden.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from oslo_config import cfg
+
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import HostPaths
+
+
+@dataclass(frozen=True)
+class AttachHandle:
+    """One way to give a device to a guest.
+
+    :param attach_type: ``PCI``, ``MDEV`` or ``TEST_PCI``.
+    :param attach_info: for PCI: domain, bus, device, function as hexadecimal strings.
+    :param identity: what stays the same when attach_info changes; for PCI the full address.
+    """
+
+    attach_type: str
+    attach_info: Mapping[str, Any]
+    identity: str
+
+
+@dataclass(frozen=True)
+class DiscoveredDevice:
+    """What a driver found in one slot.
+
+    :param pci_address: the full address in lower case; with the host it is the device's identity.
+    :param vendor: vendor id, four lower-case hexadecimal digits (``device.vendor`` of the API).
+    :param product: product id, likewise (``device.model`` of the API).
+    :param serial: the drive's own serial number, where it has one; None when it could not be read.
+    :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read.
+    :param traits: traits of the provider besides ``OWNER_CYBORG``.
+    :param cleanup_action: the resolved action to lock in, for types that are cleaned.
+    :param excluded: why policy keeps the device from being offered, or None.
+    :param unreadable: why its identity could not be read this time (bound to vfio-pci, a failing
+        tool), or None. Nothing may be inferred from what is then missing.
+    """
+
+    pci_address: str
+    device_type: str
+    vendor: str
+    product: str
+    resource_class: str
+    traits: Sequence[str]
+    attach_handles: Sequence[AttachHandle]
+    std_board_info: Mapping[str, Any] = field(default_factory=dict)
+    vendor_board_info: str | None = None
+    serial: str | None = None
+    drive_model: str | None = None
+    cleanup_action: str | None = None
+    excluded: str | None = None
+    unreadable: str | None = None
+
+
+class CleanableDevice(Protocol):
+    """What ``cleanup`` may read of the device row."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def pci_address(self) -> str: ...
+    @property
+    def serial(self) -> str | None: ...
+    @property
+    def drive_model(self) -> str | None: ...
+    @property
+    def cleanup_action(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an erase is.
+
+    :param percent: 0 to 100, or None while the tool has not said.
+    :param step: what is being done, in words an operator knows.
+    :param stalled: progress has stood still for long, see ``[nvme] stall_timeout``.
+    :param seconds_left: estimate, or None.
+    """
+
+    percent: float | None
+    step: str
+    stalled: bool = False
+    seconds_left: float | None = None
+
+
+class ProgressSink(Protocol):
+    """Receives progress; must not raise."""
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+class ToolSink(Protocol):
+    """Told of each external tool before it is waited for, and again when it has ended.
+
+    The agent journals it, so that a restarted agent can wait out a tool that outlived its parent.
+    """
+
+    def started(self, pid: int, argv: Sequence[str]) -> None: ...
+    def ended(self, pid: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class CleanupControl:
+    """The optional second argument of ``cleanup``.
+
+    :param deadline: when ``cleanup_timeout`` will have passed.
+    :param progress: called whenever there is news.
+    :param tools: told of every external tool.
+    """
+
+    deadline: Deadline
+    progress: ProgressSink
+    tools: ToolSink
+
+
+Evidence = Mapping[str, Any]
+"""JSON-serialisable facts that prove the device clean; kept in the device's history."""
+
+
+class Driver:
+    """Base of all device drivers. One instance serves one agent.
+
+    :param conf: the agent's configuration.
+    :param paths: where this host's kernel interfaces are.
+    """
+
+    name: ClassVar[str]
+    """The entry point's name, kept in ``deployable.driver_name``."""
+
+    def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
+        self.conf = conf
+        self.paths = paths
+
+    def init_host(self) -> None:  # noqa: B027 - a no-op by the specification
+        """Check what the driver needs from this host, once, before the first discovery.
+
+        :raises AutoclaveError: the agent must not start.
+        """
+
+    def discover(self) -> Sequence[DiscoveredDevice]:
+        """Return the devices of this host that are the driver's; an empty list if there are none.
+
+        A device that cannot be read is reported with ``unreadable``; it never hides the others.
+
+        :raises InvalidConfiguration: its options cannot be used.
+        """
+        raise NotImplementedError
+
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:  # noqa: ARG002
+        """Erase *device* with the action that was locked in, and return the evidence.
+
+        Returning means: proved clean. The agent moves the device's state; a driver never does.
+        Types that need no cleaning inherit this, which does nothing.
+
+        :raises HardwareError: the device is not proved clean.
+        """
+        return {}

@@ -1,0 +1,20 @@
+"""Where a host's kernel interfaces are: the real roots, or a simulated host's directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class HostPaths:
+    """Roots under which the agent looks for the kernel's interfaces.
+
+    :param sysfs: normally ``/sys``.
+    :param dev: normally ``/dev``.
+    :param proc: normally ``/proc``.
+    :param tools: directories searched for external tools before ``PATH``.
+    """
+
+    sysfs: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    proc: Path = Path("/proc")
+    tools: tuple[Path, ...] = ()

@@ -1,0 +1,29 @@
+"""The one formula that decides ``reserved`` (design §3, rule 2)."""
+
+from typing import NamedTuple
+
+from autoclave.rules.device_states import DeviceState
+
+
+class Offer(NamedTuple):
+    """What the database says of a device, as far as offering it is concerned."""
+
+    device_state: DeviceState | None
+    maintaining: bool
+    held: bool
+    excluded: bool
+    missing: bool
+
+
+def must_be_reserved(offer: Offer) -> bool:
+    """Whether ``reserved`` must equal ``total``: the device must not be offered.
+
+    A device whose state is unknown (None: a row not yet backfilled) is not vouched for.
+    """
+    return (
+        offer.device_state is not DeviceState.AVAILABLE
+        or offer.maintaining
+        or offer.held
+        or offer.excluded
+        or offer.missing
+    )
