@@ -10,7 +10,9 @@ from autoclave.conf import agent, api, conductor, database, nvme, placement
 _GROUPS = (agent, api, conductor, database, nvme, placement)
 
 
-def new_config(config_files: Sequence[str] = (), overrides: dict[tuple[str | None, str], Any] | None = None) -> cfg.ConfigOpts:
+def new_config(
+    config_files: Sequence[str] = (), overrides: dict[tuple[str | None, str], Any] | None = None
+) -> cfg.ConfigOpts:
     """Read *config_files* and return the configuration.
 
     :param overrides: ``{(group, option): value}`` laid over what the files say.

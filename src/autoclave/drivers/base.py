@@ -139,7 +139,7 @@ class Driver:
         self.conf = conf
         self.paths = paths
 
-    def init_host(self) -> None:  # noqa: B027 - a no-op by the specification
+    def init_host(self) -> None:
         """Check what the driver needs from this host, once, before the first discovery.
 
         :raises AutoclaveError: the agent must not start.
