@@ -1,0 +1,158 @@
+"""Which erase a controller gets: the policy matrix of the NVMe specification, as data."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ClearAction(StrEnum):
+    """The operator's ``clear_action``: which operation may be used."""
+
+    AUTO = "auto"
+    SANITIZE = "sanitize"
+    ZERO = "zero"
+
+
+class ClearStrategy(StrEnum):
+    """The operator's ``clear_strategy``: which mechanism the operation may use."""
+
+    AUTO = "auto"
+    CRYPTO = "crypto"
+    BLOCK = "block"
+
+
+class CleanupAction(StrEnum):
+    """What is done to the drive; locked into ``std_board_info`` at discovery. Strongest first."""
+
+    SANITIZE_CRYPTO = "sanitize_crypto"
+    """Sanitize, Crypto Erase: the controller throws its media encryption keys away."""
+    SANITIZE_BLOCK = "sanitize_block"
+    """Sanitize, Block Erase: the controller erases all its media."""
+    WRITE_ZEROES = "write_zeroes"
+    """The controller zeroes every block of its namespaces (NVMe Write Zeroes)."""
+    SHRED = "shred"
+    """The host overwrites every block with zeroes; any drive can take it."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What Identify Controller says that bears on erasing.
+
+    :param crypto_erase: Crypto Erase Sanitize, SANICAP bit 0.
+    :param block_erase: Block Erase Sanitize, SANICAP bit 1.
+    :param write_zeroes: the Write Zeroes command, ONCS bit 3.
+    :param namespace_management: Namespace Management, OACS bit 3. It shapes how a drive is zeroed, but
+        neither selects an action nor shows as a trait.
+    """
+
+    crypto_erase: bool
+    block_erase: bool
+    write_zeroes: bool
+    namespace_management: bool
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """The os-traits names of what the drive can do, whatever the policy will use of it."""
+        shown = {
+            "HW_NVME_CES": self.crypto_erase,
+            "HW_NVME_BES": self.block_erase,
+            "HW_NVME_WZS": self.write_zeroes,
+        }
+        return tuple(trait for trait, supported in shown.items() if supported)
+
+
+class Rejection(NamedTuple):
+    """An action that is not taken, and why not."""
+
+    action: CleanupAction
+    reason: str
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What the policy makes of one controller.
+
+    :param action: the action to lock in; None when the controller can do none that is allowed, and so
+        must not be offered.
+    :param reason: why this action, or why none.
+    :param rejected: each of the other actions, strongest first.
+    """
+
+    action: CleanupAction | None
+    reason: str
+    rejected: tuple[Rejection, ...]
+
+
+_CRYPTO, _BLOCK, _ZEROES, _SHRED = CleanupAction
+
+MATRIX: dict[tuple[ClearAction, ClearStrategy], tuple[CleanupAction, ...]] = {
+    (ClearAction.AUTO, ClearStrategy.AUTO): (_CRYPTO, _BLOCK, _ZEROES, _SHRED),
+    (ClearAction.AUTO, ClearStrategy.CRYPTO): (_CRYPTO,),
+    (ClearAction.AUTO, ClearStrategy.BLOCK): (_BLOCK, _ZEROES, _SHRED),
+    (ClearAction.SANITIZE, ClearStrategy.AUTO): (_CRYPTO, _BLOCK),
+    (ClearAction.SANITIZE, ClearStrategy.CRYPTO): (_CRYPTO,),
+    (ClearAction.SANITIZE, ClearStrategy.BLOCK): (_BLOCK,),
+    (ClearAction.ZERO, ClearStrategy.AUTO): (_ZEROES, _SHRED),
+    (ClearAction.ZERO, ClearStrategy.BLOCK): (_ZEROES, _SHRED),
+}
+"""What each policy allows, the preferred first. A pair that is not here is an invalid configuration."""
+
+_NEEDS: dict[CleanupAction, tuple[str, str]] = {
+    _CRYPTO: ("crypto_erase", "Crypto Erase (SANICAP bit 0)"),
+    _BLOCK: ("block_erase", "Block Erase (SANICAP bit 1)"),
+    _ZEROES: ("write_zeroes", "Write Zeroes (ONCS bit 3)"),
+}
+
+
+def allowed_actions(clear_action: ClearAction, clear_strategy: ClearStrategy) -> tuple[CleanupAction, ...]:
+    """What the policy allows, the preferred first.
+
+    :raises ValueError: the two contradict each other: zeroing is not cryptographic.
+    """
+    try:
+        return MATRIX[clear_action, clear_strategy]
+    except KeyError:
+        raise ValueError(
+            f"clear_action={clear_action} cannot be done with clear_strategy={clear_strategy}: writing zeroes is not a "
+            "cryptographic erase; use clear_action=sanitize, or clear_strategy=block"
+        ) from None
+
+
+def resolve(clear_action: ClearAction, clear_strategy: ClearStrategy, capabilities: Capabilities) -> Resolution:
+    """Select the erase for a controller: the first that the policy allows and the controller can do.
+
+    :raises ValueError: the policy contradicts itself, see :func:`allowed_actions`.
+    """
+    allowed = allowed_actions(clear_action, clear_strategy)
+    chosen = next((action for action in allowed if _missing(action, capabilities) is None), None)
+    policy = f"clear_action={clear_action}, clear_strategy={clear_strategy}"
+
+    def why_not(action: CleanupAction) -> str:
+        if action not in allowed:
+            return _forbidden(action, clear_action, clear_strategy)
+        return _missing(action, capabilities) or f"{chosen} is preferred by {policy}"
+
+    if chosen is None:
+        lacking = " or ".join(_NEEDS[action][1] for action in allowed)
+        reason = f"{policy} needs {lacking}, which the controller does not support"
+    else:
+        reason = f"the first that {policy} allows and the controller can do"
+    rejected = tuple(Rejection(action, why_not(action)) for action in CleanupAction if action is not chosen)
+    return Resolution(chosen, reason, rejected)
+
+
+def _missing(action: CleanupAction, capabilities: Capabilities) -> str | None:
+    if action not in _NEEDS:
+        return None
+    capability, name = _NEEDS[action]
+    return None if getattr(capabilities, capability) else f"the controller does not support {name}"
+
+
+def _forbidden(action: CleanupAction, clear_action: ClearAction, clear_strategy: ClearStrategy) -> str:
+    # A row with "auto" for one key shows what the other key alone allows.
+    keys = []
+    if action not in MATRIX[clear_action, ClearStrategy.AUTO]:
+        keys.append(f"clear_action={clear_action}")
+    if action not in MATRIX[ClearAction.AUTO, clear_strategy]:
+        keys.append(f"clear_strategy={clear_strategy}")
+    return f"{keys[0]} does not allow it" if len(keys) == 1 else f"{' and '.join(keys)} do not allow it"

@@ -1,0 +1,54 @@
+"""JSON as an operator writes it into an option: nothing in it may be lost without a word."""
+
+import json
+
+
+class DuplicateKey(ValueError):
+    """An object names a key twice; JSON would silently keep the last.
+
+    :attr key: the key.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__("given twice in one object; keep one of them")
+        self.key = key
+
+
+def loads(text: str) -> object:
+    """Parse *text*.
+
+    :raises DuplicateKey: an object, at any depth, names a key twice.
+    :raises ValueError: it is not JSON; the message says where.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"not JSON: {e.msg} at line {e.lineno} column {e.colno} of {text!r}") from None
+    except RecursionError:
+        raise ValueError("not usable: nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise DuplicateKey(key)
+        result[key] = value
+    return result
+
+
+def kind(value: object) -> str:
+    """What JSON calls *value*, for a message that says it is of the wrong type."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the string {json.dumps(value)}"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
