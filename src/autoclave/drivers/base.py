@@ -10,8 +10,22 @@ from typing import Any, ClassVar, Protocol
 
 from oslo_config import cfg
 
+from autoclave.hardware.command import ToolSink
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.progress import Progress, ProgressSink
+
+__all__ = [
+    "AttachHandle",
+    "CleanableDevice",
+    "CleanupControl",
+    "DiscoveredDevice",
+    "Driver",
+    "Evidence",
+    "Progress",
+    "ProgressSink",
+    "ToolSink",
+]
 
 
 @dataclass(frozen=True)
@@ -73,38 +87,6 @@ class CleanableDevice(Protocol):
     def drive_model(self) -> str | None: ...
     @property
     def cleanup_action(self) -> str | None: ...
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an erase is.
-
-    :param percent: 0 to 100, or None while the tool has not said.
-    :param step: what is being done, in words an operator knows.
-    :param stalled: progress has stood still for long, see ``[nvme] stall_timeout``.
-    :param seconds_left: estimate, or None.
-    """
-
-    percent: float | None
-    step: str
-    stalled: bool = False
-    seconds_left: float | None = None
-
-
-class ProgressSink(Protocol):
-    """Receives progress; must not raise."""
-
-    def __call__(self, progress: Progress) -> None: ...
-
-
-class ToolSink(Protocol):
-    """Told of each external tool before it is waited for, and again when it has ended.
-
-    The agent journals it, so that a restarted agent can wait out a tool that outlived its parent.
-    """
-
-    def started(self, pid: int, argv: Sequence[str]) -> None: ...
-    def ended(self, pid: int) -> None: ...
 
 
 @dataclass(frozen=True)
