@@ -1,0 +1,54 @@
+"""The agents: which run serves a host, what RPC version it speaks, when it was last seen."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.rows import columns, to_record
+from autoclave.db.tables import agents
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """An agent row."""
+
+    hostname: str
+    run_id: str
+    rpc_version: str
+    started_at: datetime
+    last_seen: datetime
+
+
+_AGENT = columns(AgentRecord, agents)
+
+
+def register(tx: Connection, record: AgentRecord) -> None:
+    """Note that this run serves its host now."""
+    values = {
+        "run_id": record.run_id,
+        "rpc_version": record.rpc_version,
+        "started_at": record.started_at,
+        "last_seen": record.last_seen,
+    }
+    if get(tx, record.hostname) is None:
+        tx.execute(agents.insert().values(hostname=record.hostname, **values))
+    else:
+        tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**values))
+
+
+def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> None:
+    """Note that the run is alive."""
+    tx.execute(agents.update().where(agents.c.hostname == hostname, agents.c.run_id == run_id).values(last_seen=now))
+
+
+def get(tx: Connection, hostname: str) -> AgentRecord | None:
+    """The agent of a host, or None if none ever served it."""
+    row = tx.execute(sa.select(*_AGENT).where(agents.c.hostname == hostname)).one_or_none()
+    return to_record(AgentRecord, row) if row else None
+
+
+def list_all(tx: Connection) -> list[AgentRecord]:
+    """All agents, by host name."""
+    return [to_record(AgentRecord, row) for row in tx.execute(sa.select(*_AGENT).order_by(agents.c.hostname))]

@@ -1,0 +1,160 @@
+"""Accelerator requests (ARQs)."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.rows import columns, to_record
+from autoclave.db.tables import arqs, attach_handles, device_profiles, utcnow
+from autoclave.rules.arq_states import ACTIVE, ARQState
+
+
+@dataclass(frozen=True)
+class ARQRecord:
+    """An ARQ row. While it is active, ``device_id`` and ``attach_handle_id`` are what it holds.
+
+    ``lease_owner`` is the id of the request that works on it, ``lease_expires_at`` (UTC) the moment from
+    which any conductor may take over.
+    """
+
+    id: int
+    uuid: str
+    project_id: str | None
+    state: ARQState
+    state_reason: str | None
+    device_profile_id: int
+    device_profile_group_id: int
+    hostname: str | None
+    device_rp_uuid: str | None
+    instance_uuid: str | None
+    device_id: int | None
+    deployable_id: int | None
+    attach_handle_id: int | None
+    lease_owner: str | None
+    lease_expires_at: datetime | None
+    delete_when_unbound: bool
+    created_at: datetime
+    updated_at: datetime | None
+
+
+@dataclass(frozen=True)
+class ARQView:
+    """An ARQ with what the API shows of the rows that it refers to."""
+
+    arq: ARQRecord
+    device_profile_name: str
+    attach_handle_type: str
+    attach_handle_uuid: str | None
+    attach_handle_info: str | None
+
+
+_ARQ = columns(ARQRecord, arqs)
+
+
+def insert(tx: Connection, values: Mapping[str, Any]) -> int:
+    """Insert an ARQ row and return its id."""
+    return int(tx.execute(arqs.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def get(tx: Connection, uuid: str, *, lock: bool = False) -> ARQRecord | None:
+    """The ARQ with *uuid*."""
+    query = sa.select(*_ARQ).where(arqs.c.uuid == uuid)
+    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    return to_record(ARQRecord, row) if row else None
+
+
+def get_many(tx: Connection, uuids: Sequence[str]) -> list[ARQRecord]:
+    """Those of *uuids* that exist, in order of their id."""
+    query = sa.select(*_ARQ).where(arqs.c.uuid.in_(uuids)).order_by(arqs.c.id)
+    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+
+
+def of_instance(tx: Connection, instance_uuid: str) -> list[ARQRecord]:
+    """The ARQs of one instance."""
+    query = sa.select(*_ARQ).where(arqs.c.instance_uuid == instance_uuid).order_by(arqs.c.id)
+    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+
+
+def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
+    """The ARQs that hold a device."""
+    query = sa.select(*_ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))
+    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+
+
+def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
+    """ARQs whose bind or unbind was begun and not finished within its lease."""
+    query = sa.select(*_ARQ).where(
+        arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING]), arqs.c.lease_expires_at <= now
+    )
+    return [to_record(ARQRecord, row) for row in tx.execute(query.order_by(arqs.c.id))]
+
+
+def swap(
+    tx: Connection,
+    uuid: str,
+    source: Collection[ARQState],
+    target: ARQState,
+    values: Mapping[str, Any] | None = None,
+    *,
+    lease_owner: str | None = None,
+) -> bool:
+    """Move an ARQ to *target* if its state is one of *source* (and the lease is *lease_owner*'s).
+
+    :returns: whether it was moved; False means that somebody else moved it first.
+    """
+    statement = arqs.update().where(arqs.c.uuid == uuid, arqs.c.state.in_(list(source)))
+    if lease_owner is not None:
+        statement = statement.where(arqs.c.lease_owner == lease_owner)
+    # updated_at is named so that MySQL's "rows changed" is never zero for a row that matched
+    return tx.execute(statement.values(state=target, updated_at=utcnow(), **(values or {}))).rowcount == 1
+
+
+def delete(tx: Connection, uuid: str) -> None:
+    """Remove an ARQ row."""
+    tx.execute(arqs.delete().where(arqs.c.uuid == uuid))
+
+
+def views(
+    tx: Connection,
+    *,
+    uuids: Sequence[str] | None = None,
+    project_id: str | None = None,
+    instance_uuid: str | None = None,
+    states: Collection[ARQState] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[ARQView]:
+    """ARQs with profile and handle, in one query, in order of their id."""
+    query = (
+        sa.select(
+            *_ARQ,
+            device_profiles.c.name,
+            attach_handles.c.attach_type,
+            attach_handles.c.uuid.label("handle_uuid"),
+            attach_handles.c.attach_info,
+        )
+        .join(device_profiles, device_profiles.c.id == arqs.c.device_profile_id)
+        .outerjoin(attach_handles, attach_handles.c.id == arqs.c.attach_handle_id)
+        .order_by(arqs.c.id)
+    )
+    if uuids is not None:
+        query = query.where(arqs.c.uuid.in_(uuids))
+    if project_id is not None:
+        query = query.where(arqs.c.project_id == project_id)
+    if instance_uuid is not None:
+        query = query.where(arqs.c.instance_uuid == instance_uuid)
+    if states is not None:
+        query = query.where(arqs.c.state.in_(list(states)))
+    if after is not None:
+        query = query.where(arqs.c.id > sa.select(arqs.c.id).where(arqs.c.uuid == after).scalar_subquery())
+    if limit is not None:
+        query = query.limit(limit)
+    width = len(_ARQ)
+    return [
+        ARQView(ARQRecord(*row[:width]), row[width], row[width + 1] or "", row[width + 2], row[width + 3])
+        for row in tx.execute(query)
+    ]

@@ -1,0 +1,206 @@
+"""Devices and their deployables: one row of the first, one or more of the second."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.rows import columns, to_record
+from autoclave.db.tables import (
+    DeviceStatus,
+    DeviceType,
+    attach_handles,
+    attributes,
+    controlpath_ids,
+    deployables,
+    devices,
+)
+from autoclave.rules.device_states import DeviceState
+from autoclave.rules.reserved import Offer
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """A device row: what sits, or sat, in one PCI slot of one host.
+
+    ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
+    ``found_drive_model`` another one that was seen in the slot and waits to be accepted.
+    ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
+    """
+
+    id: int
+    uuid: str
+    type: DeviceType
+    vendor: str
+    model: str
+    std_board_info: str | None
+    vendor_board_info: str | None
+    hostname: str
+    status: DeviceStatus
+    device_state: DeviceState | None
+    pci_address: str
+    serial: str | None
+    drive_model: str | None
+    found_serial: str | None
+    found_drive_model: str | None
+    state_version: int
+    state_reason: str | None
+    release_pending: bool
+    release_number: int
+    held: bool
+    hold_reason: str | None
+    missing: bool
+    excluded_reason: str | None
+    agent_run_id: str | None
+    progress_percent: float | None
+    progress_step: str | None
+    progress_stalled: bool
+    created_at: datetime
+    updated_at: datetime | None
+
+    @property
+    def supports_cleaning(self) -> bool:
+        """Whether the device is erased after each instance (the NVMe specification's property)."""
+        return self.type is DeviceType.NVME
+
+    @property
+    def board_info(self) -> dict[str, Any]:
+        """``std_board_info`` as a mapping."""
+        return dict(json.loads(self.std_board_info)) if self.std_board_info else {}
+
+    @property
+    def cleanup_action(self) -> str | None:
+        """The action locked in at discovery; the specification keeps it in std_board_info."""
+        return self.board_info.get("cleanup_action")
+
+    @property
+    def offer(self) -> Offer:
+        """What ``rules.reserved`` needs to know."""
+        return Offer(
+            device_state=self.device_state,
+            maintaining=self.status is DeviceStatus.MAINTAINING,
+            held=self.held,
+            excluded=self.excluded_reason is not None,
+            missing=self.missing,
+        )
+
+
+@dataclass(frozen=True)
+class DeployableRecord:
+    """A deployable row: the resource provider of a device."""
+
+    id: int
+    uuid: str
+    parent_id: int | None
+    root_id: int | None
+    name: str
+    num_accelerators: int
+    device_id: int
+    rp_uuid: str
+    resource_class: str
+    driver_name: str
+    bitstream_id: str | None
+    created_at: datetime
+    updated_at: datetime | None
+
+
+_DEVICE = columns(DeviceRecord, devices)
+_DEPLOYABLE = columns(DeployableRecord, deployables)
+
+
+def insert(tx: Connection, values: Mapping[str, Any]) -> int:
+    """Insert a device row and return its id."""
+    return int(tx.execute(devices.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def get(tx: Connection, uuid: str, *, lock: bool = False) -> DeviceRecord | None:
+    """The device with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    return _one(tx, devices.c.uuid == uuid, lock=lock)
+
+
+def get_by_id(tx: Connection, device_id: int, *, lock: bool = False) -> DeviceRecord | None:
+    """The device with *device_id*; see :func:`get`."""
+    return _one(tx, devices.c.id == device_id, lock=lock)
+
+
+def _one(tx: Connection, where: sa.ColumnElement[bool], *, lock: bool) -> DeviceRecord | None:
+    query = sa.select(*_DEVICE).where(where)
+    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    return to_record(DeviceRecord, row) if row else None
+
+
+def list_all(
+    tx: Connection,
+    *,
+    device_type: str | None = None,
+    vendor: str | None = None,
+    hostname: str | None = None,
+    states: Iterable[DeviceState] | None = None,
+    release_pending: bool | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[DeviceRecord]:
+    """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
+    query = sa.select(*_DEVICE).order_by(devices.c.id)
+    if device_type is not None:
+        query = query.where(sa.cast(devices.c.type, sa.String) == device_type)
+    if vendor is not None:
+        query = query.where(devices.c.vendor == vendor)
+    if hostname is not None:
+        query = query.where(devices.c.hostname == hostname)
+    if states is not None:
+        query = query.where(devices.c.device_state.in_(list(states)))
+    if release_pending is not None:
+        query = query.where(devices.c.release_pending.is_(release_pending))
+    if after is not None:
+        query = query.where(devices.c.id > sa.select(devices.c.id).where(devices.c.uuid == after).scalar_subquery())
+    if limit is not None:
+        query = query.limit(limit)
+    return [to_record(DeviceRecord, row) for row in tx.execute(query)]
+
+
+def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:
+    """Write columns that are neither the state nor its version: those only ``lifecycle.swap`` writes."""
+    tx.execute(devices.update().where(devices.c.id == device.id).values(**values))
+
+
+def set_progress(tx: Connection, uuid: str, run_id: str, percent: float | None, step: str, stalled: bool) -> None:
+    """Show how far the erase is, if *run_id* is still the agent run that does it."""
+    tx.execute(
+        devices.update()
+        .where(devices.c.uuid == uuid, devices.c.agent_run_id == run_id, devices.c.device_state == DeviceState.CLEANING)
+        .values(progress_percent=percent, progress_step=step, progress_stalled=stalled)
+    )
+
+
+def delete(tx: Connection, device: DeviceRecord) -> None:
+    """Remove a device with all that hangs on it. The caller has made sure that nothing uses it."""
+    owned = sa.select(deployables.c.id).where(deployables.c.device_id == device.id).scalar_subquery()
+    tx.execute(attach_handles.delete().where(attach_handles.c.deployable_id.in_(owned)))
+    tx.execute(attributes.delete().where(attributes.c.deployable_id.in_(owned)))
+    tx.execute(controlpath_ids.delete().where(controlpath_ids.c.device_id == device.id))
+    tx.execute(deployables.delete().where(deployables.c.device_id == device.id))
+    tx.execute(devices.delete().where(devices.c.id == device.id))
+
+
+def insert_deployable(tx: Connection, values: Mapping[str, Any]) -> int:
+    """Insert a deployable row and return its id."""
+    return int(tx.execute(deployables.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def deployable_by_provider(tx: Connection, rp_uuid: str) -> DeployableRecord | None:
+    """The deployable whose resource provider is *rp_uuid*."""
+    row = tx.execute(sa.select(*_DEPLOYABLE).where(deployables.c.rp_uuid == rp_uuid)).one_or_none()
+    return to_record(DeployableRecord, row) if row else None
+
+
+def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> list[DeployableRecord]:
+    """All deployables, or those of *device_ids*, in order of their id."""
+    query = sa.select(*_DEPLOYABLE).order_by(deployables.c.id)
+    if device_ids is not None:
+        query = query.where(deployables.c.device_id.in_(device_ids))
+    return [to_record(DeployableRecord, row) for row in tx.execute(query)]

@@ -1,0 +1,68 @@
+"""The history of devices. It is written in the transaction that changes the state, or not at all."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.rows import columns, to_record
+from autoclave.db.tables import device_events
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """One line of a device's history; ``evidence`` is JSON."""
+
+    id: int
+    device_uuid: str
+    serial: str | None
+    from_state: str | None
+    to_state: str | None
+    event: str
+    actor: str
+    request_id: str | None
+    reason: str | None
+    evidence: str | None
+    created_at: datetime
+
+
+_EVENT = columns(EventRecord, device_events)
+
+
+def append(
+    tx: Connection,
+    *,
+    device_uuid: str,
+    serial: str | None,
+    from_state: str | None,
+    to_state: str | None,
+    event: str,
+    actor: str,
+    request_id: str | None,
+    reason: str | None,
+    evidence: Mapping[str, Any] | None = None,
+) -> None:
+    """Append one event."""
+    tx.execute(
+        device_events.insert().values(
+            device_uuid=device_uuid,
+            serial=serial,
+            from_state=from_state,
+            to_state=to_state,
+            event=event,
+            actor=actor,
+            request_id=request_id,
+            reason=reason,
+            evidence=json.dumps(evidence, sort_keys=True) if evidence else None,
+        )
+    )
+
+
+def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
+    """The events of one device, oldest first."""
+    query = sa.select(*_EVENT).where(device_events.c.device_uuid == device_uuid).order_by(device_events.c.id)
+    return [to_record(EventRecord, row) for row in tx.execute(query)]

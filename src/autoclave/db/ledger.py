@@ -1,0 +1,27 @@
+"""The ledger of dirty serial numbers: a drive stays dirty whatever slot it is moved to."""
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.tables import dirty_serials
+
+
+def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None:
+    """Note that the drive holds, or may hold, a tenant's data."""
+    if not contains(tx, serial, drive_model):
+        tx.execute(dirty_serials.insert().values(serial=serial, drive_model=drive_model, device_uuid=device_uuid))
+
+
+def remove(tx: Connection, serial: str, drive_model: str) -> None:
+    """Note that the drive was proved clean."""
+    tx.execute(
+        dirty_serials.delete().where(dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model)
+    )
+
+
+def contains(tx: Connection, serial: str, drive_model: str) -> bool:
+    """Whether the drive is known to be dirty."""
+    query = sa.select(dirty_serials.c.id).where(
+        dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model
+    )
+    return tx.execute(query).first() is not None

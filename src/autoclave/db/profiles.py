@@ -1,0 +1,71 @@
+"""Device profiles."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.rows import columns, to_record
+from autoclave.db.tables import arqs, device_profiles
+
+
+@dataclass(frozen=True)
+class ProfileRecord:
+    """A device profile row; ``profile_json`` is ``{"groups": [...]}``, as Cyborg stores it."""
+
+    id: int
+    uuid: str
+    name: str
+    profile_json: str
+    description: str | None
+    created_at: datetime
+    updated_at: datetime | None
+
+    @property
+    def groups(self) -> list[dict[str, str]]:
+        """The request groups."""
+        return list(json.loads(self.profile_json)["groups"])
+
+
+_PROFILE = columns(ProfileRecord, device_profiles)
+
+
+def insert(tx: Connection, values: Mapping[str, Any]) -> int:
+    """Insert a profile row and return its id. A name or uuid that is taken raises DBDuplicateEntry."""
+    return int(tx.execute(device_profiles.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def find(tx: Connection, *, uuid: str | None = None, name: str | None = None) -> ProfileRecord | None:
+    """The profile with that uuid or that name."""
+    where = device_profiles.c.uuid == uuid if uuid is not None else device_profiles.c.name == name
+    row = tx.execute(sa.select(*_PROFILE).where(where)).one_or_none()
+    return to_record(ProfileRecord, row) if row else None
+
+
+def list_all(
+    tx: Connection, *, names: Sequence[str] | None = None, after: str | None = None, limit: int | None = None
+) -> list[ProfileRecord]:
+    """Profiles in order of their id."""
+    query = sa.select(*_PROFILE).order_by(device_profiles.c.id)
+    if names is not None:
+        query = query.where(device_profiles.c.name.in_(names))
+    if after is not None:
+        seen = sa.select(device_profiles.c.id).where(device_profiles.c.uuid == after).scalar_subquery()
+        query = query.where(device_profiles.c.id > seen)
+    if limit is not None:
+        query = query.limit(limit)
+    return [to_record(ProfileRecord, row) for row in tx.execute(query)]
+
+
+def in_use(tx: Connection, profile: ProfileRecord) -> bool:
+    """Whether an ARQ refers to the profile."""
+    return tx.execute(sa.select(arqs.c.id).where(arqs.c.device_profile_id == profile.id).limit(1)).first() is not None
+
+
+def delete(tx: Connection, profile: ProfileRecord) -> None:
+    """Remove a profile that nothing refers to."""
+    tx.execute(device_profiles.delete().where(device_profiles.c.id == profile.id))

@@ -1,0 +1,242 @@
+"""Every table of the accelerator half, as SQLAlchemy Core.
+
+Column names are Cyborg's where Cyborg has the thing. The enums are made from the tables in
+``rules`` and kept as CHECK constraints, so that the same schema works on all three engines.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class DeviceType(StrEnum):
+    """Cyborg's device types."""
+
+    GPU = "GPU"
+    FPGA = "FPGA"
+    AICHIP = "AICHIP"
+    QAT = "QAT"
+    NIC = "NIC"
+    SSD = "SSD"
+    MDEV = "MDEV"
+    PCI = "PCI"
+    NVME = "NVME"
+
+
+class DeviceStatus(StrEnum):
+    """The operator's scheduling control, orthogonal to device_state."""
+
+    ENABLED = "enabled"
+    MAINTAINING = "maintaining"
+
+
+class AttachType(StrEnum):
+    """How a handle reaches a guest."""
+
+    PCI = "PCI"
+    MDEV = "MDEV"
+    TEST_PCI = "TEST_PCI"
+
+
+def utcnow() -> datetime:
+    """Now, in UTC, without a zone: what every timestamp column holds."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def enum_column(values: type[StrEnum], name: str) -> sa.Enum:
+    """A VARCHAR with a CHECK constraint of the enum's values."""
+    return sa.Enum(
+        values,
+        name=name,
+        native_enum=False,
+        create_constraint=True,
+        length=32,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
+# MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.
+def _moment() -> sa.types.TypeEngine[datetime]:
+    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def _timestamps() -> list[sa.Column[datetime]]:
+    return [
+        sa.Column("created_at", _moment(), nullable=False, default=utcnow),
+        sa.Column("updated_at", _moment(), onupdate=utcnow),
+    ]
+
+
+devices = sa.Table(
+    "devices",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("type", enum_column(DeviceType, "device_type"), nullable=False),
+    sa.Column("vendor", sa.String(255), nullable=False),
+    sa.Column("model", sa.String(255), nullable=False),
+    sa.Column("std_board_info", sa.Text),
+    sa.Column("vendor_board_info", sa.Text),
+    sa.Column("hostname", sa.String(255), nullable=False),
+    sa.Column("status", enum_column(DeviceStatus, "device_status"), nullable=False, default=DeviceStatus.ENABLED),
+    sa.Column("device_state", enum_column(DeviceState, "device_state")),
+    sa.Column("pci_address", sa.String(16), nullable=False),
+    sa.Column("serial", sa.String(64)),
+    sa.Column("drive_model", sa.String(64)),
+    sa.Column("found_serial", sa.String(64)),
+    sa.Column("found_drive_model", sa.String(64)),
+    sa.Column("state_version", sa.Integer, nullable=False, default=1),
+    sa.Column("state_reason", sa.Text),
+    sa.Column("release_pending", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    sa.Column("release_number", sa.Integer, nullable=False, default=0),
+    sa.Column("held", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    sa.Column("hold_reason", sa.Text),
+    sa.Column("missing", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    sa.Column("excluded_reason", sa.Text),
+    sa.Column("agent_run_id", sa.String(36)),
+    sa.Column("progress_percent", sa.Float),
+    sa.Column("progress_step", sa.Text),
+    sa.Column("progress_stalled", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    *_timestamps(),
+    sa.UniqueConstraint("hostname", "pci_address"),
+    sa.Index("ix_devices_release_pending", "release_pending"),
+)
+
+deployables = sa.Table(
+    "deployables",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("parent_id", sa.Integer, sa.ForeignKey("deployables.id")),
+    sa.Column("root_id", sa.Integer, sa.ForeignKey("deployables.id")),
+    sa.Column("name", sa.String(255), nullable=False, unique=True),
+    sa.Column("num_accelerators", sa.Integer, nullable=False),
+    sa.Column("device_id", sa.Integer, sa.ForeignKey("devices.id"), nullable=False, index=True),
+    sa.Column("rp_uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("resource_class", sa.String(255), nullable=False),
+    sa.Column("driver_name", sa.String(100), nullable=False),
+    sa.Column("bitstream_id", sa.String(36)),
+    *_timestamps(),
+)
+
+attributes = sa.Table(
+    "attributes",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("deployable_id", sa.Integer, sa.ForeignKey("deployables.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("key", sa.String(255), nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+    *_timestamps(),
+    sa.UniqueConstraint("deployable_id", "key"),
+)
+
+controlpath_ids = sa.Table(
+    "controlpath_ids",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("device_id", sa.Integer, sa.ForeignKey("devices.id", ondelete="CASCADE"), nullable=False, unique=True),
+    sa.Column("cpid_type", sa.String(16), nullable=False),
+    sa.Column("cpid_info", sa.Text, nullable=False),
+    *_timestamps(),
+)
+
+attach_handles = sa.Table(
+    "attach_handles",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("deployable_id", sa.Integer, sa.ForeignKey("deployables.id"), nullable=False),
+    sa.Column("attach_type", enum_column(AttachType, "attach_type"), nullable=False),
+    sa.Column("attach_info", sa.Text, nullable=False),
+    sa.Column("identity", sa.String(255), nullable=False),
+    *_timestamps(),
+    sa.UniqueConstraint("deployable_id", "identity"),
+)
+
+device_profiles = sa.Table(
+    "device_profiles",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("name", sa.String(255), nullable=False, unique=True),
+    sa.Column("profile_json", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    *_timestamps(),
+)
+
+arqs = sa.Table(
+    "extended_accelerator_requests",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
+    sa.Column("project_id", sa.String(255), index=True),
+    sa.Column("state", enum_column(ARQState, "arq_state"), nullable=False, default=ARQState.INITIAL),
+    sa.Column("state_reason", sa.Text),
+    sa.Column("device_profile_id", sa.Integer, sa.ForeignKey("device_profiles.id"), nullable=False, index=True),
+    sa.Column("device_profile_group_id", sa.Integer, nullable=False),
+    sa.Column("hostname", sa.String(255)),
+    sa.Column("device_rp_uuid", sa.String(36)),
+    sa.Column("instance_uuid", sa.String(36), index=True),
+    sa.Column("device_id", sa.Integer, sa.ForeignKey("devices.id"), index=True),
+    sa.Column("deployable_id", sa.Integer, sa.ForeignKey("deployables.id")),
+    sa.Column("attach_handle_id", sa.Integer, sa.ForeignKey("attach_handles.id"), index=True),
+    sa.Column("lease_owner", sa.String(64)),
+    sa.Column("lease_expires_at", _moment(), index=True),
+    sa.Column("delete_when_unbound", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    *_timestamps(),
+)
+
+device_events = sa.Table(
+    "device_events",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("device_uuid", sa.String(36), nullable=False, index=True),
+    sa.Column("serial", sa.String(64)),
+    sa.Column("from_state", sa.String(32)),
+    sa.Column("to_state", sa.String(32)),
+    sa.Column("event", sa.String(32), nullable=False),
+    sa.Column("actor", sa.String(255), nullable=False),
+    sa.Column("request_id", sa.String(64)),
+    sa.Column("reason", sa.Text),
+    sa.Column("evidence", sa.Text),
+    sa.Column("created_at", _moment(), nullable=False, default=utcnow),
+)
+
+dirty_serials = sa.Table(
+    "dirty_serials",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("serial", sa.String(64), nullable=False),
+    sa.Column("drive_model", sa.String(64), nullable=False),
+    sa.Column("device_uuid", sa.String(36), nullable=False),
+    sa.Column("created_at", _moment(), nullable=False, default=utcnow),
+    sa.UniqueConstraint("serial", "drive_model"),
+)
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("hostname", sa.String(255), nullable=False, unique=True),
+    sa.Column("run_id", sa.String(36), nullable=False),
+    sa.Column("rpc_version", sa.String(8), nullable=False),
+    sa.Column("started_at", _moment(), nullable=False),
+    sa.Column("last_seen", _moment(), nullable=False),
+)
