@@ -1,0 +1,215 @@
+"""The ``nvme`` command: one method for each thing Autoclave asks of it.
+
+Only what nvme-cli 1.16 and 3.x have in common is used: short option names, numbers instead of words,
+and never the text of a success, which every version words differently or leaves out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from autoclave.exceptions import ToolFailed, ToolGarbage
+from autoclave.hardware import nvme_json
+from autoclave.hardware.command import Commands, Completed, ToolSink
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, SanitizeLog
+from autoclave.rules.cleanup_policy import CleanupAction
+
+SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}
+"""The Sanitize Action field (CDW10 bits 2:0) of each action that is a sanitize."""
+
+COMMON_NAMESPACE = 0xFFFFFFFF
+"""The namespace id under which Identify tells what all namespaces can have."""
+
+IDS_PER_LIST = 1024
+"""An Identify namespace list has no more ids; the next one begins after the last of them."""
+
+INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
+SANITIZE_IN_PROGRESS = 0x01D
+
+_STATUS_MASK = 0x7FF  # without DNR and More
+_STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
+_STATUS_IN_KEY = re.compile(r"status: (\d+)")
+_VERSION = re.compile(r"nvme version (\S+)")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_REFUSED_BY_TOOL = re.compile(r"(?:erase|overwrite|sanitize).* (?:action )?unsupported|not supported", re.IGNORECASE)
+
+_Meaning = TypeVar("_Meaning")
+
+
+@dataclass(frozen=True)
+class NvmeCli:
+    """Runs nvme-cli.
+
+    :param command_timeout: seconds that a query may take.
+    :param deadline: when everything must be done; queries do not outlast it either. Without one,
+        commands that change the drive get ``command_timeout`` as well.
+    :param tools: told of every process.
+
+    Every method but :meth:`version` takes the device node of the controller, and raises
+
+    * :class:`ToolMissing`: nvme-cli is not installed;
+    * :class:`ToolTimeout`: it did not end in time and was killed;
+    * :class:`ToolFailed`: it, or the drive, refused; ``status`` is the NVMe status where it gave one;
+    * :class:`ToolGarbage`: it succeeded, but its answer cannot be understood.
+    """
+
+    commands: Commands
+    command_timeout: float
+    deadline: Deadline | None = None
+    tools: ToolSink | None = None
+
+    def within(self, deadline: Deadline, tools: ToolSink) -> "NvmeCli":
+        """The same, for one piece of work that must be done by *deadline*."""
+        return replace(self, deadline=deadline, tools=tools)
+
+    def version(self) -> str:
+        """Its version, such as ``2.13``."""
+        completed = self._run("version")
+        found = _VERSION.match(completed.stdout)
+        if found is None:
+            _garbage(completed, "it does not begin with 'nvme version'")
+        return found[1]
+
+    def identify(self, controller: Path) -> ControllerIdentity:
+        """Identify Controller."""
+        return self._query(nvme_json.controller_identity, "id-ctrl", controller)
+
+    def identify_namespace(self, controller: Path, nsid: int) -> NamespaceIdentity:
+        """Identify Namespace; of an id that is not attached, an identity that is not ``active``."""
+        return self._query(nvme_json.namespace_identity, "id-ns", controller, "-n", str(nsid))
+
+    def list_namespaces(self, controller: Path, *, allocated: bool = False) -> list[int]:
+        """The ids of the attached namespaces, in ascending order.
+
+        :param allocated: of all that exist, attached or not; needs Namespace Management.
+        """
+        which = ["-a"] if allocated else []
+        ids: list[int] = []
+        while True:
+            start = ids[-1] + 1 if ids else 1
+            page = self._query(nvme_json.namespace_ids, "list-ns", controller, *which, "-n", str(start))
+            if page != sorted(set(page)) or (page and page[0] < start):
+                raise ToolGarbage(
+                    f"nvme list-ns {controller}, asked for ids from {start} on, answered with ids out of order",
+                    ["nvme", "list-ns", str(controller)],
+                )
+            ids += page
+            if len(page) < IDS_PER_LIST:
+                return ids
+
+    def sanitize(self, controller: Path, action: CleanupAction) -> None:
+        """Start a sanitize; returns when the drive has accepted it, which is long before it is done.
+
+        :raises KeyError: *action* is not a sanitize.
+        """
+        self._run("sanitize", str(controller), f"--sanact={SANACT[action]}")
+
+    def sanitize_log(self, controller: Path) -> SanitizeLog:
+        """The Sanitize Status log page."""
+        return self._query(nvme_json.sanitize_log, "sanitize-log", controller)
+
+    def create_namespace(self, controller: Path, blocks: int, flbas: int) -> int:
+        """Create a namespace of *blocks* logical blocks, attached to nothing, and return its id."""
+        before = set(self.list_namespaces(controller, allocated=True))
+        completed = self._run(
+            "create-ns", str(controller), f"--nsze={blocks}", f"--ncap={blocks}", f"--flbas={flbas}", changes=True
+        )
+        # 3.x does not print the id at all, so the drive's own list has to tell it.
+        new = set(self.list_namespaces(controller, allocated=True)) - before
+        if len(new) != 1:
+            _garbage(completed, f"it created one namespace, but the drive shows {len(new)} new ones")
+        return new.pop()
+
+    def attach_namespace(self, controller: Path, nsid: int, cntlid: int) -> None:
+        """Attach a namespace to the controller *cntlid*."""
+        self._run("attach-ns", str(controller), "-n", str(nsid), "-c", str(cntlid), changes=True)
+
+    def delete_namespace(self, controller: Path, nsid: int) -> None:
+        """Delete a namespace, attached or not."""
+        self._run("delete-ns", str(controller), "-n", str(nsid), changes=True)
+
+    def rescan(self, controller: Path) -> None:
+        """Make the kernel look at the controller's namespaces again."""
+        self._run("ns-rescan", str(controller))
+
+    def _query(self, read: Callable[[object], _Meaning], command: str, controller: Path, *options: str) -> _Meaning:
+        completed = self._run(command, str(controller), *options, "-o", "json")
+        try:
+            data = json.loads(completed.stdout)
+        except ValueError as e:
+            _garbage(completed, str(e))
+        if isinstance(data, dict) and "error" in data:
+            raise _failure(completed)
+        try:
+            return read(data)
+        except nvme_json.Unintelligible as e:
+            _garbage(completed, str(e))
+
+    def _run(self, *arguments: str, changes: bool = False) -> Completed:
+        completed = self.commands.run(["nvme", *arguments], deadline=self._deadline(changes), tools=self.tools)
+        # Success with an NVMe status in the text was never seen; it is not believed if it comes.
+        if completed.returncode != 0 or _STATUS_IN_TEXT.search(completed.stderr):
+            raise _failure(completed)
+        return completed
+
+    def _deadline(self, changes: bool) -> Deadline:
+        own = Deadline.after(self.command_timeout)
+        if self.deadline is None:
+            return own
+        return self.deadline if changes or self.deadline.at < own.at else own
+
+
+def refused_as_unsupported(error: ToolFailed) -> bool:
+    """Whether the drive, or the tool in its place, says that it does not have the command or the action."""
+    if error.status is not None:
+        return error.status in (INVALID_OPCODE, INVALID_FIELD)
+    # 3.x asks SANICAP itself and then gives no NVMe status.
+    return _REFUSED_BY_TOOL.search(str(error)) is not None
+
+
+def _failure(completed: Completed) -> ToolFailed:
+    text, status = _words(completed)
+    command = " ".join(["nvme", *completed.argv[1:]])
+    return ToolFailed(
+        f"{command} failed with exit status {completed.returncode}: {text or 'it did not say why'}",
+        completed.argv,
+        completed.returncode,
+        status,
+    )
+
+
+def _garbage(completed: Completed, why: str) -> NoReturn:
+    command = " ".join(["nvme", *completed.argv[1:]])
+    raise ToolGarbage(f"the answer of {command} cannot be understood: {why}", completed.argv)
+
+
+def _words(completed: Completed) -> tuple[str, int | None]:
+    """What the tool says went wrong, and the NVMe status, from either stream."""
+    try:
+        data = json.loads(completed.stdout)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key == "error":
+                return str(value), None
+            if (number := _STATUS_IN_KEY.fullmatch(key)) and isinstance(value, list):
+                errors = [str(item.get("error")) for item in value if isinstance(item, dict)]
+                return "; ".join(errors), int(number[1]) & _STATUS_MASK
+    text = _reason(_ESCAPE.sub("", completed.stderr).splitlines())
+    number = _STATUS_IN_TEXT.search(text)
+    return text, int(number[1], 16) & _STATUS_MASK if number else None
+
+
+def _reason(lines: Sequence[str]) -> str:
+    said = []
+    for line in lines:
+        if line.startswith("Usage:"):
+            break
+        if line.strip() and not line.startswith("WARNING: "):
+            said.append(line.strip())
+    return " ".join(said)

@@ -1,0 +1,266 @@
+"""What nvme-cli's JSON means, in every dialect from 1.16 to 3.x.
+
+The same field has other types in other versions: a 128-bit number is a float in 1.16, a string in
+2.3 and an integer since 2.4; a 32-bit number above 2³¹ comes out negative before 2.4. Names of
+fields are those of the NVMe Base Specification.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoclave.rules.cleanup_policy import Capabilities
+
+NOT_REPORTED = 0xFFFFFFFF
+"""A time estimate of the sanitize log that the controller does not give."""
+
+SPROG_WHOLE = 65536
+"""SPROG counts in this fraction; 65535 stands for "nothing is running"."""
+
+_SANICAP_CRYPTO, _SANICAP_BLOCK = 1 << 0, 1 << 1
+_ONCS_WRITE_ZEROES = 1 << 3
+_OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_LEADING_NUMBER = re.compile(r"\((\d+)\)")
+
+
+class Unintelligible(ValueError):
+    """The JSON is not what the command is known to print. ``str()`` says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class ControllerIdentity:
+    """Identify Controller (CNS 01h), as far as erasing needs it.
+
+    :param cntlid: the controller's id in its subsystem, which a namespace is attached to.
+    :param nn: the highest namespace id.
+    :param tnvmcap: bytes of NVM in all; 0 when the controller does not report it.
+    :param unvmcap: bytes of NVM that belong to no namespace; 0 likewise.
+    """
+
+    serial: str
+    model: str
+    firmware: str
+    cntlid: int
+    nn: int
+    tnvmcap: int
+    unvmcap: int
+    sanicap: int
+    oncs: int
+    oacs: int
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            crypto_erase=bool(self.sanicap & _SANICAP_CRYPTO),
+            block_erase=bool(self.sanicap & _SANICAP_BLOCK),
+            write_zeroes=bool(self.oncs & _ONCS_WRITE_ZEROES),
+            namespace_management=bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT),
+        )
+
+
+@dataclass(frozen=True)
+class LBAFormat:
+    """One format that a namespace may have.
+
+    :param metadata_bytes: metadata for each block (MS).
+    :param block_bytes: size of a block; 0 when the format is not available.
+    """
+
+    metadata_bytes: int
+    block_bytes: int
+
+
+@dataclass(frozen=True)
+class NamespaceIdentity:
+    """Identify Namespace (CNS 00h).
+
+    :param nsze: size in logical blocks; 0 for an id that is not attached to this controller.
+    :param ncap: logical blocks that may be allocated at a time.
+    :param nuse: logical blocks that are allocated.
+    :param flbas: the byte that says which LBA format is in use.
+    :param nmic: bit 0: more than one controller may have it attached.
+    """
+
+    nsze: int
+    ncap: int
+    nuse: int
+    flbas: int
+    nmic: int
+    formats: tuple[LBAFormat, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether the id is attached: the answer for one that is not is success, and all zeroes."""
+        return self.nsze > 0
+
+    @property
+    def lba_bytes(self) -> int:
+        """Bytes of a logical block in the format in use.
+
+        :raises Unintelligible: FLBAS names a format that is not in the list.
+        """
+        # Bits 6:5 extend the index beyond 16 formats, since NVMe 2.0.
+        index = (self.flbas & 0xF) | (self.flbas >> 5 & 0x3) << 4
+        if index >= len(self.formats) or not self.formats[index].block_bytes:
+            raise Unintelligible(f"flbas {self.flbas:#x} names LBA format {index}, which the namespace does not have")
+        return self.formats[index].block_bytes
+
+
+@dataclass(frozen=True)
+class SanitizeLog:
+    """The Sanitize Status log page (81h).
+
+    :param status: SSTAT bits 2:0: 0 never sanitized, 1 succeeded, 2 in progress, 3 failed, 4 succeeded without
+        deallocation.
+    :param words: the same as the tool puts it.
+    :param progress: SPROG, in 1/65536; 65535 when nothing is running.
+    :param global_data_erased: nothing was written since the last successful sanitize.
+    :param cdw10: dword 10 of the command that started the operation; None when the tool does not show it.
+    :param estimates: seconds by kind of operation, None where not reported.
+    """
+
+    status: int
+    words: str
+    progress: int
+    global_data_erased: bool
+    cdw10: int | None
+    estimates: Mapping[str, int | None]
+
+    @property
+    def in_progress(self) -> bool:
+        return self.status == 2
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status in (1, 4)
+
+    @property
+    def action(self) -> int | None:
+        """SANACT of the operation: 1 exit failure mode, 2 block erase, 3 overwrite, 4 crypto erase."""
+        return None if self.cdw10 is None else self.cdw10 & 0x7
+
+    @property
+    def percent(self) -> float:
+        return min(100.0, 100.0 * self.progress / SPROG_WHOLE)
+
+
+def controller_identity(data: object) -> ControllerIdentity:
+    """Read the output of ``nvme id-ctrl -o json``.
+
+    :raises Unintelligible:
+    """
+    fields = _object(data)
+    return ControllerIdentity(
+        serial=_text(fields, "sn"),
+        model=_text(fields, "mn"),
+        firmware=_text(fields, "fr"),
+        cntlid=_number(fields, "cntlid"),
+        nn=_u32(fields, "nn"),
+        tnvmcap=_number(fields, "tnvmcap"),
+        unvmcap=_number(fields, "unvmcap"),
+        sanicap=_u32(fields, "sanicap"),
+        oncs=_number(fields, "oncs"),
+        oacs=_number(fields, "oacs"),
+    )
+
+
+def namespace_identity(data: object) -> NamespaceIdentity:
+    """Read the output of ``nvme id-ns -o json``.
+
+    :raises Unintelligible:
+    """
+    fields = _object(data)
+    formats = [_object(item) for item in _list(fields, "lbafs")]
+    return NamespaceIdentity(
+        nsze=_number(fields, "nsze"),
+        ncap=_number(fields, "ncap"),
+        nuse=_number(fields, "nuse"),
+        flbas=_number(fields, "flbas"),
+        nmic=_number(fields, "nmic"),
+        formats=tuple(
+            LBAFormat(_number(item, "ms"), 1 << ds if (ds := _number(item, "ds")) else 0) for item in formats
+        ),
+    )
+
+
+def namespace_ids(data: object) -> list[int]:
+    """Read the output of ``nvme list-ns -o json``.
+
+    :raises Unintelligible:
+    """
+    return [_u32(_object(item), "nsid") for item in _list(_object(data), "nsid_list")]
+
+
+def sanitize_log(data: object) -> SanitizeLog:
+    """Read the output of ``nvme sanitize-log -o json``.
+
+    :raises Unintelligible:
+    """
+    root = _object(data)
+    if len(root) != 1:
+        raise Unintelligible(f"one device was expected, but the output has the keys {', '.join(root) or '(none)'}")
+    # The key is the name of the device node, which need not be the one that was given.
+    fields = _object(next(iter(root.values())))
+    status = _object(fields.get("sstat"))
+    words = _text(status, "status")
+    number = _LEADING_NUMBER.match(words)
+    if number is None:
+        raise Unintelligible(f"the sanitize status {words!r} does not begin with its number")
+    return SanitizeLog(
+        status=int(number[1]),
+        words=words,
+        progress=_number(fields, "sprog"),
+        global_data_erased=bool(_number(status, "global_erased")),
+        cdw10=_u32(fields, "cdw10_info") if "cdw10_info" in fields else None,
+        estimates={
+            key.removeprefix("time_"): None if (seconds := _u32(fields, key)) == NOT_REPORTED else seconds
+            for key in fields
+            if key.startswith("time_")
+        },
+    )
+
+
+def _object(data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise Unintelligible(f"an object was expected, not {data!r:.60}")
+    return data
+
+
+def _list(fields: Mapping[str, Any], key: str) -> list[Any]:
+    value = _field(fields, key)
+    if not isinstance(value, list):
+        raise Unintelligible(f"{key!r} is not a list: {value!r:.60}")
+    return value
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = _field(fields, key)
+    if not isinstance(value, str):
+        raise Unintelligible(f"{key!r} is not a string: {value!r:.60}")
+    return value.strip()
+
+
+def _u32(fields: Mapping[str, Any], key: str) -> int:
+    value = _field(fields, key)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 31) <= value < 1 << 32:
+        raise Unintelligible(f"{key!r} is not a 32-bit number: {value!r:.60}")
+    return value & 0xFFFFFFFF
+
+
+def _number(fields: Mapping[str, Any], key: str) -> int:
+    value = _field(fields, key)
+    if isinstance(value, str) and re.fullmatch(r"\d+", value, re.ASCII):
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Unintelligible(f"{key!r} is not a number: {value!r:.60}")
+    return value
+
+
+def _field(fields: Mapping[str, Any], key: str) -> Any:
+    if key not in fields:
+        raise Unintelligible(f"the field {key!r} is missing")
+    return fields[key]
