@@ -1,0 +1,1 @@
+"""Messages between services: one port, and the two transports behind it."""

@@ -1,0 +1,168 @@
+"""RPC inside one process: a call is a call, a cast waits its turn in a :class:`CastQueue`."""
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from oslo_log import log as logging
+
+from autoclave.exceptions import RPCUnavailable
+from autoclave.objects.context import RequestContext
+from autoclave.rpc import wire
+from autoclave.rpc.casts import Cast, CastQueue, PooledCasts
+from autoclave.rpc.port import RemoteVersion, unknown_version
+from autoclave.rpc.versions import VersionGuard, understands
+
+LOG = logging.getLogger(__name__)
+
+
+class InProcessTransport:
+    """The transport of services that run in one process.
+
+    Arguments and results are written to JSON and read back, as on a broker. What differs: a call to a
+    server that is not there fails at once, and takes as long as the method does, without a time-out.
+
+    :param casts: where casts wait; a pool of its own by default.
+    :param version_caps: topic to the highest version that may be sent.
+    :param remote_version: asked about servers that are not here now.
+    """
+
+    def __init__(
+        self,
+        *,
+        casts: CastQueue | None = None,
+        version_caps: Mapping[str, str] | None = None,
+        remote_version: RemoteVersion = unknown_version,
+    ) -> None:
+        self._casts = casts or PooledCasts()
+        self._caps = version_caps or {}
+        self._recorded_version = remote_version
+        self._lock = threading.Lock()
+        self._servers: dict[str, dict[str, InProcessServer]] = {}
+        self._turn = itertools.count()
+
+    def client(self, topic: str, *, server: str | None = None, version: str) -> "InProcessClient":
+        guard = VersionGuard(topic, server, self._caps, self._remote_version)
+        return InProcessClient(self, guard, version)
+
+    def serve(self, topic: str, server: str, endpoint: object, version: str) -> "InProcessServer":
+        return InProcessServer(self, topic, server, endpoint, version)
+
+    def close(self) -> None:
+        self._casts.close()
+
+    def register(self, server: "InProcessServer") -> None:
+        """Let *server* be found.
+
+        :raises ValueError: its topic has a server of this name already.
+        """
+        with self._lock:
+            known = self._servers.setdefault(server.topic, {})
+            if known.setdefault(server.name, server) is not server:
+                raise ValueError(f"{server} is served already")
+
+    def unregister(self, server: "InProcessServer") -> None:
+        """Let *server* be found no longer."""
+        with self._lock:
+            self._servers.get(server.topic, {}).pop(server.name, None)
+
+    def find(self, topic: str, name: str | None, version: str) -> "InProcessServer":
+        """The server that a message goes to; without a *name* they take turns.
+
+        :raises RPCUnavailable: there is none, or it does not understand *version*.
+        """
+        with self._lock:
+            known = self._servers.get(topic, {})
+            names = sorted(known) if name is None else [name] if name in known else []
+            if not names:
+                raise RPCUnavailable(f"nobody serves {topic}{'' if name is None else f' at {name}'} in this process")
+            found = known[names[next(self._turn) % len(names)]]
+        if not understands(found.version, version):
+            raise RPCUnavailable(f"{found} speaks RPC {found.version} and does not understand {version}")
+        return found
+
+    def put(self, cast: Cast) -> None:
+        """Hand *cast* to the queue."""
+        self._casts.put(cast, self._deliver)
+
+    def _deliver(self, cast: Cast) -> None:
+        try:
+            server = self.find(cast.topic, cast.server, cast.version)
+        except RPCUnavailable as error:
+            LOG.warning("%s expired: %s (request %s)", cast.method, error, cast.context["request_id"])
+            return
+        server.handle(cast.method, cast.context, cast.arguments)
+
+    def _remote_version(self, topic: str, server: str) -> str | None:
+        with self._lock:
+            here = self._servers.get(topic, {}).get(server)
+        return here.version if here else self._recorded_version(topic, server)
+
+
+class InProcessClient:
+    """See :class:`autoclave.rpc.port.Client`."""
+
+    def __init__(self, transport: InProcessTransport, guard: VersionGuard, version: str) -> None:
+        self._transport = transport
+        self._guard = guard
+        self._version = version
+
+    def call(self, context: RequestContext, method: str, /, **arguments: Any) -> Any:
+        self._guard.check_cap(self._version)
+        encoded = wire.encode(arguments)
+        server = self._transport.find(self._guard.topic, self._guard.server, self._version)
+        return wire.result_of(server.handle(method, context.to_dict(), encoded))
+
+    def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
+        self._guard.check_cap(self._version)
+        encoded = wire.encode(arguments)
+        self._transport.put(
+            Cast(self._guard.topic, self._guard.server, method, self._version, context.to_dict(), encoded)
+        )
+
+    def can_send_version(self, version: str) -> bool:
+        return self._guard.can_send(version)
+
+
+class InProcessServer:
+    """See :class:`autoclave.rpc.port.Server`."""
+
+    def __init__(self, transport: InProcessTransport, topic: str, name: str, endpoint: object, version: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.version = version
+        self._transport = transport
+        self._endpoint = endpoint
+        self._idle = threading.Condition()
+        self._running = 0
+
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.name}"
+
+    def start(self) -> None:
+        self._transport.register(self)
+
+    def stop(self) -> None:
+        self._transport.unregister(self)
+
+    def wait(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: self._running == 0)
+
+    def handle(self, method: str, context: Mapping[str, Any], arguments: str) -> str:
+        """Run a message in this thread and return the encoded reply."""
+        with self._counted():
+            return wire.run(self._endpoint, method, context, arguments, served_by=str(self))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._idle:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
