@@ -1,0 +1,60 @@
+"""``autoclave check device-spec`` tells before the restart what a device_spec will do."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from cliff.app import App
+from cliff.commandmanager import CommandManager
+
+from autoclave.cli.check import CheckDeviceSpec
+from autoclave.exceptions import InvalidConfiguration
+
+
+def run(*argv: str) -> Any:
+    output = io.StringIO()
+    command = CheckDeviceSpec(App("autoclave", "test", CommandManager("autoclave.test"), stdout=output), None)
+    arguments = command.get_parser("check device-spec").parse_args(["-f", "json", *argv])
+    assert command.run(arguments) == 0
+    return json.loads(output.getvalue())
+
+
+def test_each_device_is_shown_with_whether_it_is_meant_and_by_which_entry() -> None:
+    rows = run(
+        '[{"vendor_id": "8086"}, {"address": "*:0a:00.*"}]',
+        "--device=0000:0A:00.1=144d:a808",
+        "--device=0000:0b:00.0=144D:a808",
+        "--device=0000:0a:00.0=0x8086:1",
+    )
+    assert rows == [
+        {"address": "0000:0a:00.1", "matches": True, "entry": 2},
+        {"address": "0000:0b:00.0", "matches": False, "entry": None},
+        {"address": "0000:0a:00.0", "matches": True, "entry": 1},
+    ]
+
+
+def test_several_values_are_read_as_several_lines_of_the_option() -> None:
+    rows = run('{"vendor_id": "8086"}', '{"vendor_id": "144d"}', "--device", "0000:0a:00.1=144d:a808")
+    assert rows == [{"address": "0000:0a:00.1", "matches": True, "entry": 2}]
+
+
+def test_an_entry_can_be_checked_without_a_device() -> None:
+    assert run('{"vendor_id": "8086"}') == []
+
+
+def test_an_entry_that_cannot_be_used_is_refused_even_when_no_device_asks_for_it() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"\[nvme\] device_spec, entry 1, key 'vendor': unknown key"):
+        run('{"vendor": "8086"}')
+
+
+@pytest.mark.parametrize("device", ["0000:0a:00.1", "0a:00.1=144d:a808", "0000:0a:00.1=144d", "0000:0a:00.1=x:y", "="])
+def test_a_device_that_cannot_be_read_is_refused_with_the_form_to_use(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run('{"vendor_id": "8086"}', "--device", device)
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert repr(device) in message
+    assert "0000:0a:00.1=144d:a808" in message

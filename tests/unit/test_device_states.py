@@ -1,0 +1,87 @@
+"""The table of device states is the specification's, and nothing outside it can happen."""
+
+import itertools
+
+import pytest
+
+from autoclave.rules.device_states import IDLE_STATES, TRANSITIONS, Actor, DeviceState, Event, dot, transition
+
+# (from, event, to), as drawn in the specification.
+SPECIFIED = {
+    ("available", "bind", "allocated"),
+    ("allocated", "release", "available"),  # a type that needs no cleaning
+    ("allocated", "request_cleaning", "pending_cleaning"),  # unbind
+    ("allocated", "missed_cleanup", "pending_cleaning"),  # init_host
+    ("allocated", "cannot_clean", "error"),  # the agent is too old
+    ("pending_cleaning", "start_cleaning", "cleaning"),
+    ("pending_cleaning", "crash_recovery", "error"),
+    ("cleaning", "cleaned", "available"),
+    ("cleaning", "cleaning_failed", "error"),
+    ("cleaning", "crash_recovery", "error"),
+    ("error", "clean_again", "pending_cleaning"),
+}
+# What we add: a bind taken back, a worker that cannot begin, a drive that is not the known one, and
+# the operator who vouches for it.
+ADDED = {
+    ("allocated", "take_bind_back", "available"),
+    ("pending_cleaning", "cleaning_failed", "error"),
+    ("available", "distrust", "error"),
+    ("error", "accept", "available"),
+}
+ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED}
+
+
+@pytest.mark.parametrize(("source", "event"), list(itertools.product(DeviceState, Event)))
+def test_a_state_takes_exactly_the_events_of_the_table(source: DeviceState, event: Event) -> None:
+    if (source.value, event.value) in ALLOWED:
+        assert transition(source, event).target == ALLOWED[source.value, event.value]
+    else:
+        with pytest.raises(KeyError):
+            transition(source, event)
+
+
+def test_no_edge_is_written_twice() -> None:
+    assert len({(edge.source, edge.event) for edge in TRANSITIONS}) == len(TRANSITIONS)
+
+
+def test_the_states_are_those_of_the_specification() -> None:
+    assert {state.value for state in DeviceState} == {"available", "allocated", "pending_cleaning", "cleaning", "error"}
+
+
+def test_a_device_that_was_to_be_erased_becomes_available_only_by_an_erase_or_an_operators_word() -> None:
+    ways = {
+        (edge.source.value, edge.event.value)
+        for edge in TRANSITIONS
+        if edge.target is DeviceState.AVAILABLE and edge.source is not DeviceState.ALLOCATED
+    }
+    assert ways == {("cleaning", "cleaned"), ("error", "accept")}
+
+
+def test_only_an_operator_accepts_a_device_that_was_not_erased() -> None:
+    assert transition(DeviceState.ERROR, Event.ACCEPT).actors == {Actor.OPERATOR}
+
+
+def test_only_the_agent_says_that_a_device_was_erased() -> None:
+    assert transition(DeviceState.CLEANING, Event.CLEANED).actors == {Actor.AGENT}
+
+
+def test_every_edge_has_somebody_who_may_cause_it_and_a_meaning() -> None:
+    assert all(edge.actors and edge.meaning for edge in TRANSITIONS)
+
+
+def test_no_state_is_a_dead_end() -> None:
+    reached = {DeviceState.AVAILABLE}
+    for _ in DeviceState:
+        reached |= {edge.source for edge in TRANSITIONS if edge.target in reached}
+    assert reached == set(DeviceState)
+
+
+def test_nobody_works_with_an_idle_device() -> None:
+    assert {DeviceState.AVAILABLE, DeviceState.ERROR} == IDLE_STATES
+
+
+def test_the_diagram_shows_every_edge() -> None:
+    drawn = dot()
+    for source, event, target in SPECIFIED | ADDED:
+        assert f'{source} -> {target} [label="{event}"];' in drawn
+    assert drawn.count("->") == len(SPECIFIED | ADDED)
