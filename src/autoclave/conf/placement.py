@@ -14,6 +14,8 @@ OPTS = [
     cfg.StrOpt("project_name", default="service", help="Its project."),
     cfg.StrOpt("user_domain_name", default="Default", help="The user's domain."),
     cfg.StrOpt("project_domain_name", default="Default", help="The project's domain."),
+    cfg.StrOpt("cafile", help="File of the certificates that vouch for Placement and Keystone. Default: the system's."),
+    cfg.BoolOpt("insecure", default=False, help="Do not check the certificates of Placement and Keystone."),
     cfg.FloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for an answer."),
     cfg.BoolOpt(
         "create_root_provider",

@@ -1,0 +1,1 @@
+"""The port to OpenStack Placement, the ledger of what is offered: client, embedded service, double."""

@@ -1,0 +1,168 @@
+"""Reading Placement's JSON: every value is checked for what it must be before it is believed.
+
+All functions raise :class:`ValueError` with the name of the offending key.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from autoclave.placement.records import (
+    Candidate,
+    Candidates,
+    ConsumerAllocations,
+    Inventories,
+    Inventory,
+    Provider,
+    Resources,
+    Summary,
+    Traits,
+)
+
+_T = TypeVar("_T")
+
+
+def mapping(document: Any, key: str) -> Mapping[str, Any]:
+    return _typed(document, key, dict)
+
+
+def sequence(document: Any, key: str) -> list[Any]:
+    return _typed(document, key, list)
+
+
+def text(document: Any, key: str) -> str:
+    return _typed(document, key, str)
+
+
+def integer(document: Any, key: str) -> int:
+    return _typed(document, key, int)
+
+
+def provider(document: Any) -> Provider:
+    """One element of ``GET /resource_providers``."""
+    parent = document.get("parent_provider_uuid") if isinstance(document, dict) else None
+    return Provider(
+        uuid=text(document, "uuid"),
+        name=text(document, "name"),
+        generation=integer(document, "generation"),
+        parent=None if parent is None else text(document, "parent_provider_uuid"),
+        root=text(document, "root_provider_uuid"),
+    )
+
+
+def providers(document: Any) -> list[Provider]:
+    return [provider(item) for item in sequence(document, "resource_providers")]
+
+
+def inventories(document: Any) -> Inventories:
+    records = mapping(document, "inventories")
+    return Inventories(provider_generation(document), {name: _inventory(records, name) for name in records})
+
+
+def provider_generation(document: Any) -> int:
+    return integer(document, "resource_provider_generation")
+
+
+def traits(document: Any) -> Traits:
+    return Traits(provider_generation(document), trait_names(document))
+
+
+def trait_names(document: Any) -> frozenset[str]:
+    names = sequence(document, "traits")
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("traits are not all text")
+    return frozenset(names)
+
+
+def usages(document: Any) -> Resources:
+    return resources(document, "usages")
+
+
+def resources(document: Any, key: str = "resources") -> Resources:
+    amounts = mapping(document, key)
+    return {name: integer(amounts, name) for name in amounts}
+
+
+def provider_allocations(document: Any) -> Mapping[str, Resources]:
+    """``GET /resource_providers/{uuid}/allocations``: resources by consumer uuid."""
+    return _resources_by_uuid(document)
+
+
+def consumer_allocations(consumer: str, document: Any) -> ConsumerAllocations:
+    """``GET /allocations/{consumer}``; Placement answers an empty record for one it does not know."""
+    allocations = _resources_by_uuid(document)
+    if not allocations:
+        return ConsumerAllocations(consumer, {})
+    return ConsumerAllocations(
+        consumer,
+        allocations,
+        generation=integer(document, "consumer_generation"),
+        project_id=text(document, "project_id"),
+        user_id=text(document, "user_id"),
+        consumer_type=text(document, "consumer_type"),
+    )
+
+
+def candidates(document: Any) -> Candidates:
+    summaries = mapping(document, "provider_summaries")
+    return Candidates(
+        tuple(_candidate(item) for item in sequence(document, "allocation_requests")),
+        {uuid: _summary(mapping(summaries, uuid)) for uuid in summaries},
+    )
+
+
+def error(document: Any) -> tuple[str, str] | None:
+    """``(detail, code)`` of Placement's error document, or None if *document* is not one."""
+    try:
+        first = sequence(document, "errors")[0]
+        # What the status means in general, an empty line, what happened.
+        general, _, special = text(first, "detail").strip().partition("\n\n")
+        return " ".join((special or general).split()), str(first.get("code", ""))
+    except (ValueError, IndexError):
+        return None
+
+
+def _typed(document: Any, key: str, kind: type[_T]) -> _T:
+    if not isinstance(document, dict) or key not in document:
+        raise ValueError(f"{key} is missing")
+    value = document[key]
+    # JSON's true is an int to Python.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r:.60}")
+    return value
+
+
+def _inventory(records: Mapping[str, Any], name: str) -> Inventory:
+    record = mapping(records, name)
+    ratio = record.get("allocation_ratio")
+    if not isinstance(ratio, int | float):
+        raise ValueError(f"allocation_ratio of {name} is {ratio!r:.60}")
+    return Inventory(
+        total=integer(record, "total"),
+        reserved=integer(record, "reserved"),
+        min_unit=integer(record, "min_unit"),
+        max_unit=integer(record, "max_unit"),
+        step_size=integer(record, "step_size"),
+        allocation_ratio=float(ratio),
+    )
+
+
+def _resources_by_uuid(document: Any) -> Mapping[str, Resources]:
+    allocations = mapping(document, "allocations")
+    return {uuid: resources(allocations[uuid]) for uuid in allocations}
+
+
+def _candidate(document: Any) -> Candidate:
+    groups = mapping(document, "mappings")
+    return Candidate(_resources_by_uuid(document), {suffix: tuple(sequence(groups, suffix)) for suffix in groups})
+
+
+def _summary(document: Mapping[str, Any]) -> Summary:
+    amounts = mapping(document, "resources")
+    parent = document.get("parent_provider_uuid")
+    return Summary(
+        parent=None if parent is None else text(document, "parent_provider_uuid"),
+        root=text(document, "root_provider_uuid"),
+        traits=trait_names(document),
+        capacity={name: integer(mapping(amounts, name), "capacity") for name in amounts},
+        used={name: integer(mapping(amounts, name), "used") for name in amounts},
+    )

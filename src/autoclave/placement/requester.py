@@ -1,0 +1,96 @@
+"""One request to Placement, and what its answer means."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from keystoneauth1 import exceptions as ksa
+
+from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused, PlacementUnavailable
+from autoclave.placement import document
+
+_T = TypeVar("_T")
+
+_FROM_A_PROXY = frozenset({502, 503, 504})
+"""Statuses that say nothing about whether Placement has seen the request."""
+
+
+class Requester:
+    """Sends one request, once, and returns its answer or raises what it means.
+
+    :param adapter: a keystoneauth1 adapter with ``raise_exc=False`` and no retries.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def read(self, method: str, path: str, parse: Callable[[Any], _T], body: Any = None) -> _T:
+        """Send the request and return what *parse* makes of the JSON of its answer.
+
+        :raises PlacementUnavailable: no answer; the request may or may not have been applied.
+        :raises PlacementConflict: 409.
+        :raises PlacementNotFound: Placement itself says 404.
+        :raises PlacementRefused: any other answer, also one with status 200 that is not Placement's.
+        """
+        response = self._send(method, path, body)
+        try:
+            return parse(response.json())
+        except ValueError as exc:
+            raise _not_placement(method, path, response, str(exc)) from exc
+
+    def write(self, method: str, path: str, body: Any = None) -> None:
+        """Send a request that Placement answers without a body; raises as :meth:`read` does."""
+        response = self._send(method, path, body)
+        if response.content:
+            raise _not_placement(method, path, response, "a body where there is none")
+
+    def _send(self, method: str, path: str, body: Any) -> Any:
+        try:
+            response = self._adapter.request(path, method, json=body)
+        except ksa.ConnectionError as exc:
+            raise PlacementUnavailable(f"Placement did not answer {method} {path}: {exc}") from exc
+        except ksa.HttpError as exc:
+            # Keystone's answer, when a token was asked for; Placement's come back as responses.
+            status = int(exc.http_status or 500)
+            kind = f"no token for {method} {path}: Keystone answered {status}: {exc}"
+            if status >= 500:
+                raise PlacementUnavailable(kind) from exc
+            raise PlacementRefused(f"{kind}; see [placement] auth_url, username, password", status) from exc
+        except ksa.ClientException as exc:
+            raise PlacementUnavailable(f"no token for {method} {path}: {exc}") from exc
+        if not 200 <= response.status_code < 300:
+            _raise(method, path, response)
+        return response
+
+
+def _raise(method: str, path: str, response: Any) -> None:
+    status: int = response.status_code
+    said = _said(response)
+    detail = said[0] if said else response.text[:120] or response.reason
+    message = f"{method} {path} was answered {status}: {detail}"
+    if status in _FROM_A_PROXY:
+        raise PlacementUnavailable(message)
+    if status == 409:
+        raise PlacementConflict(message, said[1] if said else "")
+    if status == 404 and said:
+        raise PlacementNotFound(message)
+    if status == 404:
+        # Any web server says 404 to a wrong URL; only Placement knows what does not exist.
+        raise PlacementRefused(f"{message}. Is [placement] endpoint the URL of Placement?", status)
+    if status in (401, 403):
+        raise PlacementRefused(f"{message}. See [placement] auth_type and what goes with it", status)
+    raise PlacementRefused(message, status)
+
+
+def _not_placement(method: str, path: str, response: Any, why: str) -> PlacementRefused:
+    return PlacementRefused(
+        f"{method} {path} was answered {response.status_code}, but not as Placement answers ({why}): "
+        f"{response.text[:120]!r}. Is [placement] endpoint the URL of Placement?",
+        response.status_code,
+    )
+
+
+def _said(response: Any) -> tuple[str, str] | None:
+    try:
+        return document.error(response.json())
+    except ValueError:
+        return None

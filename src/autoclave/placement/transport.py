@@ -1,0 +1,199 @@
+"""How requests reach Placement: over HTTP, or straight into a WSGI application of this process.
+
+Both ways end in a keystoneauth1 adapter, so that everything above them is one code path.
+"""
+
+import io
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import requests
+import requests.adapters
+from keystoneauth1 import adapter, session, token_endpoint
+from keystoneauth1.identity import v3
+from keystoneauth1.noauth import NoAuth
+from oslo_config import cfg
+from oslo_log import log as logging
+from requests.structures import CaseInsensitiveDict
+
+from autoclave.exceptions import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
+
+MICROVERSION = "1.39"
+"""Pinned, so that a newer Placement answers as this one. Below 1.26 reserved may not equal total."""
+
+_CONNECTIONS = 32
+_EMBEDDED_URL = "http://placement.embedded/placement"
+
+
+class WsgiAdapter(requests.adapters.BaseAdapter):
+    """Lets ``requests`` call a WSGI application instead of the network.
+
+    A :class:`ConnectionError` out of the application is a lost connection; anything else that it
+    raises is what an HTTP server makes of it, a 500. Timeouts do not apply: nothing is waited for.
+
+    :param app: the application.
+    :param mount: path of the URL that belongs to SCRIPT_NAME, such as ``/placement``.
+    """
+
+    def __init__(self, app: "WSGIApplication", mount: str = "") -> None:
+        super().__init__()
+        self._app = app
+        self._mount = mount
+
+    def send(self, request: requests.PreparedRequest, *_args: Any, **_kwargs: Any) -> requests.Response:
+        answered: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _exc_info: Any = None) -> Any:
+            answered[:] = [(status, headers)]
+            return lambda _data: None
+
+        try:
+            content = call_joined(self._app, _environ(request, self._mount), start_response)
+        except ConnectionError as exc:
+            raise requests.exceptions.ConnectionError(exc, request=request) from exc
+        except Exception:
+            LOG.exception("The embedded application failed at %s %s", request.method, request.url)
+            content = b""
+            answered[:] = [("500 Internal Server Error", [])]
+        response = requests.Response()
+        status, headers = answered[0]
+        code, _, response.reason = status.partition(" ")
+        response.status_code = int(code)
+        response.headers = CaseInsensitiveDict(headers)
+        response.url = request.url or ""
+        response.request = request
+        response.raw = io.BytesIO(content)
+        response.encoding = "utf-8"
+        # Reading the body now is what requests does with a network answer that is not streamed.
+        assert response.content == content
+        return response
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def call_joined(app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse") -> bytes:
+    """Call *app*, return its whole body, and close the iterable as PEP 3333 asks."""
+    chunks: Iterable[bytes] = app(environ, start_response)
+    try:
+        return b"".join(chunks)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+
+def _environ(request: requests.PreparedRequest, mount: str) -> "WSGIEnvironment":
+    parts = urlsplit(request.url or "")
+    path = unquote_to_bytes(parts.path).decode("latin-1")
+    body = request.body or b""
+    data = body.encode() if isinstance(body, str) else bytes(body)
+    environ: WSGIEnvironment = {
+        "REQUEST_METHOD": request.method or "GET",
+        "SCRIPT_NAME": mount,
+        "PATH_INFO": path.removeprefix(mount),
+        "QUERY_STRING": parts.query,
+        "SERVER_NAME": parts.hostname or "",
+        "SERVER_PORT": str(parts.port or 80),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": parts.scheme,
+        "wsgi.input": io.BytesIO(data),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+        "CONTENT_LENGTH": str(len(data)),
+    }
+    environ.update(_header_variables(request.headers))
+    return environ
+
+
+def _header_variables(headers: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, value in headers.items():
+        key = name.upper().replace("-", "_")
+        if key == "CONTENT_LENGTH":
+            continue
+        yield (key if key == "CONTENT_TYPE" else f"HTTP_{key}"), value
+
+
+def wsgi_adapter(app: "WSGIApplication", token: str = "admin", roles: str | None = None) -> Any:  # noqa: S107
+    """A keystoneauth1 adapter whose requests end in *app*, mounted at ``/placement``.
+
+    :param token: sent as X-Auth-Token; Placement's noauth2 reads ``<user>:<project>`` from it.
+    :param roles: sent as X-Roles, which noauth2 believes.
+    """
+    direct = requests.Session()
+    # The environment's proxies and netrc have nothing to say about a call within the process.
+    direct.trust_env = False
+    split = urlsplit(_EMBEDDED_URL)
+    direct.mount(f"{split.scheme}://{split.netloc}/", WsgiAdapter(app, mount=split.path))
+    made = session.Session(auth=token_endpoint.Token(_EMBEDDED_URL, token), session=direct, redirect=False)
+    return _adapter(made, _EMBEDDED_URL, {"X-Roles": roles} if roles else {})
+
+
+def http_adapter(conf: cfg.ConfigOpts) -> Any:
+    """A keystoneauth1 adapter for the external Placement of the ``[placement]`` options.
+
+    Make one per process: it holds the connection pool and the token. No request is retried and
+    no redirect is followed, since either would send a request twice.
+
+    :raises InvalidConfiguration: an option that auth_type needs is not set.
+    """
+    group = conf.placement
+    if not group.endpoint:
+        raise InvalidConfiguration(
+            "is empty; set it to the URL of the external Placement", option="[placement] endpoint"
+        )
+    pooled = requests.Session()
+    pool = requests.adapters.HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
+    pooled.mount("http://", pool)
+    pooled.mount("https://", pool)
+    made = session.Session(
+        auth=_auth(group),
+        session=pooled,
+        timeout=group.timeout,
+        verify=group.cafile or not group.insecure,
+        redirect=False,
+    )
+    return _adapter(made, group.endpoint, {})
+
+
+def _auth(group: Any) -> Any:
+    if group.auth_type == "none":
+        return NoAuth(endpoint=group.endpoint)
+    if group.auth_type == "token":
+        return token_endpoint.Token(group.endpoint, group.token)
+    for option in ("auth_url", "username", "password"):
+        if not getattr(group, option):
+            raise InvalidConfiguration("is needed for auth_type = password", option=f"[placement] {option}")
+    return v3.Password(
+        auth_url=group.auth_url,
+        username=group.username,
+        password=group.password,
+        project_name=group.project_name,
+        user_domain_name=group.user_domain_name,
+        project_domain_name=group.project_domain_name,
+    )
+
+
+def _adapter(made: Any, endpoint: str, headers: Mapping[str, str]) -> Any:
+    return adapter.Adapter(
+        made,
+        service_type="placement",
+        endpoint_override=endpoint,
+        default_microversion=MICROVERSION,
+        additional_headers=dict(headers),
+        # Every status comes back as an answer; the requester tells them apart.
+        raise_exc=False,
+        connect_retries=0,
+        status_code_retries=0,
+    )
