@@ -1,0 +1,222 @@
+"""RPC over RabbitMQ, by oslo.messaging.
+
+oslo.messaging declares ``[DEFAULT] transport_url`` itself, with a default of its own, and so cannot
+share a configuration object with ours. It reads the same files through a second one, so operators may
+tune it there (``[oslo_messaging_rabbit]`` and the like).
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import amqp.exceptions  # type: ignore[import-untyped]
+import kombu.exceptions
+import oslo_messaging
+import oslo_messaging.transport
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from autoclave.exceptions import InvalidConfiguration, RPCError, RPCTimeout, RPCUnavailable
+from autoclave.objects.context import RequestContext
+from autoclave.rpc import wire
+from autoclave.rpc.port import RemoteVersion, unknown_version
+from autoclave.rpc.versions import VersionGuard
+
+LOG = logging.getLogger(__name__)
+
+EXCHANGE = "autoclave"
+
+_RETRIES = 2
+"""How often a connection to the broker is tried again before the sender is told; a few seconds in all."""
+
+_NOT_HANDED_OVER = (
+    oslo_messaging.MessageDeliveryFailure,
+    oslo_messaging.ClientSendError,
+    # The first connection of a process fails with the broker library's own errors.
+    kombu.exceptions.OperationalError,
+    amqp.exceptions.AMQPError,
+    OSError,
+)
+
+_NOT_RUN = ("UnsupportedVersion", "NoSuchMethod")
+"""The dispatcher's own errors, raised before any method of ours runs."""
+
+
+class MessagingTransport:
+    """The transport of services on many machines.
+
+    :param conf: ``[DEFAULT] transport_url`` says where the broker is, ``[conductor] rpc_timeout`` how long a
+        call waits for its answer and a cast for its server.
+    :param version_caps: topic to the highest version that may be sent.
+    :param remote_version: what each server says it speaks.
+    :raises InvalidConfiguration: ``transport_url`` cannot be used.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        *,
+        version_caps: Mapping[str, str] | None = None,
+        remote_version: RemoteVersion = unknown_version,
+    ) -> None:
+        self._caps = version_caps or {}
+        self._remote_version = remote_version
+        self._timeout = conf.conductor.rpc_timeout
+        self._replies_arrive = False
+        oslo_messaging.set_transport_defaults(EXCHANGE)
+        try:
+            plain = oslo_messaging.get_rpc_transport(_own_configuration(conf), url=conf.transport_url)
+        except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
+            raise InvalidConfiguration(
+                f"cannot be used: {error}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
+            ) from error
+        self._transport = _ExpiringTransport(plain, self._timeout)
+
+    def client(self, topic: str, *, server: str | None = None, version: str) -> "MessagingClient":
+        guard = VersionGuard(topic, server, self._caps, self._remote_version)
+        target = oslo_messaging.Target(topic=topic, server=server, version=version)
+        return MessagingClient(self, self._client_for(target), guard, version)
+
+    def serve(self, topic: str, server: str, endpoint: object, version: str) -> "MessagingServer":
+        target = oslo_messaging.Target(topic=topic, server=server)
+        handler = _Handler(endpoint, version, served_by=f"{topic} at {server}")
+        return MessagingServer(self, oslo_messaging.get_rpc_server(self._transport, target, [handler]))
+
+    def close(self) -> None:
+        self._transport.cleanup()
+
+    def check_broker(self) -> None:
+        """Send a message to nobody, to find out whether the broker is there.
+
+        Only sending can be told how often to try. Opening the queue for answers, and listening, try
+        for ever and would hang their caller.
+
+        :raises RPCUnavailable: it is not.
+        """
+        nobody = self._client_for(oslo_messaging.Target(topic="autoclave-nobody"))
+        with _our_errors("the broker was not reached"):
+            nobody.cast({}, "nothing")
+
+    def check_replies(self) -> None:
+        """Before the first call of this process: :meth:`check_broker`."""
+        if not self._replies_arrive:
+            self.check_broker()
+
+    def replies_arrive(self) -> None:
+        """The queue for answers is open; from now on it reconnects by itself."""
+        self._replies_arrive = True
+
+    def _client_for(self, target: Any) -> Any:
+        return oslo_messaging.get_rpc_client(self._transport, target, timeout=self._timeout, retry=_RETRIES)
+
+
+class MessagingClient:
+    """See :class:`autoclave.rpc.port.Client`."""
+
+    def __init__(self, transport: MessagingTransport, client: Any, guard: VersionGuard, version: str) -> None:
+        self._transport = transport
+        self._client = client
+        self._guard = guard
+        self._version = version
+
+    def call(self, context: RequestContext, method: str, /, **arguments: Any) -> Any:
+        self._guard.check_cap(self._version)
+        encoded = wire.encode(arguments)
+        self._transport.check_replies()
+        with _our_errors(f"{method} to {self._receiver}"):
+            reply = self._client.call(context.to_dict(), method, arguments=encoded)
+        self._transport.replies_arrive()
+        return wire.result_of(reply)
+
+    def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
+        self._guard.check_cap(self._version)
+        encoded = wire.encode(arguments)
+        with _our_errors(f"{method} to {self._receiver}"):
+            self._client.cast(context.to_dict(), method, arguments=encoded)
+
+    def can_send_version(self, version: str) -> bool:
+        return self._guard.can_send(version)
+
+    @property
+    def _receiver(self) -> str:
+        server = self._guard.server
+        return self._guard.topic if server is None else f"{self._guard.topic} at {server}"
+
+
+class MessagingServer:
+    """See :class:`autoclave.rpc.port.Server`."""
+
+    def __init__(self, transport: MessagingTransport, server: Any) -> None:
+        self._transport = transport
+        self._server = server
+
+    def start(self) -> None:
+        self._transport.check_broker()
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def wait(self) -> None:
+        self._server.wait()
+
+
+class _Handler:
+    """What oslo.messaging dispatches to: each public method of the endpoint, run by :mod:`autoclave.rpc.wire`."""
+
+    def __init__(self, endpoint: object, version: str, *, served_by: str) -> None:
+        self.target = oslo_messaging.Target(version=version)
+        self._endpoint = endpoint
+        self._served_by = served_by
+
+    def __getattr__(self, name: str) -> Callable[..., str]:
+        if wire.public_method(self._endpoint, name) is None:
+            raise AttributeError(name)
+        return partial(self._run, name)
+
+    def _run(self, method: str, context: Mapping[str, Any], arguments: str) -> str:
+        return wire.run(self._endpoint, method, context, arguments, served_by=self._served_by)
+
+
+class _ExpiringTransport(oslo_messaging.transport.RPCTransport):  # type: ignore[misc]
+    """Lets casts expire at the broker, as calls do; oslo.messaging itself lets them wait for ever.
+
+    :param plain: the transport whose driver to use.
+    :param seconds: how long a cast waits for its server.
+    """
+
+    def __init__(self, plain: Any, seconds: float) -> None:
+        super().__init__(plain._driver)
+        self._seconds = seconds
+
+    def _send(self, target: Any, ctxt: Any, message: Any, *, timeout: float | None = None, **options: Any) -> Any:
+        return super()._send(target, ctxt, message, timeout=timeout or self._seconds, **options)
+
+
+def _own_configuration(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+    own = cfg.ConfigOpts()
+    own([], project="autoclave", default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
+    # oslo.messaging reads these two groups from the configuration it is given, but declares them on
+    # the global one alone; tracing came with release 18.
+    for part in ("metrics", "tracing"):
+        if importlib.util.find_spec(f"oslo_messaging._{part}"):
+            module = importlib.import_module(f"oslo_messaging._{part}.client")
+            group = f"oslo_messaging_{part}"
+            own.register_opts(getattr(module, group), group=group)
+    return own
+
+
+@contextmanager
+def _our_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except oslo_messaging.MessagingTimeout as error:
+        raise RPCTimeout(f"{what}: no answer; it may have been carried out all the same") from error
+    except _NOT_HANDED_OVER as error:
+        raise RPCUnavailable(f"{what}: not handed over: {error}") from error
+    except oslo_messaging.RemoteError as error:
+        if error.exc_type in _NOT_RUN:
+            raise RPCUnavailable(f"{what}: not run: {error.value}") from error
+        raise RPCError(f"{what}: the service over there failed; its log tells why") from error
