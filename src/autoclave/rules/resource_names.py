@@ -6,6 +6,8 @@ from autoclave.rules.pci_id import parse_pci_id
 OWNER_CYBORG = "OWNER_CYBORG"
 """The trait of every provider that the accelerator service owns. One without it is somebody else's."""
 
+_NVME_PREFIX = "CUSTOM_NVME_"
+
 
 def nvme_resource_class(vendor: str, product: str) -> str:
     """The class of an NVMe controller, such as ``CUSTOM_NVME_144D_A808``.
@@ -14,7 +16,12 @@ def nvme_resource_class(vendor: str, product: str) -> str:
     :param product: PCI product id in hexadecimal.
     :raises ValueError: one of them is not hexadecimal of at most four digits.
     """
-    return f"CUSTOM_NVME_{parse_pci_id(vendor)}_{parse_pci_id(product)}".upper()
+    return f"{_NVME_PREFIX}{parse_pci_id(vendor)}_{parse_pci_id(product)}".upper()
+
+
+def is_nvme_class(resource_class: str) -> bool:
+    """Whether the class is one that :func:`nvme_resource_class` makes."""
+    return resource_class.startswith(_NVME_PREFIX)
 
 
 def provider_name(host: str, address: PCIAddress) -> str:

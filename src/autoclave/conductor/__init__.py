@@ -1,0 +1,1 @@
+"""Decisions that need the database and Placement. Any number of conductors may run."""

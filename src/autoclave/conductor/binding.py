@@ -1,0 +1,180 @@
+"""Binding accelerator requests to devices (design §4, "Bind")."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.conductor.visibility import visible_arqs
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import handles
+from autoclave.db.arqs import ARQRecord
+from autoclave.db.devices import DeployableRecord
+from autoclave.exceptions import AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.release import take_bind_back
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.objects.context import RequestContext
+from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
+from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.reserved import must_be_reserved
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BindRequest:
+    """What the caller asks for one ARQ: the device whose provider the scheduler chose."""
+
+    arq_uuid: str
+    hostname: str
+    device_rp_uuid: str
+    instance_uuid: str
+    project_id: str | None = None
+
+    @classmethod
+    def from_message(cls, values: Mapping[str, Any]) -> "BindRequest":
+        """From the JSON form that travels over RPC."""
+        return cls(**values)
+
+
+class _Refused(Exception):
+    """One ARQ of the request cannot have its device; nothing of the transaction is kept."""
+
+
+class Binder:
+    """Binds the ARQs of one PATCH, all or none.
+
+    :param name: this conductor's name, for the history.
+    :param lease_seconds: how long a bind may take before any conductor takes it back.
+    """
+
+    def __init__(self, ports: Ports, name: str, lease_seconds: float) -> None:
+        self._ports = ports
+        self._name = name
+        self._lease = timedelta(seconds=lease_seconds)
+
+    def bind(self, context: RequestContext, requests: Sequence[BindRequest]) -> None:
+        """Bind every request to a free handle of its device.
+
+        The order is the protocol's: all swaps in one transaction; then ``reserved=total`` for each
+        device; only then Bound. If anything stands against it, everything is taken back.
+
+        :raises NotFound: an ARQ or a resource provider does not exist.
+        :raises BadRequest: an instance has requests already, or the host is not the device's.
+        :raises Conflict: the devices could not all be had; the reason is kept in each ARQ.
+        """
+        owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
+        cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
+        self._begin(context, requests, owner)
+        uuids = [request.arq_uuid for request in requests]
+        try:
+            device_uuids = self._claim(requests, owner, cause)
+            for device_uuid in device_uuids:
+                settle(self._ports.db, self._ports.placement, device_uuid)
+            self._finish(uuids, owner)
+        except (_Refused, PlacementError, StateConflict) as error:
+            self._take_back(uuids, owner, cause, str(error))
+            raise Conflict(f"The accelerator requests were not bound: {error}") from error
+
+    def _begin(self, context: RequestContext, requests: Sequence[BindRequest], owner: str) -> None:
+        expires = self._ports.clock() + self._lease
+        with self._ports.db.write() as tx:
+            arqs = visible_arqs(tx, context, [request.arq_uuid for request in requests])
+            for request in requests:
+                _check_instance(tx, arqs, request)
+                _deployable(tx, request)
+            for request in requests:
+                values = {
+                    "hostname": request.hostname,
+                    "device_rp_uuid": request.device_rp_uuid,
+                    "instance_uuid": request.instance_uuid,
+                    "lease_owner": owner,
+                    "lease_expires_at": expires,
+                    "state_reason": None,
+                }
+                if request.project_id is not None:
+                    values["project_id"] = request.project_id
+                if not arq_rows.swap(tx, request.arq_uuid, BINDABLE, ARQState.BIND_STARTED, values):
+                    state = arqs[request.arq_uuid].state.value
+                    raise Conflict(f"Accelerator request {request.arq_uuid} is {state}: it cannot be bound.")
+
+    def _claim(self, requests: Sequence[BindRequest], owner: str, cause: Cause) -> list[str]:
+        """Win every device in one transaction, or none; return the devices to settle."""
+        claimed: dict[str, None] = {}
+        with self._ports.db.write() as tx:
+            wanted = sorted(((_deployable(tx, request), request) for request in requests), key=lambda w: w[0].device_id)
+            for deployable, request in wanted:
+                claimed[_claim_one(tx, deployable, request, owner, cause)] = None
+        return list(claimed)
+
+    def _finish(self, uuids: Sequence[str], owner: str) -> None:
+        with self._ports.db.write() as tx:
+            for arq_uuid in uuids:
+                values = {"lease_owner": None, "lease_expires_at": None}
+                if not arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BOUND, values, lease_owner=owner):
+                    raise StateConflict(f"accelerator request {arq_uuid} was taken away while it was being bound")
+
+    def _take_back(self, uuids: Sequence[str], owner: str, cause: Cause, reason: str) -> None:
+        told = Cause(cause.actor, cause.name, cause.request_id, reason)
+        with self._ports.db.write() as tx:
+            returned = [take_bind_back(tx, arq_uuid, reason, told, lease_owner=owner) for arq_uuid in uuids]
+        for device in returned:
+            if device is None:
+                continue
+            try:
+                settle(self._ports.db, self._ports.placement, device.uuid)
+            except AutoclaveError as error:
+                LOG.warning("Device %s was given back; Placement will be told later: %s", device.uuid, error)
+
+
+def _check_instance(tx: Connection, arqs: Mapping[str, ARQRecord], request: BindRequest) -> None:
+    for other in arq_rows.of_instance(tx, request.instance_uuid):
+        if other.uuid not in arqs and other.state in ACTIVE:
+            raise BadRequest(
+                f"Instance {request.instance_uuid} already has accelerator requests, for example {other.uuid}."
+            )
+
+
+def _deployable(tx: Connection, request: BindRequest) -> DeployableRecord:
+    deployable = device_rows.deployable_by_provider(tx, request.device_rp_uuid)
+    if deployable is None:
+        raise NotFound(f"No device has the resource provider {request.device_rp_uuid}.")
+    device = device_rows.get_by_id(tx, deployable.device_id)
+    if device is not None and device.hostname != request.hostname:
+        raise BadRequest(
+            f"Resource provider {request.device_rp_uuid} belongs to host {device.hostname}, not {request.hostname}."
+        )
+    return deployable
+
+
+def _claim_one(tx: Connection, deployable: DeployableRecord, request: BindRequest, owner: str, cause: Cause) -> str:
+    device = device_rows.get_by_id(tx, deployable.device_id, lock=True)
+    if device is None:
+        raise _Refused(f"device of resource provider {request.device_rp_uuid} is gone")
+    free = handles.free(tx, deployable.id)
+    if must_be_reserved(device.offer) or not free:
+        raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer._asdict(), bool(free))}")
+    if len(free) == 1:
+        # the last handle: from here on the device is offered no more
+        device = swap(tx, device, Event.BIND, cause)
+    link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}
+    if not arq_rows.swap(tx, request.arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_STARTED, link, lease_owner=owner):
+        raise _Refused(f"accelerator request {request.arq_uuid} was taken away")
+    return device.uuid
+
+
+def _why(offer: Mapping[str, Any], has_handle: bool) -> str:
+    state = offer["device_state"]
+    if state is not DeviceState.AVAILABLE:
+        return f"it is {state.value if state else 'in no known state'}"
+    reasons = [name for name in ("maintaining", "held", "excluded", "missing") if offer[name]]
+    if not has_handle:
+        reasons.append("all its handles are in use")
+    return "it is " + " and ".join(reasons)

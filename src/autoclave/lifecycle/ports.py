@@ -1,0 +1,38 @@
+"""What the life of a device needs of the world."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from autoclave.db.devices import DeviceRecord
+from autoclave.db.engine import Database
+from autoclave.db.tables import utcnow
+from autoclave.objects.context import RequestContext
+from autoclave.placement.client import PlacementClient
+
+
+class Cleaners(Protocol):
+    """The agents, as far as cleaning is concerned."""
+
+    def can_clean(self, hostname: str) -> bool:
+        """Whether the host's agent understands ``cleanup_device`` (RPC 1.1)."""
+
+    def clean(self, context: RequestContext, device: DeviceRecord) -> None:
+        """Ask the host's agent to clean *device*, as it is at its present version; returns at once.
+
+        :raises RPCUnavailable: the message could not be handed over.
+        """
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The world, passed to everything that moves a device.
+
+    :param clock: now, in UTC without a zone, as the database keeps it.
+    """
+
+    db: Database
+    placement: PlacementClient
+    cleaners: Cleaners
+    clock: Callable[[], datetime] = utcnow

@@ -1,0 +1,150 @@
+"""Letting go of a device: taking a bind back, and the two halves of an unbind (design §4)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import handles
+from autoclave.db.arqs import ARQRecord
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import PlacementError, RPCError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.objects.context import RequestContext
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState, Event
+
+LOG = logging.getLogger(__name__)
+
+UNLINKED = {"device_id": None, "deployable_id": None, "attach_handle_id": None}
+"""The columns of an ARQ that holds nothing."""
+
+
+def take_bind_back(
+    tx: Connection, arq_uuid: str, reason: str, cause: Cause, *, lease_owner: str | None = None
+) -> DeviceRecord | None:
+    """BindStarted → BindFailed, and the device back to available: one transaction, the caller's.
+
+    :param lease_owner: take back only what this owner began; None for a sweeper.
+    :returns: the device to settle, or None if there is none: the ARQ held nothing, or somebody else
+        has moved it, and then it is theirs.
+    """
+    arq, device = _locked(tx, arq_uuid)
+    values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED}
+    if arq is None or not arq_rows.swap(
+        tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner
+    ):
+        return None
+    if device is not None and device.device_state is DeviceState.ALLOCATED:
+        return swap(tx, device, Event.TAKE_BIND_BACK, cause)
+    return device
+
+
+def begin_unbind(tx: Connection, arq: ARQRecord, *, lease_owner: str, lease_expires_at: datetime, delete: bool) -> bool:
+    """Any state → Deleting, with a lease. A binder still at work sees it and stops.
+
+    An unbind that was begun and not finished is taken over: every later step can be done twice.
+
+    :returns: whether *arq* still was in the state that the caller read.
+    """
+    values = {
+        "lease_owner": lease_owner,
+        "lease_expires_at": lease_expires_at,
+        "delete_when_unbound": delete or arq.delete_when_unbound,
+    }
+    return arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What is left to do after an unbind was committed.
+
+    :param device: the device that was let go of.
+    :param clean: its agent must be asked to clean it; else its new state must be settled.
+    """
+
+    device: DeviceRecord
+    clean: bool
+
+
+def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clean: bool) -> Released | None:
+    """Deleting → Unbound or gone, the handle freed, the device sent on its way: one transaction.
+
+    :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
+    """
+    arq, device = _locked(tx, arq_uuid)
+    if arq is None or arq.state is not ARQState.DELETING:
+        return None
+    if arq.delete_when_unbound:
+        arq_rows.delete(tx, arq_uuid)
+    else:
+        forgotten = {"hostname": None, "device_rp_uuid": None, "instance_uuid": None, "state_reason": None}
+        lease = {"lease_owner": None, "lease_expires_at": None}
+        arq_rows.swap(tx, arq_uuid, [ARQState.DELETING], ARQState.UNBOUND, {**forgotten, **lease, **UNLINKED})
+    if device is None:
+        return None
+    if device.device_state is not DeviceState.ALLOCATED:
+        return Released(device, clean=False)
+    if not device.supports_cleaning:
+        return Released(swap(tx, device, Event.RELEASE, cause), clean=False)
+    if not agent_can_clean:
+        told = Cause(
+            cause.actor,
+            cause.name,
+            cause.request_id,
+            f"the agent of {device.hostname} does not speak RPC 1.1: upgrade it, then clean the device",
+        )
+        return Released(swap(tx, device, Event.CANNOT_CLEAN, told), clean=False)
+    return Released(device, clean=True)
+
+
+def _host_of(ports: Ports, arq: ARQRecord) -> str | None:
+    """The host whose agent would have to clean what *arq* holds."""
+    if arq.device_id is None:
+        return None
+    with ports.db.read() as tx:
+        device = device_rows.get_by_id(tx, arq.device_id)
+    return device.hostname if device else None
+
+
+def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause: Cause) -> Released | None:
+    """The second half of an unbind, for an ARQ in Deleting whose device's ``reserved`` stands.
+
+    A message that cannot be handed over, or a Placement that does not answer, undoes nothing: the
+    unbind is committed, the agent's next check finds the device, the next sweep pays the debt.
+    """
+    host = _host_of(ports, arq)
+    can_clean = ports.cleaners.can_clean(host) if host else False
+    with ports.db.write() as tx:
+        released = finish_unbind(tx, arq.uuid, cause, agent_can_clean=can_clean)
+    if released is None:
+        return None
+    try:
+        if released.clean:
+            ports.cleaners.clean(context, released.device)
+        else:
+            settle(ports.db, ports.placement, released.device.uuid)
+    except RPCError as error:
+        LOG.warning(
+            "Device %s was released, but its agent was not told; it will notice: %s", released.device.uuid, error
+        )
+    except PlacementError as error:
+        LOG.warning("Device %s was released; Placement will be told later: %s", released.device.uuid, error)
+    return released
+
+
+def has_free_handle(tx: Connection, device: DeviceRecord) -> bool:
+    """Whether any attach handle of *device* is named by no active ARQ."""
+    return any(handles.free(tx, deployable.id) for deployable in device_rows.deployables_of(tx, [device.id]))
+
+
+def _locked(tx: Connection, arq_uuid: str) -> tuple[ARQRecord | None, DeviceRecord | None]:
+    # The device row is always locked before the ARQ is written: one order, no deadlock.
+    arq = arq_rows.get(tx, arq_uuid)
+    device = device_rows.get_by_id(tx, arq.device_id, lock=True) if arq and arq.device_id is not None else None
+    return arq_rows.get(tx, arq_uuid, lock=True) if device is not None else arq, device

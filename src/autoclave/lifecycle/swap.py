@@ -1,0 +1,120 @@
+"""The one statement that changes a device's state (design §3, rule 1)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db import devices as device_rows
+from autoclave.db import events, ledger
+from autoclave.db.devices import DeviceRecord
+from autoclave.db.tables import arqs, devices, utcnow
+from autoclave.exceptions import StateConflict
+from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.device_states import Actor, DeviceState, Event, transition
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Who moves a device and why; it goes into the history.
+
+    :param name: which one of them: a host, a user.
+    """
+
+    actor: Actor
+    name: str
+    request_id: str | None = None
+    reason: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.actor.value} {self.name}".strip()
+
+
+_NOBODY_HOLDS_IT = frozenset({Event.REQUEST_CLEANING, Event.MISSED_CLEANUP, Event.RELEASE, Event.CANNOT_CLEAN})
+"""Events that an active ARQ on the device forbids: late and doubled messages lose here."""
+
+_MAKES_DIRTY = frozenset({Event.BIND})
+_MAKES_CLEAN = frozenset({Event.CLEANED, Event.TAKE_BIND_BACK, Event.RELEASE, Event.ACCEPT})
+
+
+def swap(
+    tx: Connection,
+    device: DeviceRecord,
+    event: Event,
+    cause: Cause,
+    changes: Mapping[str, Any] | None = None,
+) -> DeviceRecord:
+    """Move *device* along the edge of *event*, if it still is what the caller read.
+
+    State, version, debt, the event of the history and the ledger of dirty drives are written in the
+    caller's transaction, together or not at all. Becoming available makes the debt to lower
+    ``reserved``; leaving it cancels the debt.
+
+    :param changes: other columns to write in the same statement.
+    :returns: the device as it is now.
+    :raises StateConflict: it is in another state, or at another version, or an ARQ holds it.
+    """
+    if device.device_state is None:
+        raise StateConflict(f"device {device.uuid} has no known state; run the online data migrations first")
+    try:
+        edge = transition(device.device_state, event)
+    except KeyError:
+        raise StateConflict(
+            f"device {device.uuid} is {device.device_state.value}: {event.value} cannot happen"
+        ) from None
+    if cause.actor not in edge.actors:
+        raise ValueError(f"{cause.actor.value} must not cause {event.value}")
+
+    values: dict[str, Any] = {
+        "device_state": edge.target,
+        "state_version": device.state_version + 1,
+        "state_reason": cause.reason,
+        "release_pending": edge.target is DeviceState.AVAILABLE,
+        "progress_percent": None,
+        "progress_step": None,
+        "progress_stalled": False,
+        "updated_at": utcnow(),
+        **(changes or {}),
+    }
+    if edge.target is DeviceState.AVAILABLE:
+        values["release_number"] = device.release_number + 1
+    statement = devices.update().where(
+        devices.c.uuid == device.uuid,
+        devices.c.device_state == edge.source,
+        devices.c.state_version == device.state_version,
+    )
+    if event in _NOBODY_HOLDS_IT and not (event is Event.RELEASE and _has_several_handles(tx, device)):
+        held = sa.exists().where(arqs.c.device_id == device.id, arqs.c.state.in_(list(ACTIVE)))
+        statement = statement.where(~held)
+    if tx.execute(statement.values(**values)).rowcount != 1:
+        raise StateConflict(f"device {device.uuid} is no longer {edge.source.value} at version {device.state_version}")
+
+    if device.supports_cleaning and device.serial is not None:
+        drive = (device.serial, device.drive_model or "")
+        if event in _MAKES_DIRTY:
+            ledger.add(tx, *drive, device.uuid)
+        elif event in _MAKES_CLEAN:
+            ledger.remove(tx, *drive)
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=edge.source.value,
+        to_state=edge.target.value,
+        event=event.value,
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=cause.reason,
+        evidence=cause.evidence,
+    )
+    moved = device_rows.get_by_id(tx, device.id)
+    assert moved is not None, "the row that this transaction has just updated"
+    return moved
+
+
+def _has_several_handles(tx: Connection, device: DeviceRecord) -> bool:
+    # One freed handle of several makes the device available while other ARQs hold the others.
+    return sum(deployable.num_accelerators for deployable in device_rows.deployables_of(tx, [device.id])) > 1

@@ -1,0 +1,65 @@
+"""Finish what others began and did not end. Any conductor may sweep, at any time, beside others."""
+
+from oslo_log import log as logging
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db.arqs import ARQRecord
+from autoclave.exceptions import AutoclaveError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.release import complete_unbind, take_bind_back
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause
+from autoclave.objects.context import RequestContext
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import Actor
+
+LOG = logging.getLogger(__name__)
+
+
+def sweep(ports: Ports, context: RequestContext, who: str) -> None:
+    """Take expired binds back, finish expired unbinds forward, and pay debts.
+
+    One that cannot be finished now is logged and found again by the next sweep.
+
+    :raises DatabaseUnavailable: nothing could be read.
+    """
+    with ports.db.read() as tx:
+        expired = arq_rows.expired(tx, ports.clock())
+    for arq in expired:
+        try:
+            _finish(ports, context, arq, who)
+        except AutoclaveError as error:
+            LOG.warning("The %s of request %s could not be finished yet: %s", arq.state.value, arq.uuid, error)
+    pay_debts(ports)
+
+
+def pay_debts(ports: Ports, hostname: str | None = None) -> None:
+    """Lower ``reserved`` wherever a row says that it may be lowered (design §3, rule 3)."""
+    with ports.db.read() as tx:
+        debtors = device_rows.list_all(tx, hostname=hostname, release_pending=True)
+    for device in debtors:
+        try:
+            settle(ports.db, ports.placement, device.uuid)
+        except AutoclaveError as error:
+            LOG.warning("Device %s is not offered again yet: %s", device.uuid, error)
+
+
+def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> None:
+    if arq.state is ARQState.BIND_STARTED:
+        reason = "the bind was not finished within its lease"
+        cause = Cause(Actor.CONDUCTOR, who, context.request_id, reason)
+        with ports.db.write() as tx:
+            device = take_bind_back(tx, arq.uuid, reason, cause, lease_owner=arq.lease_owner)
+        if device is not None:
+            settle(ports.db, ports.placement, device.uuid)
+        return
+    # Deleting: reserved=total must stand before the request, and then its allocation, is gone
+    if arq.device_id is not None:
+        with ports.db.read() as tx:
+            held = device_rows.get_by_id(tx, arq.device_id)
+        if held is not None:
+            settle(ports.db, ports.placement, held.uuid)
+    complete_unbind(
+        ports, context, arq, Cause(Actor.CONDUCTOR, who, context.request_id, "an unbind left unfinished was finished")
+    )
