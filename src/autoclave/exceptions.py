@@ -34,9 +34,10 @@
     │   ├── PlacementConflict         409: a generation moved, or the inventory is in use
     │   ├── PlacementNotFound         404
     │   └── PlacementRefused          any other 4xx or 5xx
-    └── RPCError
-        ├── RPCUnavailable            the message could not be handed over
-        └── RPCTimeout                no answer in time: the call may still have been carried out
+    ├── RPCError
+    │   ├── RPCUnavailable            the message could not be handed over
+    │   └── RPCTimeout                no answer in time: the call may still have been carried out
+    └── SimulatorError                what a simulated host was asked to do cannot be done
 """
 
 from collections.abc import Sequence
@@ -247,3 +248,7 @@ class RPCUnavailable(RPCError):
 
 class RPCTimeout(RPCError):
     """No answer in time: the call may still have been carried out."""
+
+
+class SimulatorError(AutoclaveError):
+    """What a simulated host was asked to do cannot be done: no such host, slot or fault, or the drive refuses."""

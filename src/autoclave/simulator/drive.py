@@ -1,0 +1,350 @@
+"""The drive itself: namespaces, media and sanitize, kept in files so that it outlives every process."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoclave.simulator import files, media
+from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.faults import Active, FaultKind
+from autoclave.simulator.nvme_status import CommandFailed, Status
+from autoclave.simulator.sanitize import HALFWAY, Action, Operation, Outcome
+
+LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
+"""(metadata bytes, log2 of the data bytes) by index."""
+MAX_NAMESPACES = 256
+
+_SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.OVERWRITE: 1 << 2}
+_OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_ONCS_WRITE_ZEROES = 1 << 3
+
+
+@dataclass
+class Namespace:
+    """One namespace.
+
+    :param blocks: NSZE and NCAP, in logical blocks.
+    :param flbas: index into :data:`LBA_FORMATS`.
+    :param attached: ids of the controllers it is attached to.
+    :param shared: more than one controller may have it (NMIC bit 0).
+    """
+
+    blocks: int
+    flbas: int
+    attached: list[int]
+    shared: bool
+
+    @property
+    def block_size(self) -> int:
+        return 1 << LBA_FORMATS[self.flbas][1]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.blocks * self.block_size
+
+
+@dataclass
+class DriveState:
+    """What a drive remembers without power."""
+
+    serial: str
+    model: str
+    firmware: str
+    nqn: str
+    sanicap: int
+    oacs: int
+    oncs: int
+    capacity: int
+    sanitize_seconds: float
+    namespaces: dict[int, Namespace] = field(default_factory=dict)
+    operation: Operation | None = None
+    global_erased: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "DriveState":
+        namespaces = {int(nsid): Namespace(**fields) for nsid, fields in document.pop("namespaces").items()}
+        operation = document.pop("operation")
+        return cls(**document, namespaces=namespaces, operation=operation and Operation(**operation))
+
+
+class Drive:
+    """A drive under its lock; made by :meth:`open`, which settles what time has brought about.
+
+    :param directory: where its state and media are.
+    :param faults: the faults in force for it.
+    """
+
+    def __init__(self, directory: Path, state: DriveState, faults: Active) -> None:
+        self.directory = directory
+        self.state = state
+        self.faults = faults
+
+    @classmethod
+    def make(cls, directory: Path, spec: DriveSpec, cntlids: Sequence[int]) -> None:
+        """Make a drive as *spec* says, with its namespaces attached to controllers *cntlids*."""
+        directory.mkdir(parents=True)
+        state = DriveState(
+            serial=spec.serial,
+            model=spec.model,
+            firmware=spec.firmware,
+            nqn=spec.nqn,
+            sanicap=spec.sanicap,
+            oacs=spec.oacs,
+            oncs=spec.oncs,
+            capacity=spec.size_bytes + spec.unallocated_bytes,
+            sanitize_seconds=spec.sanitize_seconds,
+        )
+        shared = spec.subsystem is not None
+        blocks = spec.size_bytes // max(1, spec.namespaces) // 512
+        for nsid in range(1, spec.namespaces + 1):
+            state.namespaces[nsid] = Namespace(blocks=blocks, flbas=0, attached=list(cntlids), shared=shared)
+        drive = cls(directory, state, {})
+        for nsid, namespace in state.namespaces.items():
+            media.make(drive.media(nsid), namespace.size)
+        media.make(drive.unallocated_media, drive.unallocated)
+        drive.save()
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path, faults: Active) -> Iterator["Drive"]:
+        """Lock the drive, bring it up to date, and save what the caller changes unless it raises."""
+        with files.locked(directory / "lock"):
+            drive = cls(directory, cls.peek_state(directory), faults)
+            drive._settle(time.time())
+            yield drive
+            drive.save()
+
+    @staticmethod
+    def peek_state(directory: Path) -> DriveState:
+        """The drive's state as it was saved last, without waiting for its lock."""
+        return DriveState.from_json(files.read_json(directory / "state.json"))
+
+    def save(self) -> None:
+        files.write_json(self.directory / "state.json", self.state.to_json())
+
+    def media(self, nsid: int) -> Path:
+        """The file with the bytes of namespace *nsid*."""
+        return self.directory / f"ns{nsid}"
+
+    @property
+    def unallocated_media(self) -> Path:
+        """The file with the bytes that no namespace has: what namespaces held before they were deleted."""
+        return self.directory / "unallocated"
+
+    @property
+    def all_media(self) -> list[Path]:
+        return [*(self.media(nsid) for nsid in self.state.namespaces), self.unallocated_media]
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes that no namespace has."""
+        return self.state.capacity - sum(namespace.size for namespace in self.state.namespaces.values())
+
+    @property
+    def manages_namespaces(self) -> bool:
+        return bool(self.state.oacs & _OACS_NAMESPACE_MANAGEMENT)
+
+    @property
+    def progress(self) -> float | None:
+        """Percent of the sanitize that is running, or None."""
+        operation = self.state.operation
+        return operation.fraction * 100 if operation and operation.running else None
+
+    def _settle(self, now: float) -> None:
+        before = self.state.operation
+        if before is None or not before.running:
+            return
+        after = before.advanced(now, self.state.sanitize_seconds, self.faults)
+        if after.outcome in (Outcome.COMPLETED, Outcome.COMPLETED_WITHOUT_DEALLOCATION):
+            # The media first: whoever dies between the two leaves an operation that still runs.
+            self._erase(after.action)
+            self.state.global_erased = True
+        self.state.operation = after
+        self.save()
+
+    def _erase(self, action: Action) -> None:
+        for path in self.all_media:
+            if action == Action.CRYPTO_ERASE:
+                media.scramble(path)
+            else:
+                media.zero(path, 0, path.stat().st_size)
+
+    def check_not_sanitizing(self) -> None:
+        """Refuse what a controller refuses during a sanitize and after a failed one.
+
+        :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
+        """
+        operation = self.state.operation
+        if operation and operation.running:
+            raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+        if operation and operation.failure_mode:
+            raise CommandFailed(Status.SANITIZE_FAILED)
+
+    def sanitize(self, cdw10: int) -> None:
+        """The Sanitize command: start an operation, or leave failure mode.
+
+        After an operation that was started without AUSE has failed, only another one without AUSE
+        is allowed; otherwise any, or Exit Failure Mode.
+
+        :raises CommandFailed: it is not supported, or not allowed now.
+        """
+        previous = self.state.operation
+        if previous and previous.running:
+            raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+        if not self.state.sanicap & 7:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        code = cdw10 & 7
+        failed_restricted = previous is not None and previous.failure_mode and not previous.unrestricted
+        if code == Action.EXIT_FAILURE_MODE:
+            if failed_restricted:
+                raise CommandFailed(Status.SANITIZE_FAILED)
+            if previous is not None:
+                self.state.operation = Operation(
+                    previous.cdw10, previous.outcome, previous.fraction, previous.seen, failure_mode=False
+                )
+            return
+        if code not in tuple(_SANICAP_BIT) or not self.state.sanicap & _SANICAP_BIT[Action(code)]:
+            raise CommandFailed(Status.INVALID_FIELD)
+        started = Operation.start(cdw10, time.time())
+        if failed_restricted and started.unrestricted:
+            raise CommandFailed(Status.SANITIZE_FAILED)
+        self.state.operation = started
+        self.state.global_erased = False
+
+    def create_namespace(self, blocks: int, flbas: int, *, shared: bool) -> int:
+        """The Namespace Management command, create: the new id. It is attached to nothing.
+
+        Its blocks are those that nobody had, and what was written there before can be read.
+
+        :raises CommandFailed: see the specification.
+        """
+        if not self.manages_namespaces or FaultKind.CREATE_NS_REFUSED in self.faults:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        self.check_not_sanitizing()
+        if not blocks or flbas >= len(LBA_FORMATS):
+            raise CommandFailed(Status.INVALID_FIELD)
+        created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared)
+        if created.size > self.unallocated:
+            raise CommandFailed(Status.INSUFFICIENT_CAPACITY)
+        nsid = next((n for n in range(1, MAX_NAMESPACES + 1) if n not in self.state.namespaces), None)
+        if nsid is None:
+            raise CommandFailed(Status.NSID_UNAVAILABLE)
+        left = self.unallocated - created.size
+        media.make(self.media(nsid), 0)
+        media.move(self.unallocated_media, 0, self.media(nsid), 0, created.size)
+        remainder = self.directory / "unallocated.new"
+        media.make(remainder, 0)
+        media.move(self.unallocated_media, created.size, remainder, 0, left)
+        remainder.replace(self.unallocated_media)
+        self.state.namespaces[nsid] = created
+        return nsid
+
+    def delete_namespace(self, nsid: int) -> None:
+        """The Namespace Management command, delete; it detaches what is attached.
+
+        :raises CommandFailed: there is no such namespace, or it is not supported.
+        """
+        if not self.manages_namespaces:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        self.check_not_sanitizing()
+        namespace = self.namespace(nsid)
+        media.move(self.media(nsid), 0, self.unallocated_media, self.unallocated, namespace.size)
+        self.media(nsid).unlink()
+        del self.state.namespaces[nsid]
+
+    def attach(self, nsid: int, cntlids: Sequence[int]) -> None:
+        """The Namespace Attachment command, attach.
+
+        :raises CommandFailed: there is no such namespace, or it is attached, or not to be shared.
+        """
+        namespace = self._attachment(nsid)
+        if any(cntlid in namespace.attached for cntlid in cntlids):
+            raise CommandFailed(Status.ALREADY_ATTACHED)
+        if not namespace.shared and len(namespace.attached) + len(cntlids) > 1:
+            raise CommandFailed(Status.NAMESPACE_IS_PRIVATE)
+        namespace.attached.extend(cntlids)
+
+    def detach(self, nsid: int, cntlids: Sequence[int]) -> None:
+        """The Namespace Attachment command, detach.
+
+        :raises CommandFailed: there is no such namespace, or it is not attached.
+        """
+        namespace = self._attachment(nsid)
+        if any(cntlid not in namespace.attached for cntlid in cntlids):
+            raise CommandFailed(Status.NOT_ATTACHED)
+        namespace.attached = [cntlid for cntlid in namespace.attached if cntlid not in cntlids]
+
+    def _attachment(self, nsid: int) -> Namespace:
+        if not self.manages_namespaces:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        self.check_not_sanitizing()
+        return self.namespace(nsid)
+
+    def namespace(self, nsid: int) -> Namespace:
+        """Namespace *nsid*, attached or not.
+
+        :raises CommandFailed: there is none.
+        """
+        if nsid not in self.state.namespaces:
+            raise CommandFailed(Status.INVALID_NAMESPACE)
+        return self.state.namespaces[nsid]
+
+    def write_zeroes(self, nsid: int, first_block: int, blocks: int) -> None:
+        """The Write Zeroes command.
+
+        :param blocks: how many, at most 65,536 (the command's count is 16 bits wide, and zero-based).
+        :raises CommandFailed: see the specification.
+        """
+        if not self.state.oncs & _ONCS_WRITE_ZEROES:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        self.check_not_sanitizing()
+        namespace = self.namespace(nsid)
+        if first_block + blocks > namespace.blocks:
+            raise CommandFailed(Status.LBA_OUT_OF_RANGE)
+        end = (first_block + blocks) / namespace.blocks * 100
+        if FaultKind.ZERO_FAILS in self.faults and end > self.zero_fails_at:
+            raise CommandFailed(Status.WRITE_FAULT)
+        if FaultKind.ZERO_LEAVES_DATA not in self.faults:
+            self.zero(nsid, first_block * namespace.block_size, blocks * namespace.block_size)
+
+    @property
+    def zero_fails_at(self) -> float:
+        """Percent at which zeroing fails, if the fault is in force."""
+        value = self.faults.get(FaultKind.ZERO_FAILS)
+        return HALFWAY if value is None else value
+
+    def zero(self, nsid: int, offset: int, length: int) -> None:
+        """Write zeros, from any source. Offsets and lengths here and below are in bytes."""
+        self.state.global_erased = False
+        media.zero(self.media(nsid), offset, length)
+
+    def write(self, nsid: int, offset: int, data: bytes) -> None:
+        """Write *data*, as whoever has the drive does.
+
+        :raises CommandFailed: a sanitize is running or has failed; or it is past the end.
+        """
+        self.check_not_sanitizing()
+        if offset < 0 or offset + len(data) > self.namespace(nsid).size:
+            raise CommandFailed(Status.LBA_OUT_OF_RANGE)
+        self.state.global_erased = False
+        with self.media(nsid).open("r+b") as target:
+            target.seek(offset)
+            target.write(data)
+
+    def peek(self, nsid: int, offset: int, length: int) -> bytes:
+        """The bytes on the media, whatever the controller would answer."""
+        self.namespace(nsid)
+        with self.media(nsid).open("rb") as source:
+            source.seek(offset)
+            return source.read(length)
+
+    def find(self, data: bytes) -> bool:
+        """Whether *data* is anywhere on the media, in a namespace or not."""
+        return any(media.find(path, data) is not None for path in self.all_media)

@@ -1,0 +1,128 @@
+"""What a simulated drive is made as."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+# NVMe base specification, Identify Controller: SANICAP, OACS and ONCS.
+_SANICAP_CRYPTO = 1 << 0
+_SANICAP_BLOCK = 1 << 1
+_SANICAP_OVERWRITE = 1 << 2
+_SANICAP_NDI = 1 << 29
+_SANICAP_NODMMAS_MODIFIED = 2 << 30
+_OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_OACS_DOORBELL_BUFFER = 1 << 8
+_ONCS_WRITE_ZEROES = 1 << 3
+_ONCS_ALWAYS = 0x155  # Compare, DSM, Save/Select, Timestamp, Copy
+
+
+@dataclass(frozen=True)
+class DriveSpec:
+    """One NVMe controller in one slot, and the drive behind it.
+
+    :param address: the full PCI address, such as ``0000:41:00.0``.
+    :param serial: at most 20 characters; it names the drive, wherever it is plugged in.
+    :param model: at most 40 characters.
+    :param vendor: PCI vendor id, four hexadecimal digits without ``0x``.
+    :param product: PCI device id, likewise.
+    :param size_bytes: of all namespaces together; they share it evenly.
+    :param unallocated_bytes: capacity that no namespace has (with *namespace_management*).
+    :param crypto: sanitize by crypto erase.
+    :param block: sanitize by block erase.
+    :param overwrite: sanitize by overwrite.
+    :param write_zeroes: the Write Zeroes command.
+    :param namespace_management: create-ns, delete-ns and the like.
+    :param namespaces: how many there are, all attached.
+    :param sanitize_seconds: how long a sanitize operation takes.
+    :param mounted: this host's own disk: a partition of it is mounted on ``/``.
+    :param firmware: at most 8 characters.
+    :param subsystem: controllers with the same NQN share one drive; None for a drive of its own.
+    :param driver: the kernel driver that has the function: ``nvme``, ``vfio-pci`` or None.
+    :param iommu: whether the host has one.
+    :param iommu_group: the number of its group; None for a group of its own.
+    :param numa_node: -1 where the platform does not say.
+    :param physfn: the address of the physical function this is a virtual function of. It has no
+        drive of its own, and no driver.
+    """
+
+    address: str
+    serial: str
+    model: str = "Simulated NVMe Drive"
+    vendor: str = "1b36"
+    product: str = "0010"
+    size_bytes: int = 64 * MIB
+    unallocated_bytes: int = 0
+    crypto: bool = False
+    block: bool = False
+    overwrite: bool = False
+    write_zeroes: bool = True
+    namespace_management: bool = False
+    namespaces: int = 1
+    sanitize_seconds: float = 1.0
+    mounted: bool = False
+    firmware: str = "SIM1.0"
+    subsystem: str | None = None
+    driver: str | None = "nvme"
+    iommu: bool = True
+    iommu_group: int | None = None
+    numa_node: int = -1
+    physfn: str | None = None
+
+    @property
+    def drive_id(self) -> str:
+        """The name of the drive's directory."""
+        return (self.subsystem or self.serial).replace("/", "_").replace(":", "_")
+
+    @property
+    def nqn(self) -> str:
+        """The NVM subsystem's qualified name."""
+        return self.subsystem or f"nqn.2014-08.org.nvmexpress:sim:{self.serial}"
+
+    @property
+    def sanicap(self) -> int:
+        """SANICAP; the top bits are set as real drives set them, so that it exceeds a signed 32-bit number."""
+        bits = _SANICAP_CRYPTO * self.crypto | _SANICAP_BLOCK * self.block | _SANICAP_OVERWRITE * self.overwrite
+        return bits and bits | _SANICAP_NDI | _SANICAP_NODMMAS_MODIFIED
+
+    @property
+    def oacs(self) -> int:
+        return _OACS_DOORBELL_BUFFER | _OACS_NAMESPACE_MANAGEMENT * self.namespace_management
+
+    @property
+    def oncs(self) -> int:
+        return _ONCS_ALWAYS | _ONCS_WRITE_ZEROES * self.write_zeroes
+
+
+def default_drives(host_index: int) -> Sequence[DriveSpec]:
+    """The drives of a rehearsal host: one that sanitizes, one that can only be zeroed, and the host's own.
+
+    :param host_index: makes the serial numbers unique among the hosts.
+    """
+    return (
+        DriveSpec(
+            address="0000:01:00.0",
+            serial=f"SIM{host_index:04d}SYS",
+            model="Simulated NVMe System Disk",
+            product="0011",
+            block=True,
+            mounted=True,
+        ),
+        DriveSpec(
+            address="0000:41:00.0",
+            serial=f"SIM{host_index:04d}A",
+            model="Simulated NVMe Sanitizing",
+            product="a808",
+            vendor="144d",
+            crypto=True,
+            block=True,
+            namespace_management=True,
+        ),
+        DriveSpec(
+            address="0000:42:00.0",
+            serial=f"SIM{host_index:04d}B",
+            model="Simulated NVMe Zeroing",
+            product="0a54",
+            vendor="8086",
+        ),
+    )

@@ -1,0 +1,44 @@
+"""Files that several processes read and change at the same time."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file *path* against every other process and thread; freed when its holder dies."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace *path* in one step: a reader sees the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace *path* with *value* as JSON, in one step."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What :func:`write_json` wrote."""
+    return json.loads(path.read_text())
+
+
+def link(path: Path, target: Path) -> None:
+    """Make *path* a relative symbolic link to *target*, replacing another one in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary.symlink_to(os.path.relpath(target, path.parent))
+    temporary.replace(path)

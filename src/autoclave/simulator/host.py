@@ -1,0 +1,336 @@
+"""A simulated host: one directory that an agent takes for a machine."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import autoclave
+from autoclave.exceptions import SimulatorError
+from autoclave.hardware.host import HostPaths
+from autoclave.simulator import files
+from autoclave.simulator.drive import Drive
+from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultBook, FaultKind
+from autoclave.simulator.inventory import Inventory, Slot
+from autoclave.simulator.nvme_status import CommandFailed
+from autoclave.simulator.sysfs_tree import SysfsTree
+
+TOOLS = {"nvme": "nvme_tool", "blkdiscard": "blkdiscard_tool", "shred": "shred_tool"}
+STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
+"""The versions of nvme-cli that the stand-in can speak like."""
+
+# -I and -S: nothing of the environment, no site-packages to look through; the tools start in the
+# time a real one takes, and need nothing but this package and the standard library.
+_TOOL = """#!{python} -IS
+import sys
+sys.path.append({package!r})
+from autoclave.simulator.{module} import main
+sys.exit(main({root!r}, sys.argv[1:]))
+"""
+
+
+class SimulatedHost:
+    """One simulated host. Any number of processes may open it at the same time.
+
+    Every method that takes a PCI address raises :class:`~autoclave.exceptions.SimulatorError` if the
+    host has no such slot, or if what is asked cannot be done to what is in it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.faults = FaultBook(root)
+        self.tree = SysfsTree(root)
+
+    @classmethod
+    def create(cls, root: Path, name: str, drives: Sequence[DriveSpec], *, style: str = "2.13") -> "SimulatedHost":
+        """Make a host of *name* with *drives* in the directory *root*.
+
+        Controllers are numbered in the order of *drives*. A virtual function must come after its
+        physical function.
+
+        :param style: the version of nvme-cli to speak like, one of :data:`STYLES`.
+        :raises SimulatorError: there is one already, or *style* is not known.
+        """
+        root = root.absolute()
+        if style not in STYLES:
+            raise SimulatorError(f"nvme-cli {style} is not simulated; known are {', '.join(STYLES)}")
+        if (root / "state").exists():
+            raise SimulatorError(f"{root}: there is a simulated host already")
+        for directory in ("state/drives", "bin", "proc/self"):
+            (root / directory).mkdir(parents=True)
+        Inventory(name, style).save(root)
+        host = cls(root)
+        host.tree.lay_out()
+        host._write_tools()
+        with Inventory.change(root) as inventory:
+            host._plug(inventory, *drives)
+        return host
+
+    @classmethod
+    def open(cls, root: Path) -> "SimulatedHost":
+        """The host that :meth:`create` made in *root*.
+
+        :raises SimulatorError: there is none.
+        """
+        root = root.absolute()
+        if not (root / "state" / "host.json").exists():
+            raise SimulatorError(f"{root}: there is no simulated host")
+        return cls(root)
+
+    @property
+    def inventory(self) -> Inventory:
+        """What is in the slots now."""
+        return Inventory.load(self.root)
+
+    @property
+    def name(self) -> str:
+        return self.inventory.name
+
+    @property
+    def paths(self) -> HostPaths:
+        """Where an agent finds the host's kernel interfaces."""
+        return HostPaths(
+            sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", tools=(self.root / "bin",)
+        )
+
+    def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:
+        """Options that make an agent run on this host, by (group, name).
+
+        :param device_spec: also manage every drive but the host's own, by address.
+        """
+        inventory = self.inventory
+        overrides: dict[tuple[str | None, str], Any] = {
+            ("agent", "resource_provider_name"): inventory.name,
+            ("agent", "sysfs_root"): str(self.paths.sysfs),
+            ("agent", "dev_root"): str(self.paths.dev),
+            ("agent", "proc_root"): str(self.paths.proc),
+            ("agent", "tools_path"): [str(directory) for directory in self.paths.tools],
+        }
+        if device_spec:
+            ours = [slot.address for slot in inventory.slots.values() if not slot.spec.mounted]
+            overrides["nvme", "device_spec"] = [json.dumps({"address": address}) for address in ours]
+        return overrides
+
+    def pull(self, address: str) -> None:
+        """Pull what is in the slot: its function, controller and device nodes vanish. Its data stays on it."""
+        with Inventory.change(self.root) as inventory:
+            self._pull(inventory, self._occupied(inventory, address))
+
+    def insert(self, address: str, spec: DriveSpec) -> None:
+        """Put a drive into the slot, after pulling what was there.
+
+        A serial number that this host has seen is that drive, with the data that is on it.
+
+        :raises SimulatorError: that drive is plugged in elsewhere.
+        """
+        if spec.address != address:
+            raise SimulatorError(f"{address}: the drive to insert was made for {spec.address}")
+        with Inventory.change(self.root) as inventory:
+            slot = inventory.slots.get(address)
+            if slot is not None and slot.present:
+                self._pull(inventory, slot)
+            self._plug(inventory, spec)
+
+    def put_back(self, address: str) -> None:
+        """Put back the drive that was pulled from the slot last, or that another was inserted for."""
+        with Inventory.change(self.root) as inventory:
+            slot = self._slot(inventory, address)
+            if slot.present and slot.previous is None:
+                raise SimulatorError(f"{address}: nothing was pulled from it")
+            spec = slot.previous if slot.present and slot.previous else slot.spec
+            if slot.present:
+                self._pull(inventory, slot)
+            self._plug(inventory, spec)
+
+    def give_to_guest(self, address: str) -> None:
+        """Bind the function to vfio-pci, as libvirt does for a guest: the controller vanishes from the host."""
+        with Inventory.change(self.root) as inventory:
+            slot = self._occupied(inventory, address)
+            if slot.driver == "vfio-pci":
+                raise SimulatorError(f"{address}: a guest has it already")
+            self._unbind(inventory, slot, "vfio-pci")
+
+    def give_back(self, address: str) -> None:
+        """Bind the function to the nvme driver again: the controller and its namespaces are back."""
+        with Inventory.change(self.root) as inventory:
+            slot = self._occupied(inventory, address)
+            if slot.driver != "vfio-pci":
+                raise SimulatorError(f"{address}: no guest has it")
+            if slot.spec.physfn is None:
+                self._bind(inventory, slot)
+            else:
+                self._unbind(inventory, slot, None)
+
+    def write(self, address: str, offset: int, data: bytes, *, nsid: int = 1) -> None:
+        """Write *data* at byte *offset* of a namespace, as a guest or the host would.
+
+        :raises SimulatorError: the drive refuses it.
+        """
+        with self._command(address) as drive:
+            drive.write(nsid, offset, data)
+
+    def read(self, address: str, offset: int, length: int, *, nsid: int = 1) -> bytes:
+        """What is on the media now, whatever the drive would answer."""
+        with self._command(address) as drive:
+            return drive.peek(nsid, offset, length)
+
+    def fill(self, address: str, pattern: bytes) -> None:
+        """Write *pattern* over and over, until every namespace is full."""
+        with self._command(address) as drive:
+            block = pattern * max(1, (1 << 20) // len(pattern))
+            for nsid, namespace in drive.state.namespaces.items():
+                for offset in range(0, namespace.size, len(block)):
+                    drive.write(nsid, offset, block[: namespace.size - offset])
+
+    def find(self, address: str, data: bytes) -> bool:
+        """Whether *data* is anywhere on the media, even where no namespace is."""
+        with self._command(address) as drive:
+            return drive.find(data)
+
+    def set_fault(self, address: str, *faults: Fault) -> None:
+        """Let things go wrong from now on, for the drive at *address* or for every drive (``*``).
+
+        :raises SimulatorError: nvme-missing for one drive: the command is the whole host's.
+        """
+        addresses = self._settle(address)
+        for fault in faults:
+            if fault.kind == FaultKind.NVME_MISSING and addresses != [EVERY_DRIVE]:
+                raise SimulatorError(f"fault {fault.kind} is of the whole host: give the address as '*'")
+        self.faults.set(address, *faults)
+
+    def clear_faults(self, address: str | None = None, kind: FaultKind | None = None) -> None:
+        """End faults: all, or those of one address, of one kind, or of both."""
+        self._settle(EVERY_DRIVE if address is None else address)
+        self.faults.clear(address, kind)
+
+    @contextmanager
+    def drive(self, address: str) -> Iterator[Drive]:
+        """The drive in the slot, locked and up to date.
+
+        :raises SimulatorError: there is none.
+        """
+        inventory = self.inventory
+        slot = self._occupied(inventory, address)
+        if slot.spec.physfn is not None:
+            raise SimulatorError(f"{address}: a virtual function has no drive of its own")
+        addresses = [other.address for other in inventory.sharing(slot.spec.drive_id)]
+        with Drive.open(self._drive_directory(slot.spec), self.faults.active(addresses)) as drive:
+            yield drive
+
+    def sync_namespaces(self, drive: Drive) -> None:
+        """Make the block devices of *drive* those of its namespaces, after namespace management."""
+        drive.save()
+        with Inventory.change(self.root) as inventory:
+            for slot in inventory.bound():
+                if self._drive_directory(slot.spec) == drive.directory:
+                    media = {nsid: drive.media(nsid) for nsid in drive.state.namespaces}
+                    self.tree.sync_namespaces(slot, drive.state, inventory, media)
+
+    @contextmanager
+    def _command(self, address: str) -> Iterator[Drive]:
+        with self.drive(address) as drive:
+            try:
+                yield drive
+            except CommandFailed as error:
+                raise SimulatorError(f"{address}: the drive refuses: {error}") from error
+
+    def _settle(self, address: str) -> list[str]:
+        """Bring drives up to date, so that a change of faults acts from now on and not on the past."""
+        inventory = self.inventory
+        if address == EVERY_DRIVE:
+            for slot in inventory.slots.values():
+                if slot.present and slot.spec.physfn is None:
+                    with self.drive(slot.address):
+                        pass
+            return [EVERY_DRIVE]
+        if self._slot(inventory, address).present:
+            with self.drive(address):
+                pass
+        return [address]
+
+    def _slot(self, inventory: Inventory, address: str) -> Slot:
+        try:
+            return inventory.slots[address]
+        except KeyError:
+            known = ", ".join(sorted(inventory.slots)) or "none"
+            raise SimulatorError(f"host {inventory.name} has no slot {address}; it has {known}") from None
+
+    def _occupied(self, inventory: Inventory, address: str) -> Slot:
+        slot = self._slot(inventory, address)
+        if not slot.present:
+            raise SimulatorError(f"{address}: the slot is empty")
+        return slot
+
+    def _drive_directory(self, spec: DriveSpec) -> Path:
+        return self.root / "state" / "drives" / spec.drive_id
+
+    def _plug(self, inventory: Inventory, *specs: DriveSpec) -> None:
+        slots = []
+        for spec in specs:
+            sharing = inventory.sharing(spec.drive_id)
+            if sharing and spec.subsystem is None and spec.physfn is None:
+                raise SimulatorError(f"{spec.address}: drive {spec.serial} is in {sharing[0].address}")
+            before = inventory.slots.get(spec.address)
+            cntlid = next(n for n in range(len(sharing) + 1) if n not in {slot.cntlid for slot in sharing})
+            slot = Slot(spec, cntlid, driver=spec.driver if spec.physfn is None else None)
+            if before is not None:
+                slot.previous = before.spec if before.spec != spec else before.previous
+            inventory.slots[spec.address] = slot
+            slots.append(slot)
+        for slot in slots:
+            directory = self._drive_directory(slot.spec)
+            if slot.spec.physfn is None and not directory.exists():
+                cntlids = [other.cntlid for other in inventory.sharing(slot.spec.drive_id)]
+                Drive.make(directory, slot.spec, cntlids)
+        for slot in slots:
+            self.tree.add_function(slot)
+            if slot.driver != "nvme":
+                self.tree.set_driver(slot)
+        self._bind(inventory, *(slot for slot in slots if slot.driver == "nvme"))
+        for slot in slots:
+            self.tree.announce(slot)
+        self._write_proc(inventory)
+
+    def _pull(self, inventory: Inventory, slot: Slot) -> None:
+        self.tree.hide(slot)
+        self._unbind(inventory, slot, None)
+        self.tree.remove_function(slot)
+        slot.present = False
+
+    def _bind(self, inventory: Inventory, *slots: Slot) -> None:
+        inventory.bind(*slots)
+        for slot in slots:
+            directory = self._drive_directory(slot.spec)
+            state = Drive.peek_state(directory)
+            media = {nsid: directory / f"ns{nsid}" for nsid in state.namespaces}
+            self.tree.set_driver(slot)
+            self.tree.add_controller(slot, state, inventory, media)
+
+    def _unbind(self, inventory: Inventory, slot: Slot, driver: str | None) -> None:
+        if slot.instance is not None:
+            self.tree.remove_controller(slot, inventory)
+        inventory.unbind(slot, driver)
+        self.tree.set_driver(slot)
+
+    def _write_proc(self, inventory: Inventory) -> None:
+        mounts = [
+            "21 26 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw",
+            "22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw",
+        ]
+        for slot in inventory.bound():
+            if slot.spec.mounted:
+                disk = f"nvme{inventory.heads[slot.spec.drive_id]}n1p1"
+                device = (self.root / "sys/class/block" / disk / "dev").read_text().strip()
+                mounts.insert(0, f"26 1 {device} / / rw,relatime shared:1 - ext4 /dev/{disk} rw,errors=remount-ro")
+        files.write_text(self.root / "proc/self/mountinfo", "\n".join(mounts) + "\n")
+        files.write_text(self.root / "proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+
+    def _write_tools(self) -> None:
+        package = str(Path(autoclave.__file__).parent.parent)
+        for name, module in TOOLS.items():
+            script = self.root / "bin" / name
+            script.write_text(_TOOL.format(python=sys.executable, package=package, module=module, root=str(self.root)))
+            script.chmod(0o755)

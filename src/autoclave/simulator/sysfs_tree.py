@@ -1,0 +1,197 @@
+"""The PCI functions and controllers of the simulated ``/sys``, laid out as the kernel lays them out.
+
+Whoever enumerates at the same time finds a device whole or not at all, or sees it vanish: the link
+under ``bus/pci/devices`` comes last and goes first.
+"""
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from autoclave.simulator import files
+from autoclave.simulator.drive import DriveState
+from autoclave.simulator.inventory import Inventory, Slot
+from autoclave.simulator.sysfs_dirs import SysfsDirs
+from autoclave.simulator.sysfs_namespaces import ControllerPlace, NamespaceNodes
+
+_NVME_CLASS = "0x010802"
+_DRIVERS = ("nvme", "vfio-pci")
+_NVME_MAJOR = 239
+
+
+class SysfsTree:
+    """``sys`` and ``dev`` of the simulated host in *root*. Changes need the inventory's lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.sys = root / "sys"
+        self.dev = root / "dev"
+        self._staging = root / "state" / "staging"
+        self._dirs = SysfsDirs(self._staging)
+        self._nodes = NamespaceNodes(self.sys, self.dev, self._dirs)
+
+    def lay_out(self) -> None:
+        """Make what every host has."""
+        for name in (
+            "block",
+            "bus/pci/devices",
+            *(f"bus/pci/drivers/{driver}" for driver in _DRIVERS),
+            "class/block",
+            "class/nvme",
+            "class/nvme-subsystem",
+            "devices/virtual/nvme-subsystem",
+            "kernel/iommu_groups",
+        ):
+            (self.sys / name).mkdir(parents=True)
+        self.dev.mkdir()
+        self._staging.mkdir()
+
+    def add_function(self, slot: Slot) -> None:
+        """Plug in a PCI function. No driver has it yet, and nobody finds it on the bus."""
+        spec, directory = slot.spec, self._function(slot.address)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        self._dirs.add(
+            directory,
+            {
+                "vendor": f"0x{spec.vendor}",
+                "device": f"0x{spec.product}",
+                "subsystem_vendor": f"0x{spec.vendor}",
+                "subsystem_device": "0x0001",
+                "class": _NVME_CLASS,
+                "revision": "0x00",
+                "numa_node": str(spec.numa_node),
+                "driver_override": "(null)",
+                "enable": "1",
+            },
+        )
+        files.link(directory / "subsystem", self.sys / "bus/pci")
+        if spec.iommu:
+            group = self._iommu_group(slot)
+            (group / "devices").mkdir(parents=True, exist_ok=True)
+            files.write_text(group / "type", "DMA\n")
+            files.link(group / "devices" / slot.address, directory)
+            files.link(directory / "iommu_group", group)
+        if spec.physfn is not None:
+            self._link_virtual_function(directory, self._function(spec.physfn))
+
+    def announce(self, slot: Slot) -> None:
+        """Let the function be found on the bus."""
+        files.link(self._bus / slot.address, self._function(slot.address))
+
+    def hide(self, slot: Slot) -> None:
+        """Let the function be found no more."""
+        (self._bus / slot.address).unlink(missing_ok=True)
+
+    def remove_function(self, slot: Slot) -> None:
+        """Unplug a function that no driver has."""
+        if slot.spec.iommu:
+            (self._iommu_group(slot) / "devices" / slot.address).unlink(missing_ok=True)
+        if slot.spec.physfn is not None:
+            for virtfn in self._function(slot.spec.physfn).glob("virtfn*"):
+                if virtfn.readlink().name == slot.address:
+                    virtfn.unlink()
+        self._dirs.remove(self._function(slot.address))
+
+    def set_driver(self, slot: Slot) -> None:
+        """Make the links between the function and the driver that has it."""
+        directory = self._function(slot.address)
+        for driver in _DRIVERS:
+            if driver != slot.driver:
+                (self.sys / "bus/pci/drivers" / driver / slot.address).unlink(missing_ok=True)
+        if slot.driver is None:
+            (directory / "driver").unlink(missing_ok=True)
+            return
+        driver_dir = self.sys / "bus/pci/drivers" / slot.driver
+        driver_dir.mkdir(exist_ok=True)
+        files.link(directory / "driver", driver_dir)
+        files.link(driver_dir / slot.address, directory)
+
+    def add_controller(self, slot: Slot, state: DriveState, inventory: Inventory, media: Mapping[int, Path]) -> None:
+        """What the nvme driver makes when it has bound the function: the controller and its namespaces.
+
+        :param media: the file with the bytes of each namespace.
+        """
+        place = self._place(slot, inventory)
+        identity = {
+            "serial": state.serial.ljust(20),
+            "model": state.model.ljust(40),
+            "firmware_rev": state.firmware.ljust(8),
+            "subsysnqn": state.nqn,
+        }
+        name = f"nvme{slot.instance}"
+        own = {
+            "state": "live",
+            "transport": "pcie",
+            "address": slot.address,
+            "cntlid": str(slot.cntlid),
+            "cntrltype": "io",
+            "dev": f"{_NVME_MAJOR}:{slot.instance}",
+            "numa_node": str(slot.spec.numa_node),
+        }
+        (self.dev / name).touch()
+        contents = {f"{name}/{key}": text for key, text in (identity | own).items()}
+        self._dirs.add(self._function(slot.address) / "nvme", contents)
+        files.link(place.controller / "device", self._function(slot.address))
+        files.link(place.controller / "subsystem", self.sys / "class/nvme")
+        subsystem = self._subsystem(slot, inventory)
+        if not subsystem.exists():
+            self._dirs.add(subsystem, {**identity, "subsystype": "nvm", "iopolicy": "numa"})
+        files.link(subsystem / name, place.controller)
+        files.link(self.sys / "class/nvme-subsystem" / subsystem.name, subsystem)
+        self._nodes.sync(place, state, media)
+        files.link(self.sys / "class/nvme" / name, place.controller)
+
+    def remove_controller(self, slot: Slot, inventory: Inventory) -> None:
+        """Undo :meth:`add_controller`, while the inventory still says that the nvme driver has the function."""
+        name, place, subsystem = f"nvme{slot.instance}", self._place(slot, inventory), self._subsystem(slot, inventory)
+        (self.sys / "class/nvme" / name).unlink(missing_ok=True)
+        self._nodes.remove_all(place)
+        self._dirs.remove(self._function(slot.address) / "nvme")
+        (subsystem / name).unlink(missing_ok=True)
+        if not place.other_controllers:
+            (self.sys / "class/nvme-subsystem" / subsystem.name).unlink(missing_ok=True)
+            self._dirs.remove(subsystem)
+        (self.dev / name).unlink(missing_ok=True)
+
+    def sync_namespaces(self, slot: Slot, state: DriveState, inventory: Inventory, media: Mapping[int, Path]) -> None:
+        """Make the block devices those of the namespaces attached, after namespace management."""
+        self._nodes.sync(self._place(slot, inventory), state, media)
+
+    @property
+    def _bus(self) -> Path:
+        return self.sys / "bus/pci/devices"
+
+    def _function(self, address: str) -> Path:
+        return self.sys / "devices" / f"pci{address.rpartition(':')[0]}" / address
+
+    def _controller(self, slot: Slot) -> Path:
+        return self._function(slot.address) / "nvme" / f"nvme{slot.instance}"
+
+    def _subsystem(self, slot: Slot, inventory: Inventory) -> Path:
+        return self.sys / "devices/virtual/nvme-subsystem" / f"nvme-subsys{inventory.heads[slot.spec.drive_id]}"
+
+    def _iommu_group(self, slot: Slot) -> Path:
+        number = slot.spec.iommu_group
+        if number is None:
+            bus, device, function = slot.address.replace(".", ":").split(":")[-3:]
+            number = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+        return self.sys / "kernel/iommu_groups" / str(number)
+
+    def _place(self, slot: Slot, inventory: Inventory) -> ControllerPlace:
+        assert slot.instance is not None
+        others = [s for s in inventory.sharing(slot.spec.drive_id) if s.instance is not None and s is not slot]
+        return ControllerPlace(
+            controller=self._controller(slot),
+            instance=slot.instance,
+            cntlid=slot.cntlid,
+            head=inventory.heads[slot.spec.drive_id],
+            subsystem=self._subsystem(slot, inventory) if slot.spec.subsystem is not None else None,
+            other_controllers=tuple(self._controller(other) for other in others),
+            mounted=slot.spec.mounted,
+        )
+
+    def _link_virtual_function(self, directory: Path, physical: Path) -> None:
+        index = next(n for n in count() if not (physical / f"virtfn{n}").is_symlink())
+        files.link(directory / "physfn", physical)
+        files.link(physical / f"virtfn{index}", directory)
+        for name in ("sriov_numvfs", "sriov_totalvfs"):
+            files.write_text(physical / name, f"{index + 1}\n")
