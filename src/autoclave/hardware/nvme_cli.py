@@ -35,7 +35,7 @@ _STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
 _STATUS_IN_KEY = re.compile(r"status: (\d+)")
 _VERSION = re.compile(r"nvme version (\S+)")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-_REFUSED_BY_TOOL = re.compile(r"(?:erase|overwrite|sanitize).* (?:action )?unsupported|not supported", re.IGNORECASE)
+_REFUSED_BY_TOOL = re.compile(r"(?:erase|sanitize) action unsupported", re.IGNORECASE)
 
 _Meaning = TypeVar("_Meaning")
 
@@ -101,12 +101,14 @@ class NvmeCli:
             if len(page) < IDS_PER_LIST:
                 return ids
 
-    def sanitize(self, controller: Path, action: CleanupAction) -> None:
+    def sanitize(self, controller: Path, action: CleanupAction) -> str:
         """Start a sanitize; returns when the drive has accepted it, which is long before it is done.
 
+        :returns: what the tool said besides. All known versions say nothing.
         :raises KeyError: *action* is not a sanitize.
         """
-        self._run("sanitize", str(controller), f"--sanact={SANACT[action]}")
+        completed = self._run("sanitize", str(controller), f"--sanact={SANACT[action]}")
+        return _reason([*completed.stdout.splitlines(), *completed.stderr.splitlines()])
 
     def sanitize_log(self, controller: Path) -> SanitizeLog:
         """The Sanitize Status log page."""
@@ -142,7 +144,7 @@ class NvmeCli:
             data = json.loads(completed.stdout)
         except ValueError as e:
             _garbage(completed, str(e))
-        if isinstance(data, dict) and "error" in data:
+        if isinstance(data, dict) and any(key == "error" or _STATUS_IN_KEY.fullmatch(key) for key in data):
             raise _failure(completed)
         try:
             return read(data)
@@ -151,7 +153,7 @@ class NvmeCli:
 
     def _run(self, *arguments: str, changes: bool = False) -> Completed:
         completed = self.commands.run(["nvme", *arguments], deadline=self._deadline(changes), tools=self.tools)
-        # Success with an NVMe status in the text was never seen; it is not believed if it comes.
+        # Success with an NVMe status in the text is a contradiction; the worse half of it is believed.
         if completed.returncode != 0 or _STATUS_IN_TEXT.search(completed.stderr):
             raise _failure(completed)
         return completed

@@ -172,17 +172,21 @@ def namespace_identity(data: object) -> NamespaceIdentity:
     :raises Unintelligible:
     """
     fields = _object(data)
-    formats = [_object(item) for item in _list(fields, "lbafs")]
     return NamespaceIdentity(
         nsze=_number(fields, "nsze"),
         ncap=_number(fields, "ncap"),
         nuse=_number(fields, "nuse"),
         flbas=_number(fields, "flbas"),
         nmic=_number(fields, "nmic"),
-        formats=tuple(
-            LBAFormat(_number(item, "ms"), 1 << ds if (ds := _number(item, "ds")) else 0) for item in formats
-        ),
+        formats=tuple(_lba_format(_object(item)) for item in _list(fields, "lbafs")),
     )
+
+
+def _lba_format(fields: Mapping[str, Any]) -> LBAFormat:
+    exponent = _number(fields, "ds")
+    if exponent > 32:
+        raise Unintelligible(f"an LBA format has blocks of 2^{exponent} bytes")
+    return LBAFormat(metadata_bytes=_number(fields, "ms"), block_bytes=1 << exponent if exponent else 0)
 
 
 def namespace_ids(data: object) -> list[int]:

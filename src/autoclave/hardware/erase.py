@@ -1,0 +1,96 @@
+"""Erasing a drive: exactly one action, no fallback, and proof."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from autoclave.exceptions import EraseUnsupported
+from autoclave.hardware.command import Commands
+from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import Controller
+from autoclave.hardware.nvme_cli import SANACT, NvmeCli
+from autoclave.hardware.nvme_json import ControllerIdentity
+from autoclave.hardware.sanitize import Sanitizer
+from autoclave.hardware.zero import Zeroer
+from autoclave.rules.cleanup_policy import CleanupAction
+
+Evidence = Mapping[str, Any]
+"""JSON-serialisable facts that prove a drive clean."""
+
+
+class Eraser:
+    """Erases drives of one host.
+
+    :param poll_interval: seconds between two looks at a running sanitize.
+    :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
+    :param verify: what is read back after zeroing.
+    """
+
+    def __init__(
+        self,
+        paths: HostPaths,
+        commands: Commands,
+        nvme: NvmeCli,
+        *,
+        poll_interval: float,
+        stall_timeout: float,
+        verify: Verify,
+    ) -> None:
+        self._paths = paths
+        self._commands = commands
+        self._nvme = nvme
+        self._poll_interval = poll_interval
+        self._stall_timeout = stall_timeout
+        self._verify = verify
+
+    def erase(self, controller: Controller, action: CleanupAction, control: EraseControl) -> Evidence:
+        """Erase the drive by *action* and return the evidence. Returning means: proved clean.
+
+        The caller has made sure that it is the right drive, and that nobody uses it.
+
+        :raises EraseUnsupported: the drive cannot do the action; it was not touched.
+        :raises EraseFailed: the drive tried and failed, or did not prove that it succeeded.
+        :raises VerifyFailed: it was zeroed, but something else was read back.
+        :raises EraseTimeout: the deadline passed first; the message says what the drive may still be doing.
+        :raises DeviceVanished: the drive went away.
+        :raises HardwareError: anything else that keeps the drive from being proved clean.
+        """
+        work = EraseWork(
+            paths=self._paths,
+            commands=self._commands,
+            nvme=self._nvme.within(control.deadline, control.tools),
+            controller=controller,
+            action=action,
+            control=control,
+            poll_interval=self._poll_interval,
+            stall_timeout=self._stall_timeout,
+            verify=self._verify,
+        )
+        began = datetime.now(UTC)
+        with work.bounded("nothing was started"):
+            version = work.nvme.version()
+            identity = work.nvme.identify(controller.path)
+        if not _can(identity, action):
+            raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
+        facts = Sanitizer(work).run() if action in SANACT else Zeroer(work).run()
+        return {
+            "action": str(action),
+            "nvme_cli": version,
+            "serial": identity.serial,
+            "model": identity.model,
+            "firmware": identity.firmware,
+            "began": began.isoformat(timespec="seconds"),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            **facts,
+        }
+
+
+def _can(identity: ControllerIdentity, action: CleanupAction) -> bool:
+    capabilities = identity.capabilities
+    needed = {
+        CleanupAction.SANITIZE_CRYPTO: capabilities.crypto_erase,
+        CleanupAction.SANITIZE_BLOCK: capabilities.block_erase,
+        CleanupAction.WRITE_ZEROES: capabilities.write_zeroes,
+    }
+    return needed.get(action, True)

@@ -1,0 +1,96 @@
+"""One erase of one drive: what every part of it needs to know."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from autoclave.exceptions import DeviceVanished, EraseTimeout, ToolError, ToolTimeout
+from autoclave.hardware.command import Commands, ToolSink
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import Controller
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.progress import ProgressSink
+from autoclave.hardware.progress_meter import ProgressMeter
+from autoclave.rules.cleanup_policy import CleanupAction
+
+Verify = Literal["none", "sample", "full"]
+"""``[nvme] verify``: what is read back after zeroing."""
+
+
+class EraseControl(Protocol):
+    """When the erase must be done, and who is told of it."""
+
+    @property
+    def deadline(self) -> Deadline: ...
+    @property
+    def progress(self) -> ProgressSink: ...
+    @property
+    def tools(self) -> ToolSink: ...
+
+
+@dataclass(frozen=True)
+class EraseWork:
+    """One erase of one drive.
+
+    :param nvme: bound to the control's deadline.
+    :param poll_interval: seconds between two looks at the drive.
+    :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
+    """
+
+    paths: HostPaths
+    commands: Commands
+    nvme: NvmeCli
+    controller: Controller
+    action: CleanupAction
+    control: EraseControl
+    poll_interval: float
+    stall_timeout: float
+    verify: Verify
+
+    @property
+    def drive(self) -> str:
+        """What messages call it."""
+        return f"{self.controller.address} ({self.controller.name}, serial {self.controller.serial})"
+
+    def meter(self, step: str) -> ProgressMeter:
+        """Progress of one step."""
+        return ProgressMeter(self.control.progress, step, stall_timeout=self.stall_timeout)
+
+    def pause(self) -> None:
+        """Wait until the next look, or until the deadline."""
+        time.sleep(min(self.poll_interval, self.control.deadline.remaining()))
+
+    def out_of_time(self, left_behind: str) -> EraseTimeout:
+        """The error for a deadline that has passed.
+
+        :param left_behind: what an operator must know of the drive now.
+        """
+        return EraseTimeout(f"{self.drive} was not erased within [nvme] cleanup_timeout; {left_behind}")
+
+    @contextmanager
+    def bounded(self, left_behind: str) -> Iterator[None]:
+        """Give the failures of tools within the context their meaning for the erase.
+
+        :param left_behind: as in :meth:`out_of_time`.
+        :raises EraseTimeout: a tool was ended because the deadline has passed.
+        :raises DeviceVanished: a tool failed because the controller is gone.
+        """
+        try:
+            yield
+        except ToolError as e:
+            if isinstance(e, ToolTimeout) and self.control.deadline.passed:
+                raise self.out_of_time(left_behind) from e
+            self.must_be_there(e)
+            raise
+
+    def must_be_there(self, suspicion: Exception) -> None:
+        """See whether a failure only means that the controller has gone.
+
+        :raises DeviceVanished: it has.
+        """
+        here = self.paths.sysfs / "bus/pci/devices" / str(self.controller.address) / "nvme" / self.controller.name
+        if not here.exists():
+            raise DeviceVanished(f"{self.drive} went away while it was being erased: {suspicion}") from suspicion

@@ -1,0 +1,79 @@
+"""Turns the percentages of a tool into progress, and notices when they stand still."""
+
+import threading
+import time
+from types import TracebackType
+
+from autoclave.hardware.progress import Progress, ProgressSink
+
+
+class ProgressMeter:
+    """Reports one step of an erase, from entering it as a context to leaving it.
+
+    Standing still is noticed without a call of :meth:`update`, since a tool that hangs causes none;
+    it is then reported from another thread. Two reports are never made at a time.
+
+    :param step: what is being done, in words an operator knows.
+    :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
+    """
+
+    def __init__(self, sink: ProgressSink, step: str, *, stall_timeout: float) -> None:
+        self._sink = sink
+        self._step = step
+        self._stall_timeout = stall_timeout
+        self._lock = threading.Lock()
+        self._percent: float | None = None
+        self._first: tuple[float, float] | None = None
+        self._stalled = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> "ProgressMeter":
+        with self._lock:
+            self._watch()
+            self._report()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._unwatch()
+
+    def update(self, percent: float) -> None:
+        """Say how far it is, 0 to 100."""
+        with self._lock:
+            if percent != self._percent:
+                self._percent = percent
+                self._first = self._first or (time.monotonic(), percent)
+                self._stalled = False
+                self._watch()
+            self._report()
+
+    def _watch(self) -> None:
+        self._unwatch()
+        self._timer = timer = threading.Timer(self._stall_timeout, lambda: self._stand_still(timer))
+        timer.daemon = True
+        timer.start()
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stand_still(self, timer: threading.Timer) -> None:
+        with self._lock:
+            # It may have been cancelled between firing and getting the lock.
+            if self._timer is timer:
+                self._stalled = True
+                self._report()
+
+    def _report(self) -> None:
+        self._sink(Progress(self._percent, self._step, stalled=self._stalled, seconds_left=self._seconds_left()))
+
+    def _seconds_left(self) -> float | None:
+        """At the pace so far; none is known before the second figure, nor while it stands still."""
+        if self._first is None or self._percent is None or self._stalled:
+            return None
+        began, at_first = self._first
+        gained = self._percent - at_first
+        return (time.monotonic() - began) * (100.0 - self._percent) / gained if gained > 0 else None

@@ -1,0 +1,164 @@
+"""NVMe Sanitize: started once, watched to its end, believed only with the drive's own log page.
+
+What counts as success. The Sanitize Status log (81h) must show a completed operation with our
+action in SCDW10, and it must have ended after we came to the drive: either we saw it in progress (a
+drive takes no writes meanwhile, so it does not matter who began it), or the drive accepted our
+command. The second suffices since the specification has a controller rewrite the log when an
+operation begins, so an older success cannot survive an accepted command. For firmware that is late
+in doing so, a log that was never seen in progress is looked at twice, one poll interval apart. If
+the command was refused, nothing in the log counts.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_log import log
+
+from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolError, ToolFailed, ToolMissing
+from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.nvme_cli import SANACT, SANITIZE_IN_PROGRESS, refused_as_unsupported
+from autoclave.hardware.nvme_json import SanitizeLog
+
+LOG: logging.Logger = log.getLogger(__name__)
+
+STEP = {2: "sanitize, block erase", 3: "sanitize, overwrite", 4: "sanitize, crypto erase"}
+"""Names of the operations by Sanitize Action."""
+
+PATIENCE = 3
+"""Looks in a row that a sanitizing drive may leave unanswered: some reset themselves meanwhile."""
+
+
+class Sanitizer:
+    """Sanitizes one drive."""
+
+    def __init__(self, work: EraseWork) -> None:
+        self._work = work
+        self._sanact = SANACT[work.action]
+
+    def run(self) -> Mapping[str, Any]:
+        """Sanitize the drive and return the evidence.
+
+        :raises EraseUnsupported: the drive does not have the command or the action.
+        :raises EraseFailed: the drive refused, failed, or does not show our operation as completed.
+        :raises EraseTimeout: time is up.
+        :raises DeviceVanished: the controller went away.
+        :raises ToolError: nvme-cli did not do what was asked.
+        """
+        with self._work.bounded("no sanitize was started"):
+            before = self._look()
+        joined = before.in_progress and before.action == self._sanact
+        said = ""
+        if joined:
+            LOG.info("%s is already being sanitized as wanted; waiting for its end", self._work.drive)
+        else:
+            said = self._start(before)
+        with self._work.bounded("it may still be sanitizing"):
+            after = self._watch(seen_running=joined, said=said)
+        return {
+            "method": "sanitize",
+            "bytes": sum(namespace.size_bytes for namespace in self._work.controller.namespaces),
+            "started": not joined,
+            "log_before": evidence_of(before),
+            "log_after": evidence_of(after),
+            "verified": "the sanitize status log page (81h) shows the operation completed, and its action is ours",
+        }
+
+    def _look(self) -> SanitizeLog:
+        return self._work.nvme.sanitize_log(self._work.controller.path)
+
+    def _start(self, latest: SanitizeLog) -> str:
+        """Start our operation, after any that still runs."""
+        while True:
+            if latest.in_progress:
+                self._wait_out(latest)
+            with self._work.bounded("a sanitize may have been started"):
+                try:
+                    return self._work.nvme.sanitize(self._work.controller.path, self._work.action)
+                except ToolFailed as e:
+                    self._work.must_be_there(e)
+                    if refused_as_unsupported(e):
+                        raise EraseUnsupported(f"{self._work.drive} cannot do {self._work.action}: {e}") from e
+                    if e.status != SANITIZE_IN_PROGRESS:
+                        raise EraseFailed(f"{self._work.drive} refused {self._work.action}: {e}") from e
+                self._pause("another sanitize was running all the time, and ours was not started")
+                latest = self._look()
+
+    def _wait_out(self, running: SanitizeLog) -> None:
+        """Wait for the end of an operation that is not ours; how it ends does not matter."""
+        name = STEP.get(running.action or 0, "a sanitize of unknown kind")
+        LOG.warning("%s is busy with %s, which nobody here started; ours follows it", self._work.drive, name)
+        left_behind = f"it was busy with {name} that nobody here started, and ours was not started"
+        with self._work.bounded(left_behind), self._work.meter(f"waiting for {name} to end") as meter:
+            while running.in_progress:
+                meter.update(running.percent)
+                self._pause(left_behind)
+                running = self._look()
+
+    def _watch(self, *, seen_running: bool, said: str) -> SanitizeLog:
+        with self._work.meter(STEP[self._sanact]) as meter:
+            looked_twice = False
+            while True:
+                latest = self._look_patiently()
+                if latest.in_progress:
+                    if latest.action != self._sanact:
+                        raise EraseFailed(
+                            f"{self._work.drive} is now busy with another sanitize "
+                            f"({STEP.get(latest.action or 0, 'of unknown kind')}); how ours ended was not seen"
+                        )
+                    seen_running = True
+                    meter.update(latest.percent)
+                elif seen_running or looked_twice:
+                    self._judge(latest, said="" if seen_running else said)
+                    meter.update(100.0)
+                    return latest
+                else:
+                    looked_twice = True
+                self._pause("it may still be sanitizing")
+
+    def _look_patiently(self) -> SanitizeLog:
+        unanswered = 0
+        while True:
+            try:
+                return self._look()
+            except ToolMissing:
+                raise
+            except ToolError as e:
+                self._work.must_be_there(e)
+                unanswered += 1
+                if unanswered == PATIENCE:
+                    raise
+                LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
+            self._pause("it may still be sanitizing")
+
+    def _judge(self, ended: SanitizeLog, *, said: str) -> None:
+        """Decide whether the log proves the erase. *said*: what must not have been said for that."""
+        if not ended.succeeded:
+            raise EraseFailed(f"{self._work.drive} did not complete {self._work.action}; it says: {ended.words}")
+        if ended.action != self._sanact:
+            shown = "no action" if ended.action is None else f"action {ended.action}"
+            raise EraseFailed(
+                f"{self._work.drive} shows a completed sanitize, but not ours: its log has {shown}, "
+                f"and {self._work.action} is action {self._sanact}"
+            )
+        if said:
+            raise EraseFailed(
+                f"{self._work.drive} shows a completed sanitize that was never seen running, and the command that "
+                f"should have started it said: {said}"
+            )
+
+    def _pause(self, left_behind: str) -> None:
+        if self._work.control.deadline.passed:
+            raise self._work.out_of_time(left_behind)
+        self._work.pause()
+
+
+def evidence_of(page: SanitizeLog) -> Mapping[str, Any]:
+    """The fields of the log page that prove, or do not prove, an erase."""
+    return {
+        "status": page.status,
+        "words": page.words,
+        "progress": page.progress,
+        "global_data_erased": page.global_data_erased,
+        "cdw10": page.cdw10,
+    }
