@@ -1,0 +1,37 @@
+"""Fixtures that more than one kind of test needs."""
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+_RABBITMQ = ("127.0.0.1", 5672)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> str:
+    """A RabbitMQ on this machine; reply and fan-out queues vanish by themselves a few seconds after use."""
+    try:
+        socket.create_connection(_RABBITMQ, timeout=2).close()
+    except OSError as error:
+        pytest.skip(f"no RabbitMQ at {_RABBITMQ[0]}:{_RABBITMQ[1]}: {error}")
+    return f"rabbit://guest:guest@{_RABBITMQ[0]}:{_RABBITMQ[1]}/?rabbit_transient_queues_ttl=10"
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_topic(rabbitmq_url: str) -> Iterator[Callable[..., str]]:
+    """Makes topics that nobody else uses; the queues of the servers named are deleted afterwards."""
+    import kombu
+
+    queues = []
+
+    def new_topic(*servers: str) -> str:
+        topic = f"autoclave-test-{uuid.uuid4().hex[:12]}"
+        queues.extend([topic, *(f"{topic}.{server}" for server in servers)])
+        return topic
+
+    yield new_topic
+    with kombu.Connection(rabbitmq_url.partition("?")[0].replace("rabbit", "amqp", 1)) as connection:
+        for queue in queues:
+            connection.default_channel.queue_delete(queue)
