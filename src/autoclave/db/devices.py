@@ -19,6 +19,7 @@ from autoclave.db.tables import (
     deployables,
     devices,
 )
+from autoclave.rules.arq_states import ACTIVE
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import Offer
 
@@ -161,6 +162,15 @@ def list_all(
     if limit is not None:
         query = query.limit(limit)
     return [to_record(DeviceRecord, row) for row in tx.execute(query)]
+
+
+def held_by_nobody(tx: Connection, hostname: str) -> list[DeviceRecord]:
+    """Devices of a host that are allocated although no active ARQ holds them."""
+    held = sa.exists().where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE))).correlate(devices)
+    query = sa.select(*_DEVICE).where(
+        devices.c.hostname == hostname, devices.c.device_state == DeviceState.ALLOCATED, ~held
+    )
+    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
 
 
 def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """The ledger of dirty serial numbers: a drive stays dirty whatever slot it is moved to."""
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -25,3 +27,9 @@ def contains(tx: Connection, serial: str, drive_model: str) -> bool:
         dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model
     )
     return tx.execute(query).first() is not None
+
+
+def among(tx: Connection, serials: Collection[str]) -> set[tuple[str, str]]:
+    """Those dirty drives, as (serial, model), whose serial number is one of *serials*."""
+    query = sa.select(dirty_serials.c.serial, dirty_serials.c.drive_model).where(dirty_serials.c.serial.in_(serials))
+    return {(serial, drive_model) for serial, drive_model in tx.execute(query)}

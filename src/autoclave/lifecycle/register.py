@@ -1,0 +1,235 @@
+"""What discovery may write: a device seen for the first time, and what changed about a known one."""
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import controlpaths, events, handles, ledger
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
+from autoclave.db.tables import AttachType, DeviceType
+from autoclave.drivers.base import DiscoveredDevice
+from autoclave.lifecycle.holds import debt
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.rules.device_states import IDLE_STATES, DeviceState, Event
+from autoclave.rules.first_discovery import Slot, initial_state
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_names import provider_name
+
+
+@dataclass(frozen=True)
+class FoundProvider:
+    """A provider of ours that was in Placement before the device was in the database."""
+
+    uuid: str
+    reserved: int
+    used: int
+
+
+def register(
+    tx: Connection,
+    hostname: str,
+    driver_name: str,
+    found: DiscoveredDevice,
+    provider: FoundProvider | None,
+    cause: Cause,
+    *,
+    clean_on_discovery: bool,
+    run_id: str,
+) -> DeviceRecord:
+    """Insert a device with all that belongs to it. Its provider's uuid is committed before the provider is made.
+
+    :raises DBDuplicateEntry: the slot is in the database already.
+    """
+    device_type = DeviceType(found.device_type)
+    known_dirty = found.serial is not None and ledger.contains(tx, found.serial, found.drive_model or "")
+    state, reason = initial_state(
+        Slot(
+            supports_cleaning=device_type is DeviceType.NVME,
+            unreadable=found.unreadable,
+            known_dirty=known_dirty,
+            provider_reserved=provider.reserved if provider else 0,
+            provider_used=provider.used if provider else 0,
+            clean_on_discovery=clean_on_discovery,
+        )
+    )
+    device_uuid = str(uuid.uuid4())
+    device_id = device_rows.insert(
+        tx,
+        {
+            "uuid": device_uuid,
+            "type": device_type,
+            "vendor": found.vendor,
+            "model": found.product,
+            "std_board_info": _board_info(found),
+            "vendor_board_info": found.vendor_board_info,
+            "hostname": hostname,
+            "device_state": state,
+            "state_reason": reason,
+            "pci_address": found.pci_address,
+            "serial": found.serial,
+            "drive_model": found.drive_model,
+            "release_pending": state is DeviceState.AVAILABLE,
+            "release_number": 1 if state is DeviceState.AVAILABLE else 0,
+            "excluded_reason": found.excluded,
+            "agent_run_id": run_id,
+        },
+    )
+    deployable_id = device_rows.insert_deployable(
+        tx,
+        {
+            "uuid": str(uuid.uuid4()),
+            "name": provider_name(hostname, PCIAddress.parse(found.pci_address)),
+            "num_accelerators": len(found.attach_handles),
+            "device_id": device_id,
+            "rp_uuid": provider.uuid if provider else str(uuid.uuid4()),
+            "resource_class": found.resource_class,
+            "driver_name": driver_name,
+        },
+    )
+    controlpaths.insert(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(_address(found))})
+    for handle in found.attach_handles:
+        handles.insert(
+            tx,
+            {
+                "uuid": str(uuid.uuid4()),
+                "deployable_id": deployable_id,
+                "attach_type": AttachType(handle.attach_type),
+                "attach_info": json.dumps(dict(handle.attach_info), sort_keys=True),
+                "identity": handle.identity,
+            },
+        )
+    attribute_rows.replace(tx, deployable_id, attributes_of(found))
+    events.append(
+        tx,
+        device_uuid=device_uuid,
+        serial=found.serial,
+        from_state=None,
+        to_state=state.value,
+        event="discovered",
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=reason,
+    )
+    device = device_rows.get_by_id(tx, device_id)
+    assert device is not None, "the row that this transaction has just inserted"
+    return device
+
+
+def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
+    """The deployable's attributes, as Cyborg names them: ``rc`` and ``trait0``, ``trait1``, …"""
+    traits = {f"trait{number}": trait for number, trait in enumerate(found.traits)}
+    return {"rc": found.resource_class, **traits}
+
+
+def differs(device: DeviceRecord, found: DiscoveredDevice, *, known_dirty: bool) -> bool:
+    """Whether :func:`observe` would write anything. It decides alone, without a statement."""
+    return bool(_changes(device, found)) or _distrusted(device, found, known_dirty) is not None
+
+
+def observe(tx: Connection, device_uuid: str, found: DiscoveredDevice, cause: Cause) -> DeviceRecord | None:
+    """Write what discovery saw of a known device, and return the row; None if it is gone.
+
+    In ``allocated``, ``pending_cleaning`` and ``cleaning`` the slot belongs to a guest or a worker: only
+    what cannot disturb them is written. A worker checks the drive's identity itself before it erases.
+    """
+    device = device_rows.get(tx, device_uuid, lock=True)
+    if device is None:
+        return None
+    changes = _changes(device, found)
+    known_dirty = device.serial is not None and ledger.contains(tx, device.serial, device.drive_model or "")
+    distrust = _distrusted(device, found, known_dirty)
+    if distrust is not None and device.device_state is DeviceState.AVAILABLE:
+        told = Cause(cause.actor, cause.name, cause.request_id, distrust)
+        return swap(tx, device, Event.DISTRUST, told, changes)
+    if distrust is not None:
+        changes["state_reason"] = distrust
+    if changes:
+        device_rows.update(tx, device, changes)
+    return device_rows.get(tx, device_uuid)
+
+
+def lose(tx: Connection, device_uuid: str, cause: Cause) -> None:
+    """Note that a device is not on its host any more. Its row stays until the operator forgets it."""
+    device = device_rows.get(tx, device_uuid, lock=True)
+    if device is None or device.missing:
+        return
+    device_rows.update(tx, device, {"missing": True})
+    state = device.device_state.value if device.device_state else None
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=state,
+        to_state=state,
+        event="missing",
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason="no driver of the host reported it",
+    )
+
+
+def _changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    idle = device.device_state in IDLE_STATES
+    identified = found.unreadable is None
+    same = identified and _same_drive(device, found)
+    # An available device comes back only when it was seen to be the one that left.
+    if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
+        changes["missing"] = False
+        changes |= debt(device)
+    if not idle or not identified:
+        return changes
+    if device.serial is None and found.serial is not None:
+        changes |= {"serial": found.serial, "drive_model": found.drive_model}
+    other = (None, None) if same else (found.serial, found.drive_model)
+    if (device.found_serial, device.found_drive_model) != other:
+        changes |= {"found_serial": other[0], "found_drive_model": other[1]}
+    if not same:
+        return changes
+    if device.excluded_reason != found.excluded:
+        changes["excluded_reason"] = found.excluded
+        if found.excluded is None:
+            changes |= debt(device)
+    if device.std_board_info != _board_info(found):
+        changes["std_board_info"] = _board_info(found)
+    if (device.vendor, device.model) != (found.vendor, found.product):
+        changes |= {"vendor": found.vendor, "model": found.product}
+    return changes
+
+
+def _distrusted(device: DeviceRecord, found: DiscoveredDevice, known_dirty: bool) -> str | None:
+    """Why an idle device can no longer be vouched for, or None; also None if that has been said already."""
+    if device.device_state not in IDLE_STATES or found.unreadable is not None:
+        return None
+    if known_dirty and device.device_state is DeviceState.AVAILABLE:
+        return f"drive {device.serial} came back without having been cleaned"
+    if _same_drive(device, found):
+        return None
+    if (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model):
+        return None
+    return (
+        f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} {device.serial} "
+        "was; accept it with `autoclave device accept`, or put the known one back"
+    )
+
+
+def _same_drive(device: DeviceRecord, found: DiscoveredDevice) -> bool:
+    if device.serial is None:
+        return (device.vendor, device.model) == (found.vendor, found.product)
+    return (device.serial, device.drive_model) == (found.serial, found.drive_model)
+
+
+def _board_info(found: DiscoveredDevice) -> str:
+    info = dict(found.std_board_info)
+    if found.cleanup_action is not None:
+        info["cleanup_action"] = found.cleanup_action
+    return json.dumps(info, sort_keys=True)
+
+
+def _address(found: DiscoveredDevice) -> dict[str, str]:
+    return PCIAddress.parse(found.pci_address).as_attach_info()

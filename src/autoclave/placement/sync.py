@@ -1,0 +1,48 @@
+"""Providers and traits as they should be, with the fewest writes. Inventories are not written here."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import Provider
+from autoclave.rules.resource_names import OWNER_CYBORG
+
+
+@dataclass(frozen=True)
+class DesiredProvider:
+    """A device's provider.
+
+    :param traits: those that the device has; ``OWNER_CYBORG`` comes by itself.
+    """
+
+    uuid: str
+    name: str
+    parent: str
+    resource_class: str
+    traits: frozenset[str]
+
+
+def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: Provider | None) -> None:
+    """Make the provider and its traits as *desired*; the inventory comes afterwards, by ``settle``.
+
+    Traits go first, so that whoever sees the inventory sees whose it is. Custom traits that
+    somebody else set are kept; a capability trait that the device no longer has is not.
+
+    :param present: the provider as the tree showed it, or None if it is not there.
+    :raises PlacementConflict: another provider has that name, or somebody else wrote at the same time.
+    :raises PlacementRefused: this Placement does not know a trait or class.
+    """
+    if present is None:
+        client.create_provider(desired.uuid, desired.name, desired.parent)
+    client.ensure_resource_class(desired.resource_class)
+    wanted = desired.traits | {OWNER_CYBORG}
+    traits = client.get_traits(desired.uuid)
+    foreign = {name for name in traits.names if name.startswith("CUSTOM_")}
+    if traits.names != wanted | foreign:
+        client.ensure_traits(wanted)
+        client.put_traits(desired.uuid, traits.generation, wanted | foreign)
+
+
+def provider_named(tree: Iterable[Provider], name: str) -> Provider | None:
+    """The provider of *tree* that *name* means."""
+    return next((provider for provider in tree if provider.is_named(name)), None)
