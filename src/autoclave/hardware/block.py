@@ -1,44 +1,154 @@
-"""Block devices: size, exclusive open, reading around the page cache."""
+"""Block devices: size, exclusive open, reading around the page cache, and whether zero is all there is."""
 
+import errno
+import fcntl
+import mmap
+import os
+import random
+import stat
+import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.progress import ProgressSink
+from autoclave.hardware.open_files import programs_with_open
+from autoclave.hardware.progress import Progress, ProgressSink
+
+CHUNK = 4 * 1024 * 1024
+"""Bytes of the largest single read."""
+_EDGE = 1024 * 1024
+"""Bytes at each end: partition tables, superblocks, and the backups of both are there."""
+_SPREAD = 256
+"""Samples at even distances, and as many again where nobody can foresee."""
+_SAMPLE = 64 * 1024
+_ALIGNMENT = 4096
+"""What direct I/O accepts on every drive: a multiple of any logical block size."""
+_BLKGETSIZE64 = 0x80081272
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
 class BlockDevice:
-    """A disk held open.
+    """A disk held open. Made by :func:`open_block`.
 
     :attr path: its device node.
     :attr size: bytes.
     """
 
-    path: Path
-    size: int
+    def __init__(self, path: Path, fd: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._fd = fd
+        # Anonymous memory is aligned to pages, as direct I/O demands.
+        self._buffer = mmap.mmap(-1, CHUNK)
 
     def read(self, offset: int, length: int) -> bytes:
         """*length* bytes from *offset* on, from the medium and not from the page cache.
 
+        :raises ValueError: there is no such range.
         :raises DeviceVanished: the disk is gone.
         :raises EraseFailed: it cannot be read there.
         """
-        raise NotImplementedError
+        if not 0 <= offset <= offset + length <= self.size:
+            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
+        self._check_still_there()
+        parts = []
+        end = offset + length
+        while offset < end:
+            start = offset - offset % _ALIGNMENT
+            stop = min(end, start + CHUNK)
+            parts.append(self._read_aligned(start, stop)[offset - start :])
+            offset = stop
+        return b"".join(parts)
+
+    def _read_aligned(self, start: int, stop: int) -> bytes:
+        """One direct read from the aligned offset *start*; what was read beyond *stop* is cut off."""
+        whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
+        try:
+            with memoryview(self._buffer) as buffer:
+                got = os.preadv(self._fd, [buffer[:whole]], start)
+        except OSError as e:
+            self._check_still_there()
+            if e.errno in _GONE:
+                raise DeviceVanished(f"{self.path} went away while offset {start} was being read") from e
+            raise EraseFailed(f"{self.path} cannot be read at offset {start}: {e.strerror}") from e
+        if got < stop - start:
+            raise EraseFailed(f"{self.path} ends at offset {start + got}, though it said that it has {self.size} bytes")
+        return self._buffer[: stop - start]
+
+    def _check_still_there(self) -> None:
+        """A pulled drive may go on answering with EIO, an unlinked file even with data."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._fd)
+        except OSError as e:
+            raise DeviceVanished(f"{self.path} is no longer there: {e.strerror}") from e
+        same = there.st_rdev == ours.st_rdev if stat.S_ISBLK(ours.st_mode) else os.path.samestat(there, ours)
+        if not same:
+            raise DeviceVanished(f"{self.path} is another device now than the one that was opened")
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        self._buffer.close()
+        os.close(self._fd)
 
 
 @contextmanager
-def open_block(paths: HostPaths, path: Path) -> Iterator[BlockDevice]:
-    """Hold the disk at *path* open, exclusively where it is a real block device.
+def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterator[BlockDevice]:
+    """Hold the disk at *path* open exclusively: no mount, swap, volume or second exclusive open gets it.
 
+    Tools that open it exclusively themselves, as blkdiscard does, are refused meanwhile. A regular file,
+    which is a simulated host's disk, is locked with flock(2) instead.
+
+    :param writable: also make sure that it can be written. A pure look does without, because udev
+        takes the close of a writable descriptor for a change and probes the disk again.
     :raises DeviceVanished: there is no such disk.
     :raises DeviceInUse: another program or the kernel has it open exclusively.
-    :raises HardwareError: it cannot be opened.
+    :raises HardwareError: it is read-only, or cannot be opened for another reason.
     """
-    raise NotImplementedError
-    yield
+    device = BlockDevice(path, *_open(paths, path, os.O_RDWR if writable else os.O_RDONLY))
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+def _open(paths: HostPaths, path: Path, access: int) -> tuple[int, int]:
+    """A descriptor that holds the disk, and the disk's size."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISBLK(mode):
+            fd = os.open(path, access | os.O_EXCL | os.O_DIRECT | os.O_CLOEXEC)
+        elif stat.S_ISREG(mode):
+            fd = os.open(path, access | os.O_CLOEXEC)
+        else:
+            raise HardwareError(f"{path} is no block device")
+    except OSError as e:
+        raise _refusal(paths, path, e) from e
+    try:
+        if stat.S_ISBLK(mode):
+            return fd, struct.unpack("=Q", fcntl.ioctl(fd, _BLKGETSIZE64, b"\0" * 8))[0]
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return fd, os.fstat(fd).st_size
+    except OSError as e:
+        os.close(fd)
+        raise _refusal(paths, path, e) from e
+
+
+def _refusal(paths: HostPaths, path: Path, error: OSError) -> HardwareError:
+    if error.errno in _GONE:
+        return DeviceVanished(f"there is no disk at {path}: {error.strerror}")
+    if error.errno in (errno.EBUSY, errno.EWOULDBLOCK):
+        programs = ", ".join(map(str, programs_with_open(paths, [path])))
+        who = programs or "the kernel itself or a program that cannot be seen (a mount elsewhere, ZFS, LVM, RAID)"
+        line = f"{path} is open exclusively by {who}"
+        return DeviceInUse(line, [line])
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return HardwareError(f"{path} is read-only or may not be opened: {error.strerror}")
+    return HardwareError(f"{path} cannot be opened: {error.strerror}")
 
 
 def first_nonzero(
@@ -46,8 +156,60 @@ def first_nonzero(
 ) -> int | None:
     """The offset of a byte that is not zero, or None if all that was looked at is zero.
 
+    :param mode: ``full`` looks at every byte and returns the first offset; ``sample`` looks at both ends,
+        at even distances between them, and at random.
     :raises EraseTimeout: the deadline passed first.
     :raises DeviceVanished: the disk went away.
-    :raises EraseFailed: it cannot be read.
+    :raises EraseFailed: it cannot be read, or has no capacity at all, which proves nothing.
     """
-    raise NotImplementedError
+    if device.size == 0:
+        raise EraseFailed(f"{device.path} has no capacity: there is nothing to read back")
+    ranges = list(_samples(device.size)) if mode == "sample" else [(0, device.size)]
+    total = sum(length for _, length in ranges)
+    meter = _Meter(f"reading back {device.path.name} ({mode})", total, progress)
+    zeros = bytes(CHUNK)
+    for start, length in ranges:
+        for offset in range(start, start + length, CHUNK):
+            if deadline.passed:
+                raise EraseTimeout(f"no time was left to read {device.path} back, at {meter.percent} percent of it")
+            data = device.read(offset, min(CHUNK, start + length - offset))
+            # Compared as a whole, which is a memcmp; searched only when there is something to find.
+            if data != zeros[: len(data)]:
+                return offset + len(data) - len(data.lstrip(b"\0"))
+            meter.add(len(data))
+    return None
+
+
+def _samples(size: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of what is looked at; all of it where that is no more."""
+    if size <= 2 * _EDGE + 2 * _SPREAD * _SAMPLE:
+        yield 0, size
+        return
+    yield 0, _EDGE
+    yield size - _EDGE, _EDGE
+    last = size - _SAMPLE
+    for index in range(_SPREAD):
+        yield last * index // (_SPREAD - 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
+    chance = random.SystemRandom()
+    for _ in range(_SPREAD):
+        yield chance.randrange(last // _ALIGNMENT + 1) * _ALIGNMENT, _SAMPLE
+
+
+class _Meter:
+    """Tells of every whole percent once."""
+
+    def __init__(self, step: str, total: int, progress: ProgressSink) -> None:
+        self.percent = 0
+        self._step, self._total, self._progress = step, total, progress
+        self._done = 0
+        self._since = time.monotonic()
+        progress(Progress(0.0, step))
+
+    def add(self, done: int) -> None:
+        self._done += done
+        percent = 100 * self._done // self._total
+        if percent > self.percent:
+            self.percent = percent
+            spent = time.monotonic() - self._since
+            left = spent * (self._total - self._done) / self._done
+            self._progress(Progress(float(percent), self._step, seconds_left=left))

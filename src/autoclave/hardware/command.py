@@ -1,17 +1,32 @@
 """External commands: found, run without a shell, ended in time."""
 
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
+from oslo_log import log as logging
+
+from autoclave.exceptions import ToolError, ToolMissing, ToolTimeout
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.process import Line, ProcessGroup
+
+LOG = logging.getLogger(__name__)
+
+_SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
+_PACKAGES = {"nvme": "nvme-cli", "blkdiscard": "util-linux", "setpriv": "util-linux", "shred": "coreutils"}
+_LAST_WORDS = 500
 
 
 class ToolSink(Protocol):
     """Told of each external tool before it is waited for, and again when it has ended.
 
     The agent journals it, so that a restarted agent can wait out a tool that outlived its parent.
+    A tool that cannot be ended is never reported as ended.
     """
 
     def started(self, pid: int, argv: Sequence[str]) -> None: ...
@@ -44,11 +59,23 @@ class Commands:
         self.paths = paths
 
     def find(self, name: str) -> str:
-        """The path of the executable *name*.
+        """The path of the executable *name*, which may be a path already.
 
-        :raises ToolMissing: there is none.
+        :raises ToolMissing: there is none, or it may not be executed.
         """
-        raise NotImplementedError
+        if os.sep in name:
+            if shutil.which(name) is None:
+                raise ToolMissing(f"{name} does not exist or is not executable", [name])
+            return name
+        directories = self._directories()
+        found = shutil.which(name, path=os.pathsep.join(directories))
+        if found is None:
+            raise ToolMissing(
+                f"there is no executable {name} in {', '.join(directories)}: "
+                f"install the package {_PACKAGES.get(name, name)}",
+                [name],
+            )
+        return found
 
     def run(
         self,
@@ -56,12 +83,79 @@ class Commands:
         *,
         deadline: Deadline,
         tools: ToolSink | None = None,
-        on_line: Callable[[str], None] | None = None,
+        on_line: Line | None = None,
     ) -> Completed:
         """Run *argv* and return what it said, whatever its exit code.
 
+        No shell, no input, the C locale, a process group of its own. It dies with the calling
+        thread: on Linux the death signal follows the parent thread, which waits here anyway.
+
+        :param on_line: called in this thread with each line of either stream, as it comes.
         :raises ToolMissing: the executable does not exist or may not be run.
         :raises ToolTimeout: the deadline passed; its whole process group was killed.
         :raises ToolGarbage: it wrote more than can be a sensible answer; it was killed likewise.
+        :raises ToolError: it ended, but left a process behind that cannot be ended.
         """
-        raise NotImplementedError
+        command = (self.find(argv[0]), *argv[1:])
+        name = os.path.basename(command[0])
+        if deadline.passed:
+            raise ToolTimeout(f"{name} was not started: no time was left", command)
+        try:
+            group = ProcessGroup(command, prefix=self._lifeline, env=self._environment())
+        except OSError as e:
+            raise ToolMissing(f"{command[0]} cannot be started: {e.strerror or e}", command) from e
+        try:
+            if tools is not None:
+                tools.started(group.pid, command)
+            in_time = group.follow(deadline, on_line)
+        finally:
+            gone = group.end()
+            if not gone:
+                LOG.error("%s (pid %d) or a process that it started survives SIGKILL", name, group.pid)
+            if gone and tools is not None:
+                tools.ended(group.pid)
+        if not group.ended:
+            raise ToolTimeout(
+                f"{name} (pid {group.pid}) ran past its deadline and does not die when killed: the kernel holds it, "
+                f"most likely in I/O to the drive; it may go on until the host is restarted{_last_words(group)}",
+                command,
+            )
+        if not in_time:
+            left = "" if gone else "; a process that it started is still there"
+            raise ToolTimeout(
+                f"{name} (pid {group.pid}) ran past its deadline and was killed{left}{_last_words(group)}", command
+            )
+        if not gone:
+            raise ToolError(f"{name} (pid {group.pid}) ended, but a process that it started cannot be ended", command)
+        if group.returncode in (126, 127) and group.stderr.startswith("setpriv: failed to execute"):
+            raise ToolMissing(f"{command[0]} cannot be started: {group.stderr.strip()}", command)
+        return Completed(command, group.returncode, group.stdout, group.stderr)
+
+    def _directories(self) -> list[str]:
+        inherited = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(entry)]
+        return list(dict.fromkeys([*map(str, self.paths.tools), *inherited, *_SYSTEM_DIRECTORIES]))
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"LC_ALL": "C", "PATH": os.pathsep.join(self._directories())}
+
+    @cached_property
+    def _lifeline(self) -> tuple[str, ...]:
+        """The words before a command that make it die with us.
+
+        Not a preexec hook: what gains capabilities when it is executed loses a death signal that
+        was set before. Not every setpriv has the option, so it is tried once.
+        """
+        try:
+            prefix = (self.find("setpriv"), "--pdeathsig", "KILL", "--")
+            subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=10, env=self._environment())
+        except (ToolMissing, OSError, subprocess.SubprocessError) as e:
+            LOG.warning(
+                "External tools may outlive this process if it is killed: setpriv --pdeathsig cannot be used (%s)", e
+            )
+            return ()
+        return prefix
+
+
+def _last_words(group: ProcessGroup) -> str:
+    words = (group.stderr.strip() or group.stdout.strip())[-_LAST_WORDS:]
+    return f"; its last words: {words}" if words else ""

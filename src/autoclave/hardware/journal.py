@@ -1,25 +1,187 @@
 """Which external tools run on which device, kept on disk so that a restarted agent can wait them out."""
 
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from autoclave.exceptions import HardwareError
 from autoclave.hardware.command import ToolSink
 from autoclave.hardware.deadline import Deadline
 
+_PROC = Path("/proc")
+"""The real one, always: a simulated host's tools are real processes too."""
+_LOOK_AGAIN = 0.05
+_DEAD = frozenset("ZXx")
+
+
+@dataclass(frozen=True)
+class _Tool:
+    """A tool as the journal knows it. A process number alone is used again sooner or later.
+
+    :param start_time: clock ticks from boot to its start, field 22 of ``/proc/<pid>/stat``.
+    :param boot_id: the boot of which those ticks are.
+    """
+
+    pid: int
+    start_time: int
+    boot_id: str
+    argv: tuple[str, ...]
+
+    def runs(self) -> bool:
+        """Whether it, or a process of the session that it leads, is alive."""
+        if self.boot_id != _boot_id():
+            return False
+        leader = _stat(self.pid)
+        if leader is not None and leader.start_time != self.start_time:
+            # The number belongs to a stranger, which the kernel allows only once the session is empty.
+            return False
+        if leader is not None and leader.state not in _DEAD:
+            return True
+        return any(
+            member.session == self.pid and member.state not in _DEAD
+            for entry in os.listdir(_PROC)
+            if entry.isdigit() and (member := _stat(int(entry))) is not None
+        )
+
 
 class ToolJournal:
-    """A directory with one file per device on which a tool runs."""
+    """A directory with one file per device on which a tool runs.
+
+    :param directory: made when it is first needed.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._lock = threading.Lock()
 
     def for_device(self, device_uuid: str) -> ToolSink:
         """What the command port tells of the tools it runs for this device."""
-        raise NotImplementedError
+        return _DeviceJournal(self, device_uuid)
 
     def survivors(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        """Device, pid and command of every journalled tool that still runs."""
-        raise NotImplementedError
+        """Device, pid and command of every journalled tool that still runs.
+
+        :raises HardwareError: the journal cannot be read, so that nobody can say.
+        """
+        try:
+            devices = sorted(path.stem for path in self.directory.iterdir() if path.suffix == ".json")
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise HardwareError(f"cannot list the journal of running tools {self.directory}: {e.strerror}") from e
+        return [(device, tool.pid, tool.argv) for device in devices for tool in self._running(device)]
 
     def wait_out(self, device_uuid: str, deadline: Deadline) -> bool:
-        """Wait until no journalled tool runs on the device; False if one still does at the deadline."""
-        raise NotImplementedError
+        """Wait until no journalled tool runs on the device; False if one still does at the deadline.
+
+        :raises HardwareError: the journal cannot be read.
+        """
+        while self._running(device_uuid):
+            if deadline.passed:
+                return False
+            time.sleep(min(_LOOK_AGAIN, deadline.remaining()))
+        return True
+
+    def _running(self, device_uuid: str) -> list[_Tool]:
+        return [tool for tool in self._read(device_uuid) if tool.runs()]
+
+    def _file(self, device_uuid: str) -> Path:
+        return self.directory / f"{device_uuid}.json"
+
+    def _read(self, device_uuid: str) -> list[_Tool]:
+        file = self._file(device_uuid)
+        try:
+            entries = json.loads(file.read_bytes())
+            return [_Tool(**{**entry, "argv": tuple(entry["argv"])}) for entry in entries]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, KeyError) as e:
+            raise HardwareError(
+                f"cannot read the journal of running tools {file} ({e}): make sure that nothing works on the "
+                "device, then remove the file"
+            ) from e
+
+    def _write(self, device_uuid: str, tools: Sequence[_Tool]) -> None:
+        """Replace the device's file as a whole, durably; no tools, no file."""
+        file = self._file(device_uuid)
+        try:
+            if tools:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                fresh = file.with_suffix(".new")
+                with open(fresh, "w", encoding="utf-8") as stream:
+                    json.dump([asdict(tool) for tool in tools], stream)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                fresh.replace(file)
+            else:
+                file.unlink(missing_ok=True)
+            directory = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as e:
+            raise HardwareError(f"cannot write the journal of running tools {file}: {e.strerror}") from e
+
+
+class _DeviceJournal:
+    """The journal as one device's tools see it."""
+
+    def __init__(self, journal: ToolJournal, device_uuid: str) -> None:
+        self._journal = journal
+        self._device_uuid = device_uuid
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        """Keep the tool.
+
+        :raises HardwareError: it cannot be kept; it must not go on.
+        """
+        stat = _stat(pid)
+        if stat is None:
+            raise HardwareError(f"cannot journal {argv[0]}: /proc does not show its process {pid}")
+        tool = _Tool(pid, stat.start_time, _boot_id(), tuple(argv))
+        with self._journal._lock:
+            running = self._journal._running(self._device_uuid)
+            self._journal._write(self._device_uuid, [*(t for t in running if t.pid != pid), tool])
+
+    def ended(self, pid: int) -> None:
+        """Forget the tool.
+
+        :raises HardwareError: the journal cannot be written.
+        """
+        with self._journal._lock:
+            kept = [tool for tool in self._journal._read(self._device_uuid) if tool.pid != pid]
+            self._journal._write(self._device_uuid, kept)
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    session: int
+    start_time: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    """What the kernel says of a process; None: there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as e:
+        raise HardwareError(f"cannot read /proc/{pid}/stat: {e.strerror}") from e
+    # The command's name stands in parentheses and may hold spaces and parentheses itself.
+    fields = text.rpartition(")")[2].split()
+    return _Stat(state=fields[0], session=int(fields[3]), start_time=int(fields[19]))
+
+
+def _boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError as e:
+        raise HardwareError(
+            f"cannot tell one boot from another by /proc/sys/kernel/random/boot_id: {e.strerror}"
+        ) from e

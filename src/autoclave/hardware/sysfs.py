@@ -1,9 +1,16 @@
 """The PCI functions of a host, as sysfs shows them."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from autoclave.exceptions import DeviceVanished, HardwareError
+from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress
+
+_DEAD_VENDOR = "ffff"
+"""What reads give that no device answers."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +54,84 @@ def pci_functions(paths: HostPaths) -> tuple[list[PCIFunction], list[Unreadable]
 
     :raises HardwareError: the bus itself cannot be listed.
     """
-    raise NotImplementedError
+    functions: list[PCIFunction] = []
+    unreadable: list[Unreadable] = []
+    for entry in attribute.entries(_bus(paths)):
+        try:
+            functions.append(pci_function(paths, PCIAddress.parse(entry.name)))
+        except DeviceVanished:
+            continue
+        except (HardwareError, ValueError) as e:
+            unreadable.append(Unreadable(entry.name, str(e)))
+    return sorted(functions, key=lambda function: function.address), unreadable
 
 
 def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
     """One function.
 
-    :raises DeviceVanished: there is none at this address.
+    :raises DeviceVanished: there is none at this address, or it went away while being read.
     :raises HardwareError: it cannot be read.
     """
-    raise NotImplementedError
+    directory = function_directory(paths, address)
+    try:
+        return _read(directory, address)
+    except HardwareError as e:
+        if attribute.is_there(directory):
+            raise
+        raise DeviceVanished(f"there is no PCI function {address} on this host") from e
 
 
 def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddress]:
-    """The other functions that go to a guest with this one; empty also without an IOMMU."""
-    raise NotImplementedError
+    """The other functions of its IOMMU group, in bus order; empty also without an IOMMU.
+
+    They go to a guest together or not at all (bridges stay, but are listed too).
+
+    :raises DeviceVanished: there is no function at this address.
+    :raises HardwareError: the group cannot be read.
+    """
+    group = function_directory(paths, address) / "iommu_group"
+    if pci_function(paths, address).iommu_group is None:
+        return []
+    # Members on other buses, such as platform devices, have no PCI address to show.
+    names = [entry.name for entry in attribute.entries(group / "devices")]
+    members = [PCIAddress.parse(name) for name in names if re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", name)]
+    return sorted(member for member in members if member != address)
+
+
+def function_directory(paths: HostPaths, address: PCIAddress) -> Path:
+    """Where sysfs keeps the function."""
+    return _bus(paths) / str(address)
+
+
+def _bus(paths: HostPaths) -> Path:
+    return paths.sysfs / "bus/pci/devices"
+
+
+def _read(directory: Path, address: PCIAddress) -> PCIFunction:
+    vendor = _hex(directory / "vendor", 4)
+    if vendor == _DEAD_VENDOR:
+        raise HardwareError(f"{address} answers with nothing but ones: the device is dead or has no power")
+    node = attribute.read_if_there(directory / "numa_node")
+    physfn = attribute.link_name(directory / "physfn")
+    try:
+        return PCIFunction(
+            address=address,
+            vendor_id=vendor,
+            product_id=_hex(directory / "device", 4),
+            class_code=_hex(directory / "class", 6),
+            driver=attribute.link_name(directory / "driver"),
+            iommu_group=attribute.link_name(directory / "iommu_group"),
+            numa_node=None if node is None or int(node) < 0 else int(node),
+            physfn=None if physfn is None else PCIAddress.parse(physfn),
+            is_pf=int(attribute.read_if_there(directory / "sriov_totalvfs") or 0) > 0,
+        )
+    except ValueError as e:
+        raise HardwareError(f"sysfs says something about {address} that cannot be understood: {e}") from e
+
+
+def _hex(path: Path, digits: int) -> str:
+    text = attribute.read(path).lower()
+    found = re.fullmatch(rf"0x([0-9a-f]{{{digits}}})", text)
+    if found is None:
+        raise HardwareError(f"{path} says {text[:40]!r}, where 0x and {digits} hexadecimal digits belong")
+    return found[1]
