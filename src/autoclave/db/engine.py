@@ -75,7 +75,7 @@ class Database:
         :raises DatabaseUnavailable: the database is gone, locked by another process for too long, or
             chose this transaction to break a deadlock.
         """
-        with self._lock, _translated(), self._writer.begin() as connection:
+        with self._lock, translated_errors(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
@@ -84,7 +84,7 @@ class Database:
 
         :raises DatabaseUnavailable: as for :meth:`write`.
         """
-        with _translated(), self._reader.begin() as connection:
+        with translated_errors(), self._reader.begin() as connection:
             yield connection
 
     def dispose(self) -> None:
@@ -94,7 +94,12 @@ class Database:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
+    """Tell apart a database that did not answer from a statement that it refused.
+
+    :raises DatabaseUnavailable: the connection was lost or refused, a lock was not to be had, or the engine broke
+        a deadlock. An integrity error stays the ``oslo_db`` exception that it is.
+    """
     try:
         yield
     except (db_exc.DBConnectionError, db_exc.DBDeadlock) as error:

@@ -82,6 +82,15 @@ def _timestamps() -> list[sa.Column[datetime]]:
     ]
 
 
+# These have server defaults too: while a cloud is upgraded, services of the release before insert rows without them.
+def _flag(name: str) -> sa.Column[bool]:
+    return sa.Column(name, sa.Boolean(create_constraint=False), nullable=False, default=False, server_default="0")
+
+
+def _counter(name: str, start: int) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, nullable=False, default=start, server_default=sa.text(str(start)))
+
+
 devices = sa.Table(
     "devices",
     metadata,
@@ -100,18 +109,18 @@ devices = sa.Table(
     sa.Column("drive_model", sa.String(64)),
     sa.Column("found_serial", sa.String(64)),
     sa.Column("found_drive_model", sa.String(64)),
-    sa.Column("state_version", sa.Integer, nullable=False, default=1),
+    _counter("state_version", 1),
     sa.Column("state_reason", sa.Text),
-    sa.Column("release_pending", sa.Boolean(create_constraint=False), nullable=False, default=False),
-    sa.Column("release_number", sa.Integer, nullable=False, default=0),
-    sa.Column("held", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    _flag("release_pending"),
+    _counter("release_number", 0),
+    _flag("held"),
     sa.Column("hold_reason", sa.Text),
-    sa.Column("missing", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    _flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("agent_run_id", sa.String(36)),
     sa.Column("progress_percent", sa.Float),
     sa.Column("progress_step", sa.Text),
-    sa.Column("progress_stalled", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    _flag("progress_stalled"),
     *_timestamps(),
     sa.UniqueConstraint("hostname", "pci_address"),
     sa.Index("ix_devices_release_pending", "release_pending"),
@@ -199,7 +208,7 @@ arqs = sa.Table(
     sa.Column("attach_handle_id", sa.Integer, sa.ForeignKey("attach_handles.id"), index=True),
     sa.Column("lease_owner", sa.String(64)),
     sa.Column("lease_expires_at", _moment(), index=True),
-    sa.Column("delete_when_unbound", sa.Boolean(create_constraint=False), nullable=False, default=False),
+    _flag("delete_when_unbound"),
     *_timestamps(),
 )
 

@@ -1,0 +1,8 @@
+"""Alembic's way in: runs the revisions on the connection, and in the transaction, that ``db.schema`` opened."""
+
+from alembic import context
+
+from autoclave.db.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()
