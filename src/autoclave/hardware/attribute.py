@@ -68,7 +68,7 @@ def is_there(path: Path) -> bool:
     """
     try:
         os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # what is looked for in an attribute is not there either
         return False
     except OSError as e:
         raise HardwareError(f"cannot look at {path}: {e.strerror}") from e
