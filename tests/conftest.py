@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import autoclave.objects  # noqa: F401 - chooses the threads before a test imports a library that would choose eventlet
+
 _RABBITMQ = ("127.0.0.1", 5672)
 
 

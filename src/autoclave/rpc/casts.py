@@ -63,9 +63,7 @@ class PooledCasts:
                 f"{cast.method} was not sent to {cast.topic}: {self._capacity} messages of this process wait already"
             ) from error
         except RuntimeError as error:
-            raise RPCUnavailable(
-                f"{cast.method} was not sent to {cast.topic}: this process is shutting down"
-            ) from error
+            raise RPCUnavailable(f"{cast.method} was not sent to {cast.topic}: its transport is closed") from error
 
     def close(self) -> None:
         # Servers wait for what they have begun; joining idle threads here would only cost a second.
