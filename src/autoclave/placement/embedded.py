@@ -23,9 +23,6 @@ from autoclave.placement.transport import call_joined, wsgi_adapter
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-OWN_ROLES = "admin,service,member,reader"
-"""What our own requests may do; /reshaper demands ``service``. Keystone would add the implied ones."""
-
 _QUIET = {
     "placement": logging.WARNING,
     # One warning for each allocation at a device that is reserved; a refusal reaches its caller anyway.
@@ -92,7 +89,7 @@ class EmbeddedPlacement:
 
     def client_session(self) -> Any:
         """A keystoneauth1 adapter for this process's own requests."""
-        return wsgi_adapter(self.app, token="autoclave", roles=OWN_ROLES)  # noqa: S106
+        return wsgi_adapter(self.app)
 
     def client(self) -> PlacementClient:
         """A client with this process's own rights."""

@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 MICROVERSION = "1.39"
 """Pinned, so that a newer Placement answers as this one. Below 1.26 reserved may not equal total."""
 
+OWN_ROLES = "admin,service,member,reader"
+"""What requests of our own may do; /reshaper demands ``service``. Keystone would add the implied ones."""
+
 _CONNECTIONS = 32
 _EMBEDDED_URL = "http://placement.embedded/placement"
 
@@ -125,19 +128,18 @@ def _header_variables(headers: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         yield (key if key == "CONTENT_TYPE" else f"HTTP_{key}"), value
 
 
-def wsgi_adapter(app: "WSGIApplication", token: str = "admin", roles: str | None = None) -> Any:  # noqa: S107
+def wsgi_adapter(app: "WSGIApplication") -> Any:
     """A keystoneauth1 adapter whose requests end in *app*, mounted at ``/placement``.
 
-    :param token: sent as X-Auth-Token; Placement's noauth2 reads ``<user>:<project>`` from it.
-    :param roles: sent as X-Roles, which noauth2 believes.
+    They carry this process's own identity, in the headers that Placement's noauth2 believes.
     """
     direct = requests.Session()
     # The environment's proxies and netrc have nothing to say about a call within the process.
     direct.trust_env = False
     split = urlsplit(_EMBEDDED_URL)
     direct.mount(f"{split.scheme}://{split.netloc}/", WsgiAdapter(app, mount=split.path))
-    made = session.Session(auth=token_endpoint.Token(_EMBEDDED_URL, token), session=direct, redirect=False)
-    return _adapter(made, _EMBEDDED_URL, {"X-Roles": roles} if roles else {})
+    made = session.Session(auth=token_endpoint.Token(_EMBEDDED_URL, "autoclave"), session=direct, redirect=False)
+    return _adapter(made, _EMBEDDED_URL, {"X-Roles": OWN_ROLES})
 
 
 def http_adapter(conf: cfg.ConfigOpts) -> Any:

@@ -1,0 +1,225 @@
+"""The double's memory: providers, inventories, traits and who holds what."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import os_resource_classes
+import os_traits
+
+from autoclave.placement.records import ConsumerAllocations, Inventory, Provider, Resources
+
+CONCURRENT_UPDATE = "placement.concurrent_update"
+UNDEFINED = "placement.undefined_code"
+
+
+class Refusal(Exception):
+    """An answer that is not a success.
+
+    :param status: HTTP status.
+    :param code: Placement's own error code.
+    """
+
+    def __init__(self, status: int, detail: str, code: str = UNDEFINED) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+@dataclass
+class Entry:
+    """A provider as the ledger keeps it."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    root: str
+    generation: int = 0
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    traits: set[str] = field(default_factory=set)
+
+    def provider(self) -> Provider:
+        return Provider(self.uuid, self.name, self.generation, self.parent, self.root)
+
+
+class Ledger:
+    """All that Placement remembers. Not safe for threads; its owner locks."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.traits = set(os_traits.get_traits())
+        self.resource_classes = set(os_resource_classes.STANDARDS)
+        self._consumers: dict[str, ConsumerAllocations] = {}
+        self._holders: dict[str, set[str]] = {}
+
+    # Providers
+
+    def entry(self, uuid: str) -> Entry:
+        try:
+            return self.entries[uuid]
+        except KeyError:
+            raise Refusal(404, f"No resource provider has the uuid {uuid}") from None
+
+    def at(self, uuid: str, generation: int) -> Entry:
+        """The provider, if it has not moved on from *generation*."""
+        entry = self.entry(uuid)
+        if entry.generation != generation:
+            raise Refusal(
+                409, f"{uuid} is at generation {entry.generation}, not at {generation}", code=CONCURRENT_UPDATE
+            )
+        return entry
+
+    def create(self, uuid: str, name: str, parent: str | None) -> Entry:
+        if parent is not None and parent not in self.entries:
+            raise Refusal(400, f"The parent {parent} of {uuid} does not exist")
+        if uuid in self.entries or any(entry.name == name for entry in self.entries.values()):
+            raise Refusal(409, f"The uuid {uuid} or the name {name} is taken", code="placement.duplicate_name")
+        root = uuid if parent is None else self.entries[parent].root
+        entry = self.entries[uuid] = Entry(uuid, name, parent, root)
+        self._holders[uuid] = set()
+        return entry
+
+    def delete(self, uuid: str) -> None:
+        self.entry(uuid)
+        if any(entry.parent == uuid for entry in self.entries.values()):
+            code = "placement.resource_provider.cannot_delete_parent"
+            raise Refusal(409, f"{uuid} has children", code=code)
+        if self._holders[uuid]:
+            raise Refusal(409, f"{uuid} is allocated from", code="placement.resource_provider.inuse")
+        del self.entries[uuid], self._holders[uuid]
+
+    def tree(self, member: str) -> list[Entry]:
+        """The whole tree that *member* is in; nothing if it does not exist."""
+        root = self.entries[member].root if member in self.entries else None
+        return [entry for entry in self.entries.values() if entry.root == root]
+
+    # Inventories and traits
+
+    def set_inventories(self, uuid: str, generation: int, records: Mapping[str, Inventory]) -> Entry:
+        entry = self.at(uuid, generation)
+        for name, record in records.items():
+            _check_reserved(uuid, name, record)
+        for name in records:
+            if name not in self.resource_classes:
+                raise Refusal(400, f"The resource class {name} does not exist")
+        used = self.used(uuid)
+        for name in entry.inventories.keys() - records.keys():
+            if used[name]:
+                raise Refusal(409, f"{used[name]} of {name} at {uuid} is in use", code="placement.inventory.inuse")
+        entry.inventories = dict(records)
+        entry.generation += 1
+        return entry
+
+    def set_inventory(self, uuid: str, generation: int, name: str, record: Inventory) -> Entry:
+        entry = self.at(uuid, generation)
+        _check_reserved(uuid, name, record)
+        if name not in entry.inventories:
+            raise Refusal(400, f"{uuid} has no inventory of {name}")
+        entry.inventories[name] = record
+        entry.generation += 1
+        return entry
+
+    def set_traits(self, uuid: str, generation: int, names: Iterable[str]) -> Entry:
+        entry = self.at(uuid, generation)
+        wanted = set(names)
+        if unknown := wanted - self.traits:
+            raise Refusal(400, f"No such trait {', '.join(sorted(unknown))}")
+        # Only a change moves the generation, as in the real one; inventories always move it.
+        if wanted != entry.traits:
+            entry.traits = wanted
+            entry.generation += 1
+        return entry
+
+    # Allocations
+
+    def used(self, uuid: str, without: Iterable[str] = ()) -> Counter[str]:
+        """What is allocated from the provider, by resource class; *without* what these consumers hold."""
+        total: Counter[str] = Counter()
+        for consumer in self._holders[uuid].difference(without):
+            total.update(self._consumers[consumer].allocations[uuid])
+        return total
+
+    def holders(self, uuid: str) -> Mapping[str, ConsumerAllocations]:
+        self.entry(uuid)
+        return {consumer: self._consumers[consumer] for consumer in sorted(self._holders[uuid])}
+
+    def held_by(self, consumer: str) -> ConsumerAllocations:
+        return self._consumers.get(consumer, ConsumerAllocations(consumer, {}))
+
+    def replace(self, claims: Sequence[ConsumerAllocations]) -> None:
+        """Make each claim all that its consumer holds, or refuse them all and change nothing."""
+        for claim in claims:
+            expected = self.held_by(claim.consumer).generation
+            if claim.generation != expected:
+                detail = f"{claim.consumer} is at generation {expected}, not at {claim.generation}"
+                raise Refusal(409, detail, code=CONCURRENT_UPDATE)
+        for uuid in {uuid for claim in claims for uuid in claim.allocations}:
+            if uuid not in self.entries:
+                raise Refusal(400, f"The provider {uuid} does not exist")
+        self._check_capacity(claims)
+        touched = {uuid for claim in claims for uuid in claim.allocations or self.held_by(claim.consumer).allocations}
+        for claim in claims:
+            self._hold(claim)
+        # What a consumer leaves because another provider is named instead keeps its generation: so does the real one.
+        for uuid in touched:
+            self.entries[uuid].generation += 1
+
+    def release(self, consumer: str) -> None:
+        if not self.held_by(consumer).allocations:
+            raise Refusal(404, f"{consumer} holds nothing")
+        self._hold(ConsumerAllocations(consumer, {}))
+
+    def _hold(self, claim: ConsumerAllocations) -> None:
+        before = self.held_by(claim.consumer)
+        for uuid in before.allocations:
+            self._holders[uuid].discard(claim.consumer)
+        self._consumers.pop(claim.consumer, None)
+        if claim.allocations:
+            self._consumers[claim.consumer] = ConsumerAllocations(
+                claim.consumer,
+                claim.allocations,
+                (before.generation or 0) + 1,
+                claim.project_id,
+                claim.user_id,
+                claim.consumer_type,
+            )
+            for uuid in claim.allocations:
+                self._holders[uuid].add(claim.consumer)
+
+    def _check_capacity(self, claims: Sequence[ConsumerAllocations]) -> None:
+        consumers = [claim.consumer for claim in claims]
+        asked: dict[str, Counter[str]] = {}
+        for claim in claims:
+            for uuid, resources in claim.allocations.items():
+                self._check_units(uuid, resources)
+                asked.setdefault(uuid, Counter()).update(resources)
+        for uuid, amounts in asked.items():
+            before, left = self.used(uuid), self.used(uuid, without=consumers)
+            for name, amount in amounts.items():
+                record = self.entries[uuid].inventories[name]
+                after = left[name] + amount
+                # Over capacity is allowed as long as it is no more than it was: a device that is
+                # reserved may pass from one consumer to another.
+                if after > (record.total - record.reserved) * record.allocation_ratio and after > before[name]:
+                    raise Refusal(409, f"{amount} of {name} at {uuid} would exceed the capacity")
+
+    def _check_units(self, uuid: str, resources: Resources) -> None:
+        inventories = self.entries[uuid].inventories
+        for name, amount in resources.items():
+            if name not in self.resource_classes:
+                raise Refusal(400, f"The resource class {name} does not exist")
+            record = inventories.get(name)
+            if record is None:
+                raise Refusal(409, f"{uuid} has no inventory of {name}")
+            if not fits_units(record, amount):
+                raise Refusal(409, f"{amount} of {name} at {uuid} violates min_unit, max_unit or step_size")
+
+
+def fits_units(record: Inventory, amount: int) -> bool:
+    """Whether *amount* may be taken at once."""
+    return record.min_unit <= amount <= record.max_unit and amount % record.step_size == 0
+
+
+def _check_reserved(uuid: str, name: str, record: Inventory) -> None:
+    if record.reserved > record.total:
+        raise Refusal(400, f"{record.reserved} of {record.total} {name} at {uuid} cannot be reserved")
