@@ -1,0 +1,76 @@
+"""Device drivers, loaded by the names of their entry points."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import NoReturn
+
+from oslo_config import cfg
+from stevedore import driver as stevedore_driver
+from stevedore import exception as stevedore_exception
+
+from autoclave.drivers.base import DiscoveredDevice, Driver
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.hardware.host import HostPaths
+
+NAMESPACE = "autoclave.drivers"
+"""The entry point group; a package with a vendor's driver adds its own entry."""
+
+OPTION = "[agent] enabled_drivers"
+
+
+def load_drivers(conf: cfg.ConfigOpts, paths: HostPaths) -> list[Driver]:
+    """The drivers that ``[agent] enabled_drivers`` names, in its order.
+
+    :raises InvalidConfiguration: a name is given twice, is not known, or its driver cannot be used.
+    """
+    names: list[str] = conf.agent.enabled_drivers
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidConfiguration(f"the driver {name} is given more than once", option=OPTION)
+    return [_load(name)(conf, paths) for name in names]
+
+
+def check_single_owner(found: Mapping[str, Sequence[DiscoveredDevice]]) -> None:
+    """Make sure that no device is managed twice.
+
+    :param found: what each driver discovered, by the driver's name.
+    :raises InvalidConfiguration: two drivers claim the same PCI address.
+    """
+    owners: dict[str, str] = {}
+    for name, devices in found.items():
+        for device in devices:
+            owner = owners.setdefault(device.pci_address.lower(), name)
+            if owner != name:
+                raise InvalidConfiguration(
+                    f"the drivers {owner} and {name} both claim the device {device.pci_address}: let only one of their "
+                    "device specifications match it, or enable only one of them",
+                    option=OPTION,
+                )
+
+
+def _load(name: str) -> type[Driver]:
+    try:
+        plugin = stevedore_driver.DriverManager(NAMESPACE, name, on_load_failure_callback=_unloadable).driver
+    except stevedore_exception.NoMatches:
+        known = ", ".join(sorted({entry.name for entry in entry_points(group=NAMESPACE)})) or "none"
+        raise InvalidConfiguration(
+            f"there is no driver {name!r} in the entry point group {NAMESPACE}; installed are: {known}", option=OPTION
+        ) from None
+    except stevedore_exception.MultipleMatches as e:
+        raise InvalidConfiguration(
+            f"more than one installed package brings a driver {name!r}; uninstall all but one: {e}", option=OPTION
+        ) from e
+    if not (isinstance(plugin, type) and issubclass(plugin, Driver)):
+        raise InvalidConfiguration(f"the entry point {name!r} is {plugin!r}, which is no device driver", option=OPTION)
+    if plugin.name != name:
+        # The name is kept with each device, and finds the driver that must clean it.
+        raise InvalidConfiguration(
+            f"the entry point {name!r} loads {plugin.__module__}.{plugin.__qualname__}, whose name is {plugin.name!r}; "
+            "the two must be the same",
+            option=OPTION,
+        )
+    return plugin
+
+
+def _unloadable(manager: object, entry_point: object, error: Exception) -> NoReturn:  # noqa: ARG001
+    raise InvalidConfiguration(f"the driver {entry_point} cannot be loaded: {error}", option=OPTION) from error

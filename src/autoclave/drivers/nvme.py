@@ -1,0 +1,219 @@
+"""The generic NVMe driver: drives of any vendor, erased by nvme-cli or by overwriting."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar
+
+from oslo_config import cfg
+from oslo_log import log
+
+from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
+from autoclave.drivers.nvme_inspection import Finding, inspect
+from autoclave.exceptions import (
+    DeviceInUse,
+    DeviceVanished,
+    DriverMismatch,
+    EraseUnsupported,
+    HardwareError,
+    InvalidConfiguration,
+    WrongDrive,
+)
+from autoclave.hardware.command import Commands
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.disk_users import holders
+from autoclave.hardware.erase import Eraser
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import Controller, controller_at
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.progress import Progress
+from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
+from autoclave.rules.pci_address import PCIAddress
+
+LOG: logging.Logger = log.getLogger(__name__)
+
+ERASE_TOOLS = ("blkdiscard", "shred", "stdbuf")
+"""What zeroing needs besides nvme-cli, from util-linux and coreutils."""
+
+
+class NVMeDriver(Driver):
+    """Discovers the host's NVMe controllers and erases them.
+
+    A vendor's driver inherits from it, gives its own :attr:`name`, and overrides :meth:`cleanup`; what
+    must hold before anything destructive is in :meth:`controller_to_erase`.
+    """
+
+    name: ClassVar[str] = "nvme_driver"
+
+    def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
+        super().__init__(conf, paths)
+        self.commands = Commands(paths)
+        self.nvme = NvmeCli(self.commands, command_timeout=conf.nvme.command_timeout)
+        self._reported: dict[str, DiscoveredDevice] = {}
+        self._told: dict[str, str | None] = {}
+
+    def init_host(self) -> None:
+        """See to it that the tools are there and the options can be read.
+
+        :raises ToolMissing: nvme-cli, blkdiscard or shred is not installed.
+        :raises ToolError: nvme-cli does not work.
+        :raises InvalidConfiguration: ``[nvme] device_spec`` or ``[agent] allow_host_device`` is wrong.
+        """
+        LOG.info("nvme-cli is version %s", self.nvme.version())
+        for tool in ERASE_TOOLS:
+            self.commands.find(tool)
+        if not self.device_specs:
+            LOG.warning("[nvme] device_spec is empty: the driver %s manages no device", self.name)
+        for address in sorted(self.allowed_host_devices):
+            LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
+
+    @cached_property
+    def device_specs(self) -> Sequence[DeviceSpec]:
+        """The entries of ``[nvme] device_spec``."""
+        return parse_device_spec(self.conf.nvme.device_spec)
+
+    @cached_property
+    def allowed_host_devices(self) -> frozenset[PCIAddress]:
+        """The addresses of ``[agent] allow_host_device``."""
+        addresses = set()
+        for entry, text in enumerate(self.conf.agent.allow_host_device, start=1):
+            try:
+                addresses.add(PCIAddress.parse(text))
+            except ValueError as e:
+                raise InvalidConfiguration(str(e), option="[agent] allow_host_device", entry=entry) from None
+        return frozenset(addresses)
+
+    def inspect(self) -> Sequence[Finding]:
+        """Every NVMe controller of this host, what becomes of it and why, in bus order.
+
+        :raises InvalidConfiguration: the options cannot be read.
+        :raises HardwareError: the PCI bus cannot be listed.
+        """
+        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices)
+
+    def discover(self) -> Sequence[DiscoveredDevice]:
+        devices = {}
+        for finding in self.inspect():
+            device = finding.device
+            if device is None and finding.unreadable and finding.address in self._reported:
+                # It does not even tell its vendor now, but it is still in its slot.
+                device = replace(self._reported[finding.address], unreadable=finding.unreadable)
+            self._tell(finding)
+            if device is not None:
+                devices[finding.address] = device
+        self._reported = devices
+        return list(devices.values())
+
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
+        """Erase the drive by the action that was locked in.
+
+        :raises HardwareError: the drive is not proved clean; see :meth:`controller_to_erase` for what
+            keeps it from being touched at all, and :meth:`Eraser.erase` for the rest.
+        """
+        control = control or self._own_control()
+        try:
+            action = CleanupAction(device.cleanup_action or "")
+        except ValueError:
+            raise EraseUnsupported(
+                f"{device.pci_address} has no cleanup action that this driver knows ({device.cleanup_action}); it was not "
+                "touched"
+            ) from None
+        controller = self.controller_to_erase(device, control)
+        eraser = Eraser(
+            self.paths,
+            self.commands,
+            self.nvme,
+            poll_interval=self.conf.nvme.poll_interval,
+            stall_timeout=self.conf.nvme.stall_timeout,
+            verify=self.conf.nvme.verify,
+        )
+        return eraser.erase(controller, action, control)
+
+    def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Controller:
+        """The controller in the device's slot, once it is certain that it may be erased.
+
+        Waits up to ``[agent] rebind_timeout`` for the host's driver to have it back.
+
+        :raises DriverMismatch: another driver, or none, still has it.
+        :raises WrongDrive: the drive in the slot is not the one that the row names.
+        :raises DeviceInUse: this host uses it; ``[agent] allow_host_device`` does not waive that.
+        :raises DeviceVanished: the slot is empty.
+        :raises HardwareError: there is a second live way to the drive, or the controller does not work.
+        """
+        controller = self._wait_for_controller(PCIAddress.parse(device.pci_address), control)
+        identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)
+        for source, found in (
+            ("the kernel", (controller.model, controller.serial)),
+            ("the drive", (identity.model, identity.serial)),
+        ):
+            if found != (device.drive_model, device.serial):
+                raise WrongDrive(
+                    f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the device "
+                    f"{device.uuid} is {device.drive_model} {device.serial}; it was not touched"
+                )
+        if controller.other_paths:
+            raise HardwareError(
+                f"{device.pci_address} ({controller.name}): the same drive is also reached through "
+                f"{', '.join(controller.other_paths)}; it was not touched"
+            )
+        users = holders(self.paths, controller)
+        if users:
+            raise DeviceInUse(
+                f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join(users)}; it was not touched",
+                users,
+            )
+        return controller
+
+    def _wait_for_controller(self, address: PCIAddress, control: CleanupControl) -> Controller:
+        patience = Deadline.after(min(self.conf.agent.rebind_timeout, control.deadline.remaining()))
+        while True:
+            try:
+                controller = controller_at(self.paths, address)
+                if controller.state == "live":
+                    return controller
+                problem = HardwareError(f"the controller {controller.name} at {address} is {controller.state}")
+            except DeviceVanished:
+                raise
+            except HardwareError as e:
+                problem = e
+            if patience.passed:
+                raise _still(problem, self.conf.agent.rebind_timeout)
+            control.progress(Progress(None, f"waiting for the host's nvme driver: {problem}"))
+            time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
+
+    def _own_control(self) -> CleanupControl:
+        return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), lambda progress: None, _NoJournal())
+
+    def _tell(self, finding: Finding) -> None:
+        """Log what keeps a configured device from being offered, once, until that changes."""
+        if finding.entry is None and finding.address not in self._reported:
+            return
+        problem = finding.refused or finding.excluded or finding.unreadable
+        if problem != self._told.get(finding.address):
+            self._told[finding.address] = problem
+            if finding.excluded or finding.refused:
+                LOG.error("%s is not offered: %s", finding.address, problem)
+            elif finding.unreadable:
+                LOG.warning("%s cannot be identified now: %s", finding.address, problem)
+            else:
+                LOG.info("%s is readable and may be offered", finding.address)
+
+
+class _NoJournal:
+    """For a cleanup that nobody watches."""
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        LOG.debug("%s runs as process %d", argv[0], pid)
+
+    def ended(self, pid: int) -> None:
+        LOG.debug("process %d has ended", pid)
+
+
+def _still(problem: HardwareError, seconds: float) -> HardwareError:
+    message = f"{problem}, also after {seconds:g} s ([agent] rebind_timeout); it was not touched"
+    if isinstance(problem, DriverMismatch):
+        return DriverMismatch(message, problem.driver)
+    return HardwareError(message)

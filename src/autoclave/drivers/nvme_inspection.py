@@ -1,0 +1,168 @@
+"""What the NVMe driver makes of each PCI function: offered or not, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from autoclave.drivers.base import AttachHandle, DiscoveredDevice
+from autoclave.exceptions import DeviceVanished, HardwareError
+from autoclave.hardware.disk_users import holders
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.sysfs import PCIFunction, iommu_group_members, pci_functions
+from autoclave.rules.cleanup_policy import Capabilities, Resolution, resolve
+from autoclave.rules.device_spec import DeviceSpec, first_match
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_names import nvme_resource_class
+
+DEVICE_TYPE = "NVME"
+"""``device.type`` of the accelerator API."""
+
+_NVME_CLASS = "0108"
+"""Mass storage, non-volatile memory: the class of all NVMe controllers, whatever their programming interface."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One PCI function that is, or is configured as, an NVMe controller.
+
+    :param address: the full address in lower case.
+    :param vendor: vendor id; None when it cannot be read.
+    :param product: product id; likewise.
+    :param entry: the ``[nvme] device_spec`` entry that matches it.
+    :param driver: the kernel driver that has it.
+    :param capabilities: what the controller can do; None when it was not asked or did not answer.
+    :param resolution: what the entry's policy makes of that.
+    :param refused: why it is not reported as a device at all.
+    :param excluded: why it is reported, but must not be offered.
+    :param unreadable: why it could not be identified this time.
+    :param holders: who on this host uses its disks.
+    :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
+    :param device: what discovery reports.
+    """
+
+    address: str
+    vendor: str | None = None
+    product: str | None = None
+    entry: DeviceSpec | None = None
+    driver: str | None = None
+    serial: str | None = None
+    model: str | None = None
+    capabilities: Capabilities | None = None
+    resolution: Resolution | None = None
+    refused: str | None = None
+    excluded: str | None = None
+    unreadable: str | None = None
+    holders: Sequence[str] = ()
+    iommu_group: Sequence[str] = ()
+    device: DiscoveredDevice | None = field(default=None, repr=False)
+
+
+def inspect(
+    paths: HostPaths, nvme: NvmeCli, specs: Sequence[DeviceSpec], allowed_host_devices: frozenset[PCIAddress]
+) -> list[Finding]:
+    """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
+
+    A function that cannot be read is a finding too; it does not keep the others from being read.
+
+    :param allowed_host_devices: devices that may be offered although this host uses them.
+    :raises HardwareError: the bus itself cannot be listed.
+    """
+    functions, unreadable = pci_functions(paths)
+    findings = [Finding(each.address, refused="it does not say what it is", unreadable=each.reason)
+                for each in unreadable]  # fmt: skip
+    for function in functions:
+        entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
+        if entry is None and not function.class_code.startswith(_NVME_CLASS):
+            continue
+        try:
+            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices).run())
+        except DeviceVanished:
+            continue
+    return sorted(findings, key=lambda finding: finding.address)
+
+
+@dataclass(frozen=True)
+class _Inspection:
+    """The inspection of one function."""
+
+    paths: HostPaths
+    nvme: NvmeCli
+    function: PCIFunction
+    entry: DeviceSpec | None
+    allowed_host_devices: frozenset[PCIAddress]
+
+    def run(self) -> Finding:
+        address = self.function.address
+        finding = Finding(
+            address=str(address),
+            vendor=self.function.vendor_id,
+            product=self.function.product_id,
+            entry=self.entry,
+            driver=self.function.driver,
+        )
+        try:
+            group = iommu_group_members(self.paths, address)
+            finding = replace(finding, iommu_group=tuple(str(member) for member in group))
+            refused = self._refused()
+            finding = replace(finding, refused=refused) if refused else self._look_inside(finding)
+        except DeviceVanished:
+            raise
+        except HardwareError as e:
+            finding = replace(finding, unreadable=str(e))
+        return finding if finding.refused else replace(finding, device=self._device(finding))
+
+    def _refused(self) -> str | None:
+        """What sysfs alone says against it; such a function is not asked anything."""
+        if self.entry is None:
+            return "no device_spec entry matches"
+        if not self.function.class_code.startswith(_NVME_CLASS):
+            return f"it is no NVMe controller: its PCI class is {self.function.class_code}"
+        if self.function.physfn is not None:
+            return (
+                f"it is a virtual function of {self.function.physfn}: what it stores lies on that drive, which cannot be "
+                "erased for one function alone"
+            )
+        return None
+
+    def _look_inside(self, finding: Finding) -> Finding:
+        controller = controller_at(self.paths, self.function.address)
+        users = holders(self.paths, controller)
+        if users:
+            finding = replace(finding, holders=tuple(users), serial=controller.serial, model=controller.model)
+            if self.function.address not in self.allowed_host_devices:
+                return replace(
+                    finding,
+                    refused=f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, which erases it, "
+                    f"add allow_host_device = {finding.address} to [agent]",
+                )
+        identity = self.nvme.identify(controller.path)
+        finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
+        assert self.entry is not None, "a function that no entry matches was refused"
+        resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
+        excluded = None if resolution.action else resolution.reason
+        if controller.other_paths:
+            excluded = (
+                f"the same drive is also reached through {', '.join(controller.other_paths)}, so it cannot be erased "
+                "safely: unbind or detach the other controller"
+            )
+        return replace(finding, resolution=resolution, excluded=excluded)
+
+    def _device(self, finding: Finding) -> DiscoveredDevice:
+        address, function = self.function.address, self.function
+        action = finding.resolution.action if finding.resolution else None
+        return DiscoveredDevice(
+            pci_address=str(address),
+            device_type=DEVICE_TYPE,
+            vendor=function.vendor_id,
+            product=function.product_id,
+            resource_class=nvme_resource_class(function.vendor_id, function.product_id),
+            traits=finding.capabilities.traits if finding.capabilities else (),
+            attach_handles=(AttachHandle("PCI", address.as_attach_info(), str(address)),),
+            std_board_info={"product_id": function.product_id, "pci_address": str(address)},
+            serial=finding.serial,
+            drive_model=finding.model,
+            cleanup_action=None if action is None else str(action),
+            excluded=finding.excluded,
+            unreadable=finding.unreadable,
+        )
