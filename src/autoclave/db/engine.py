@@ -102,12 +102,22 @@ def translated_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (db_exc.DBConnectionError, db_exc.DBDeadlock) as error:
-        raise DatabaseUnavailable(f"the database did not carry this out: {error}") from error
-    except db_exc.DBError as error:
-        if isinstance(error.inner_exception, sa.exc.OperationalError):
-            raise DatabaseUnavailable(f"the database did not carry this out: {error}") from error
+    except db_exc.DBNonExistentTable:  # SQLite calls it operational, but it is a schema that nobody made
         raise
+    except (db_exc.DBError, sa.exc.OperationalError) as error:  # oslo.db lets through what it has no name for
+        cause = error.inner_exception if isinstance(error, db_exc.DBError) else error
+        if isinstance(error, db_exc.DBConnectionError | db_exc.DBDeadlock) or type(cause) in _NO_ANSWER:
+            raise DatabaseUnavailable(f"the database did not carry this out: {_plain(cause)}") from error
+        raise
+
+
+# DatabaseError itself, not what is derived from it, is a file that SQLite cannot read.
+_NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
+
+
+def _plain(error: BaseException | None) -> str:
+    """What the engine said, in one line and without the statement."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:

@@ -151,13 +151,10 @@ def _postgresql(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _mysql(connection: Connection) -> Iterator[None]:
+    connection.detach()  # closed for good at the end, and the lock goes with the session
     # Named locks are the server's, not the database's.
     name = sa.func.concat("autoclave.", sa.func.md5(sa.func.database()))
-    if connection.scalar(sa.select(sa.func.get_lock(name, LOCK_TIMEOUT))) != 1:
-        raise DatabaseUnavailable(f"another process has been changing the schema for {LOCK_TIMEOUT} seconds")
-    connection.commit()
-    try:
-        with connection.begin():
-            yield
-    finally:
-        connection.execute(sa.select(sa.func.release_lock(name)))
+    with connection.begin():
+        if connection.scalar(sa.select(sa.func.get_lock(name, LOCK_TIMEOUT))) != 1:
+            raise DatabaseUnavailable(f"another process has been changing the schema for {LOCK_TIMEOUT} seconds")
+        yield
