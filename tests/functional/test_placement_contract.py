@@ -341,12 +341,14 @@ def test_a_consumer_that_holds_nothing_is_empty_and_not_an_error(client: Placeme
 
 def test_a_device_is_not_given_twice(client: PlacementClient) -> None:
     used = device(client, host(client), "compute-1_0000:0A:00.0")
-    client.put_allocations(claim(used))
-    second = claim(used)
+    first, second = claim(used), claim(used)
+    client.put_allocations(first)
     with pytest.raises(PlacementConflict, match=RC) as conflict:
         client.put_allocations(second)
     assert conflict.value.code == "placement.undefined_code"
     assert client.get_allocations(second.consumer).generation is None
+    client.delete_allocations(first.consumer)
+    client.put_allocations(second)
 
 
 def test_a_reserved_device_is_not_given(client: PlacementClient) -> None:
@@ -429,6 +431,18 @@ def test_giving_everything_back_forgets_the_consumer(client: PlacementClient) ->
     client.delete_allocations(owner.consumer)
     client.put_allocations(owner)
     assert client.get_allocations(owner.consumer).generation == 1
+
+
+def test_giving_back_nothing_leaves_a_consumer_that_no_read_shows(client: PlacementClient) -> None:
+    """A trap of Placement's that callers must keep clear of; the double has it too, so that tests find them."""
+    used = device(client, host(client), "compute-1_0000:0A:00.0")
+    ghost = claim(used)
+    client.put_allocations(ConsumerAllocations(ghost.consumer, {}, None, "project", "user"))
+    assert client.get_allocations(ghost.consumer).generation is None
+    with pytest.raises(PlacementConflict):
+        client.put_allocations(ghost)
+    client.put_allocations(claim(used, ghost.consumer, generation=0))
+    assert client.get_allocations(ghost.consumer).generation == 1
 
 
 def test_deleting_allocations_that_are_not_there_is_not_found(client: PlacementClient) -> None:

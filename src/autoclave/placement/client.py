@@ -199,6 +199,9 @@ class PlacementClient:
     def put_allocations(self, allocations: ConsumerAllocations) -> None:
         """Make *allocations* all that the consumer holds.
 
+        A consumer that holds nothing must not be told to hold nothing: Placement then keeps it at a
+        generation 0 that no GET shows, and refuses its next claim.
+
         :raises PlacementConflict: there is not enough left, or the consumer has moved on from the
             generation.
         :raises PlacementRefused: a provider does not exist.

@@ -51,6 +51,7 @@ class Ledger:
         self.resource_classes = set(os_resource_classes.STANDARDS)
         self._consumers: dict[str, ConsumerAllocations] = {}
         self._holders: dict[str, set[str]] = {}
+        self._ghosts: set[str] = set()
 
     # Providers
 
@@ -149,7 +150,7 @@ class Ledger:
     def replace(self, claims: Sequence[ConsumerAllocations]) -> None:
         """Make each claim all that its consumer holds, or refuse them all and change nothing."""
         for claim in claims:
-            expected = self.held_by(claim.consumer).generation
+            expected = 0 if claim.consumer in self._ghosts else self.held_by(claim.consumer).generation
             if claim.generation != expected:
                 detail = f"{claim.consumer} is at generation {expected}, not at {claim.generation}"
                 raise Refusal(409, detail, code=CONCURRENT_UPDATE)
@@ -171,6 +172,11 @@ class Ledger:
 
     def _hold(self, claim: ConsumerAllocations) -> None:
         before = self.held_by(claim.consumer)
+        if not claim.allocations and not before.allocations:
+            # The real one makes the consumer, and then has nothing to notice it by.
+            self._ghosts.add(claim.consumer)
+            return
+        self._ghosts.discard(claim.consumer)
         for uuid in before.allocations:
             self._holders[uuid].discard(claim.consumer)
         self._consumers.pop(claim.consumer, None)
