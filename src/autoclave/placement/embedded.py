@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 _QUIET = {
     "placement": logging.WARNING,
-    # One warning for each allocation at a device that is reserved; a refusal reaches its caller anyway.
+    # They warn of every device that is reserved while it is in use: the normal life of ours. What is
+    # refused reaches its caller as an answer.
     "placement.objects.allocation": logging.ERROR,
+    "placement.objects.resource_provider": logging.ERROR,
     "alembic": logging.WARNING,
 }
 

@@ -1,0 +1,356 @@
+"""What the client makes of answers that are not the ones it hoped for."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from autoclave.conf import new_config
+from autoclave.exceptions import (
+    InvalidConfiguration,
+    PlacementConflict,
+    PlacementNotFound,
+    PlacementRefused,
+    PlacementUnavailable,
+)
+from autoclave.placement import faults as effects
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.fake import FakePlacement
+from autoclave.placement.faults import Call, Faults
+from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.placement.transport import WsgiAdapter, http_adapter, wsgi_adapter
+
+UUID = "5b5b0d1e-8c9b-4b8c-9a52-6a2c7b5b0d1e"
+ONE = Inventory(total=1, reserved=0, min_unit=1, max_unit=1, step_size=1, allocation_ratio=1.0)
+CLAIM = ConsumerAllocations(UUID, {UUID: {"VCPU": 1}}, None, "project", "user")
+JSON = "application/json"
+
+REQUESTS: dict[str, Callable[[PlacementClient], Any]] = {
+    "get_provider": lambda client: client.get_provider(UUID),
+    "find_provider": lambda client: client.find_provider("h_0000:0A:00.0"),
+    "providers_in_tree": lambda client: client.providers_in_tree(UUID),
+    "create_provider": lambda client: client.create_provider(UUID, "h"),
+    "delete_provider": lambda client: client.delete_provider(UUID),
+    "get_inventories": lambda client: client.get_inventories(UUID),
+    "put_inventories": lambda client: client.put_inventories(UUID, 0, {"VCPU": ONE}),
+    "put_inventory": lambda client: client.put_inventory(UUID, 0, "VCPU", ONE),
+    "get_traits": lambda client: client.get_traits(UUID),
+    "put_traits": lambda client: client.put_traits(UUID, 0, []),
+    "ensure_traits": lambda client: client.ensure_traits(["CUSTOM_A"]),
+    "ensure_resource_class": lambda client: client.ensure_resource_class("CUSTOM_A"),
+    "ensure_standard_class": lambda client: client.ensure_resource_class("VCPU"),
+    "get_usages": lambda client: client.get_usages(UUID),
+    "get_allocations_for_provider": lambda client: client.get_allocations_for_provider(UUID),
+    "get_allocations": lambda client: client.get_allocations(UUID),
+    "put_allocations": lambda client: client.put_allocations(CLAIM),
+    "post_allocations": lambda client: client.post_allocations([CLAIM]),
+    "delete_allocations": lambda client: client.delete_allocations(UUID),
+    "allocation_candidates": lambda client: client.allocation_candidates([("resources", "VCPU:1")]),
+}
+every_request = pytest.mark.parametrize("ask", REQUESTS.values(), ids=REQUESTS.keys())
+
+
+def answering(status: int, body: bytes, content_type: str = "text/html") -> Faults:
+    faults = Faults(FakePlacement())
+    faults.add(effects.answer_raw(status, body, content_type))
+    return faults
+
+
+@every_request
+@pytest.mark.parametrize(
+    "body", [b"<html>Log in first</html>", b"\xff\xfe\x00", b"[]", b'"yes"', b"null", b'{"errors": 7}', b"{"]
+)
+def test_a_success_that_is_not_placements_is_not_believed(ask: Callable[[PlacementClient], Any], body: bytes) -> None:
+    with pytest.raises(PlacementRefused, match=r"not as Placement answers.*\[placement\] endpoint") as refused:
+        ask(answering(200, body, JSON).client())
+    assert refused.value.status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "named"),
+    [
+        ("get_provider", {"uuid": UUID, "name": "h", "root_provider_uuid": UUID}, "generation is missing"),
+        ("get_provider", {"uuid": UUID, "name": "h", "generation": "3", "root_provider_uuid": UUID}, "generation is"),
+        ("get_provider", {"uuid": UUID, "name": None, "generation": 3, "root_provider_uuid": UUID}, "name is None"),
+        ("providers_in_tree", {"resource_providers": [None]}, "uuid is missing"),
+        ("get_inventories", {"inventories": {}}, "resource_provider_generation"),
+        ("get_inventories", {"inventories": {"VCPU": {}}, "resource_provider_generation": 1}, "VCPU"),
+        ("put_inventories", {"resource_provider_generation": True}, "resource_provider_generation is True"),
+        ("get_traits", {"resource_provider_generation": 1, "traits": [1]}, "traits"),
+        ("get_usages", {"usages": {"VCPU": None}}, "VCPU is None"),
+        ("get_allocations", {"allocations": {UUID: {"resources": {"VCPU": 1}}}}, "consumer_generation"),
+        ("get_allocations_for_provider", {"allocations": {UUID: {}}}, "resources is missing"),
+        ("allocation_candidates", {"allocation_requests": [], "provider_summaries": []}, "provider_summaries"),
+    ],
+)
+def test_a_document_with_a_hole_in_it_is_refused_by_the_name_of_the_hole(name: str, document: Any, named: str) -> None:
+    with pytest.raises(PlacementRefused, match=named):
+        REQUESTS[name](answering(200, json.dumps(document).encode(), JSON).client())
+
+
+@every_request
+@pytest.mark.parametrize("effect", [effects.refuse, effects.lose_answer], ids=["refused", "answer lost"])
+def test_no_answer_is_unavailable_and_asked_once(ask: Callable[[PlacementClient], Any], effect: Any) -> None:
+    faults = Faults(FakePlacement())
+    faults.add(effect)
+    with pytest.raises(PlacementUnavailable, match="did not answer"):
+        ask(faults.client())
+    assert len(faults.calls) == 1
+
+
+@every_request
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxys_answer_is_no_answer(ask: Callable[[PlacementClient], Any], status: int) -> None:
+    faults = answering(status, b"<html>Bad gateway</html>")
+    with pytest.raises(PlacementUnavailable, match=str(status)):
+        ask(faults.client())
+    assert len(faults.calls) == 1, "nothing is repeated"
+
+
+@every_request
+def test_an_error_of_placements_is_told_with_its_detail(ask: Callable[[PlacementClient], Any]) -> None:
+    faults = Faults(FakePlacement())
+    faults.add(effects.answer(500, detail="the disk is full"))
+    with pytest.raises(PlacementRefused, match="500: the disk is full") as refused:
+        ask(faults.client())
+    assert refused.value.status == 500
+
+
+@every_request
+def test_a_conflict_keeps_placements_code(ask: Callable[[PlacementClient], Any]) -> None:
+    faults = Faults(FakePlacement())
+    faults.add(effects.answer(409, code="placement.concurrent_update"))
+    with pytest.raises(PlacementConflict) as conflict:
+        ask(faults.client())
+    assert conflict.value.code == "placement.concurrent_update"
+
+
+def test_a_404_of_any_web_server_does_not_say_that_a_provider_is_absent() -> None:
+    with pytest.raises(PlacementRefused, match=r"Is .* the URL of Placement") as refused:
+        answering(404, b"<h1>Not Found</h1>").client().get_provider(UUID)
+    assert refused.value.status == 404
+    with pytest.raises(PlacementNotFound):
+        FakePlacement().client().get_provider(UUID)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_identity_points_at_the_options(status: int) -> None:
+    with pytest.raises(PlacementRefused, match=r"\[placement\] auth_type"):
+        answering(status, b"").client().get_provider(UUID)
+
+
+def test_a_redirect_is_not_followed_since_a_write_would_be_sent_twice() -> None:
+    seen = []
+
+    def elsewhere(environ: Any, start_response: Any) -> list[bytes]:
+        seen.append(environ["REQUEST_METHOD"])
+        start_response("301 Moved", [("Location", "http://placement.embedded/placement/resource_providers")])
+        return [b""]
+
+    with pytest.raises(PlacementRefused) as refused:
+        PlacementClient(wsgi_adapter(elsewhere)).create_provider(UUID, "h")
+    assert (refused.value.status, seen) == (301, ["POST"])
+
+
+def test_an_application_that_raises_is_what_a_server_makes_of_it() -> None:
+    def broken(_environ: Any, _start_response: Any) -> list[bytes]:
+        raise RuntimeError("a bug in there")
+
+    with pytest.raises(PlacementRefused) as refused:
+        PlacementClient(wsgi_adapter(broken)).get_provider(UUID)
+    assert refused.value.status == 500
+
+
+def test_a_body_is_closed_and_a_path_decoded_as_wsgi_asks() -> None:
+    seen: dict[str, Any] = {}
+
+    class Body(list[bytes]):
+        def close(self) -> None:
+            seen["closed"] = True
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        seen.update(environ)
+        start_response("200 OK", [("Content-Type", JSON)])
+        return Body([b'{"name"', b': "ok"}'])
+
+    response = wsgi_adapter(app).request("/things/a%20b%2Fc?x=1%202", "PUT", json={"k": "ü"})
+    assert response.json() == {"name": "ok"}
+    assert seen["closed"]
+    assert (seen["SCRIPT_NAME"], seen["PATH_INFO"], seen["QUERY_STRING"]) == ("/placement", "/things/a b/c", "x=1%202")
+    assert seen["CONTENT_TYPE"] == JSON
+    assert "HTTP_CONTENT_TYPE" not in seen
+    assert json.loads(seen["wsgi.input"].read(int(seen["CONTENT_LENGTH"]))) == {"k": "ü"}
+
+
+def test_a_tree_a_found_name_and_known_traits_cost_one_request_each() -> None:
+    faults = Faults(FakePlacement())
+    client = faults.client()
+    root = client.create_provider(UUID, "h")
+    client.ensure_traits(["CUSTOM_A"])
+    for ask in (
+        lambda: client.providers_in_tree(root.uuid),
+        lambda: client.find_provider("h"),
+        lambda: client.ensure_traits(["CUSTOM_A", "HW_CPU_X86_AVX"]),
+    ):
+        faults.clear()
+        ask()
+        assert len(faults.calls) == 1
+
+
+# Over HTTP
+
+
+class _Recorder(BaseHTTPRequestHandler):
+    seen: list[dict[str, str]] = []  # noqa: RUF012 - one per server, set by the fixture
+    answer = b'{"resource_providers": []}'
+
+    def do_GET(self) -> None:
+        self.seen.append({**dict(self.headers), "path": self.path})
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.answer)))
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def recorder() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    seen: list[dict[str, str]] = []
+    server = HTTPServer(("127.0.0.1", 0), type("Recorder", (_Recorder,), {"seen": seen}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/placement", seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def external(**options: Any) -> PlacementClient:
+    return PlacementClient(http_adapter(new_config(overrides={("placement", k): v for k, v in options.items()})))
+
+
+def test_an_external_placement_gets_the_token_and_the_pinned_microversion(recorder: Any) -> None:
+    url, seen = recorder
+    assert external(endpoint=url, token="secret").find_provider("h") is None
+    assert seen[0]["X-Auth-Token"] == "secret"
+    assert seen[0]["OpenStack-API-Version"] == "placement 1.39"
+    assert seen[0]["path"] == "/placement/resource_providers?name=h"
+    assert "X-Roles" not in seen[0], "that header is for the embedded one"
+
+
+def test_the_password_is_never_sent_to_placement(recorder: Any) -> None:
+    url, seen = recorder
+    nowhere = f"http://127.0.0.1:{_unused_port()}/v3"
+    client = external(endpoint=url, auth_type="password", auth_url=nowhere, username="u", password="p")
+    with pytest.raises(PlacementUnavailable):
+        client.find_provider("h")
+    assert seen == []
+
+
+def test_nobody_at_the_endpoint_is_unavailable() -> None:
+    client = external(endpoint=f"http://127.0.0.1:{_unused_port()}", timeout=5.0)
+    with pytest.raises(PlacementUnavailable, match="did not answer GET"):
+        client.get_provider(UUID)
+
+
+def test_an_endpoint_that_never_answers_is_unavailable_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = external(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+        with pytest.raises(PlacementUnavailable):
+            client.get_provider(UUID)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, r"\[placement\] endpoint"),
+        ({"endpoint": "http://p", "auth_type": "password"}, r"\[placement\] auth_url"),
+        ({"endpoint": "http://p", "auth_type": "password", "auth_url": "http://k"}, r"\[placement\] username"),
+        (
+            {"endpoint": "http://p", "auth_type": "password", "auth_url": "http://k", "username": "u"},
+            r"\[placement\] password",
+        ),
+    ],
+)
+def test_an_option_that_is_needed_and_missing_is_named(options: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=named):
+        external(**options)
+
+
+def test_the_wsgi_adapter_can_be_closed_and_used_again() -> None:
+    adapter = WsgiAdapter(FakePlacement())
+    adapter.close()
+    import requests
+
+    session = requests.Session()
+    session.mount("http://p/", adapter)
+    answered = session.get(
+        "http://p/traits?name=in:HW_CPU_X86_AVX", headers={"OpenStack-API-Version": "placement 1.39"}
+    )
+    assert answered.json() == {"traits": ["HW_CPU_X86_AVX"]}
+
+
+# The faults themselves
+
+
+def test_a_lost_answer_was_applied_and_a_refused_request_was_not() -> None:
+    fake = FakePlacement()
+    faults = Faults(fake)
+    faults.add(effects.refuse, method="POST", times=1)
+    faults.add(effects.lose_answer, method="POST")
+    for applied in (False, True):
+        with pytest.raises(PlacementUnavailable):
+            faults.client().create_provider(UUID, "h")
+        assert bool(fake.ledger.entries) is applied
+
+
+def test_a_fault_strikes_only_what_it_names_after_what_it_skips_as_often_as_it_may() -> None:
+    faults = Faults(FakePlacement())
+    client = faults.client()
+    fault = faults.add(effects.answer(500), method="GET", path=r"^/resource_providers\?name=h", skip=1, times=2)
+    outcomes = []
+    for _ in range(5):
+        client.providers_in_tree(UUID)
+        try:
+            client.find_provider("h")
+        except PlacementRefused:
+            outcomes.append("struck")
+        else:
+            outcomes.append("passed")
+    assert outcomes == ["passed", "struck", "struck", "passed", "passed"]
+    assert fault.struck == 2
+    assert faults.calls[0] == Call("GET", "/resource_providers")
+    faults.clear()
+    assert faults.calls == []
+
+
+def test_somebody_else_may_write_just_before_and_just_after() -> None:
+    fake = FakePlacement()
+    client = fake.client()
+    client.create_provider(UUID, "h")
+    faults = Faults(fake)
+    faults.add(effects.before(lambda: client.put_inventories(UUID, 0, {"VCPU": ONE})), method="PUT", times=1)
+    with pytest.raises(PlacementConflict):
+        faults.client().put_traits(UUID, 0, ["HW_CPU_X86_AVX"])
+    faults.add(effects.after(lambda: client.put_inventories(UUID, 1, {"VCPU": ONE})), method="GET", times=1)
+    assert faults.client().get_provider(UUID).generation == 1
+    assert client.get_provider(UUID).generation == 2
+
+
+def test_a_delayed_request_is_applied() -> None:
+    fake = FakePlacement()
+    faults = Faults(fake)
+    faults.add(effects.delay(0.001))
+    faults.client().create_provider(UUID, "h")
+    assert UUID in fake.ledger.entries
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
