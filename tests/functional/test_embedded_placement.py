@@ -130,8 +130,8 @@ def test_many_devices_asked_of_wide_hosts_are_found(service: EmbeddedPlacement) 
             child = client.create_provider(new_uuid(), f"{name}_{number}", root.uuid)
             client.put_inventories(child.uuid, 0, {"CUSTOM_X": ONE})
     groups = [(f"resources{number}", "CUSTOM_X:1") for number in range(6)]
-    found = client.allocation_candidates([*groups, ("group_policy", "isolate"), ("limit", "10")])
-    assert len(found.candidates) == 10
+    found = client.allocation_candidates([*groups, ("group_policy", "isolate")])
+    assert len(found.candidates) == 100
     roots = {found.summaries[uuid].root for candidate in found.candidates for uuid in candidate.allocations}
     assert len(roots) == 2
 

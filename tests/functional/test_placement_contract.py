@@ -552,15 +552,28 @@ def test_candidates_can_be_asked_of_one_host_and_of_hosts_with_a_trait(client: P
     assert len(without.candidates) == 1
 
 
-def test_candidates_are_limited_and_taken_from_every_host_in_turn(client: PlacementClient) -> None:
-    roots = [host(client, name) for name in ("h1", "h2", "h3")]
+def test_more_than_a_hundred_candidates_are_dealt_out_over_the_hosts(client: PlacementClient) -> None:
+    roots = [host(client, name) for name in ("h1", "h2")]
     for root in roots:
-        for each in "ABC":
+        for each in range(6):
             device(client, root, f"{root.name}_0000:0{each}:00.0")
-    found = client.allocation_candidates([("resources", f"{RC}:1"), ("limit", "3")])
-    assert len(found.candidates) == 3
-    given = {uuid for candidate in found.candidates for uuid in candidate.allocations}
-    assert {found.summaries[uuid].root for uuid in given} == {root.uuid for root in roots}
+    groups = [(f"resources{number}", f"{RC}:1") for number in range(3)]
+    found = client.allocation_candidates([*groups, ("group_policy", "isolate")])
+    assert len(found.candidates) == 100
+    hosts = [found.summaries[next(iter(candidate.allocations))].root for candidate in found.candidates]
+    assert {hosts.count(root.uuid) for root in roots} == {50}
+
+
+def test_a_limit_keeps_some_of_the_candidates_and_the_summaries_of_their_trees(client: PlacementClient) -> None:
+    roots = [host(client, name) for name in ("h1", "h2")]
+    for root in roots:
+        for each in "AB":
+            device(client, root, f"{root.name}_0000:0{each}:00.0")
+    found = client.allocation_candidates([("resources", f"{RC}:1"), ("limit", "1")])
+    (candidate,) = found.candidates
+    (given,) = candidate.allocations
+    tree = {each.uuid for each in client.providers_in_tree(given)}
+    assert set(found.summaries) == tree
 
 
 @pytest.mark.parametrize(

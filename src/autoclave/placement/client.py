@@ -224,7 +224,10 @@ class PlacementClient:
         self._requester.write("DELETE", _consumer(consumer))
 
     def allocation_candidates(self, query: Sequence[tuple[str, str]]) -> Candidates:
-        """The ways to satisfy *query*, at most as many as its ``limit``.
+        """The ways to satisfy *query*.
+
+        The embedded Placement generates at most 100, dealt out over the hosts in turn. A ``limit``
+        below that keeps an arbitrary part of them, perhaps all of one host.
 
         :param query: the parameters in order; names may repeat.
         :raises PlacementRefused: an unknown trait or class, or a contradictory query.

@@ -38,7 +38,7 @@ Placed = Mapping[str, Mapping[str, int]]
 def candidates(ledger: Ledger, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The answer's document."""
     groups, wide = _parse(ledger, query)
-    limit = min(_limit(wide), _MOST)
+    limit = _limit(wide)
     roots = [entry for entry in ledger.entries.values() if entry.parent is None]
     root_traits = Group()
     for value in wide.get("root_required", []):
@@ -48,7 +48,11 @@ def candidates(ledger: Ledger, query: Sequence[tuple[str, str]]) -> dict[str, An
         for root in roots
         if root_traits.traits_fit(root.traits)
     ]
-    found = list(itertools.islice(_round_robin(streams), limit))
+    found = list(itertools.islice(_round_robin(streams), _MOST))
+    # The real one deals out what it generates host by host, but which of it a limit keeps is
+    # arbitrary: all of one host, at worst. So here it is the worst.
+    found.sort(key=lambda request: ledger.entries[next(iter(request["allocations"]))].root)
+    del found[limit:]
     trees = {ledger.entries[uuid].root for request in found for uuid in request["allocations"]}
     return {
         "allocation_requests": found,
