@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -12,6 +13,7 @@ from oslo_log import log
 
 from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
 from autoclave.drivers.nvme_inspection import Finding, inspect
+from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
     DeviceInUse,
     DeviceVanished,
@@ -52,6 +54,7 @@ class NVMeDriver(Driver):
         super().__init__(conf, paths)
         self.commands = Commands(paths)
         self.nvme = NvmeCli(self.commands, command_timeout=conf.nvme.command_timeout)
+        self._slots = Slots()
         self._reported: dict[str, DiscoveredDevice] = {}
         self._told: dict[str, str | None] = {}
 
@@ -92,7 +95,7 @@ class NVMeDriver(Driver):
         :raises InvalidConfiguration: the options cannot be read.
         :raises HardwareError: the PCI bus cannot be listed.
         """
-        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices)
+        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots)
 
     def discover(self) -> Sequence[DiscoveredDevice]:
         devices = {}
@@ -118,10 +121,9 @@ class NVMeDriver(Driver):
             action = CleanupAction(device.cleanup_action or "")
         except ValueError:
             raise EraseUnsupported(
-                f"{device.pci_address} has no cleanup action that this driver knows ({device.cleanup_action}); it was not "
-                "touched"
+                f"{device.pci_address} has no cleanup action that this driver knows ({device.cleanup_action}); it was "
+                "not touched"
             ) from None
-        controller = self.controller_to_erase(device, control)
         eraser = Eraser(
             self.paths,
             self.commands,
@@ -130,12 +132,15 @@ class NVMeDriver(Driver):
             stall_timeout=self.conf.nvme.stall_timeout,
             verify=self.conf.nvme.verify,
         )
-        return eraser.erase(controller, action, control)
+        with self.controller_to_erase(device, control) as controller:
+            return eraser.erase(controller, action, control)
 
-    def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Controller:
-        """The controller in the device's slot, once it is certain that it may be erased.
+    @contextmanager
+    def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Iterator[Controller]:
+        """Have the controller in the device's slot alone, once it is certain that it may be erased.
 
-        Waits up to ``[agent] rebind_timeout`` for the host's driver to have it back.
+        Discovery does not look into the slot within this context. Waits up to ``[agent] rebind_timeout``
+        for the host's driver to have it back, and to show its namespaces.
 
         :raises DriverMismatch: another driver, or none, still has it.
         :raises WrongDrive: the drive in the slot is not the one that the row names.
@@ -143,7 +148,13 @@ class NVMeDriver(Driver):
         :raises DeviceVanished: the slot is empty.
         :raises HardwareError: there is a second live way to the drive, or the controller does not work.
         """
-        controller = self._wait_for_controller(PCIAddress.parse(device.pci_address), control)
+        address = PCIAddress.parse(device.pci_address)
+        with self._slots.hold(address, control.deadline):
+            controller = self._wait_for_controller(address, control)
+            self._check_may_be_erased(controller, device, control)
+            yield controller
+
+    def _check_may_be_erased(self, controller: Controller, device: CleanableDevice, control: CleanupControl) -> None:
         identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)
         for source, found in (
             ("the kernel", (controller.model, controller.serial)),
@@ -151,8 +162,8 @@ class NVMeDriver(Driver):
         ):
             if found != (device.drive_model, device.serial):
                 raise WrongDrive(
-                    f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the device "
-                    f"{device.uuid} is {device.drive_model} {device.serial}; it was not touched"
+                    f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the "
+                    f"device {device.uuid} is {device.drive_model} {device.serial}; it was not touched"
                 )
         if controller.other_paths:
             raise HardwareError(
@@ -162,10 +173,10 @@ class NVMeDriver(Driver):
         users = holders(self.paths, controller)
         if users:
             raise DeviceInUse(
-                f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join(users)}; it was not touched",
+                f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join(users)}; it was not "
+                "touched",
                 users,
             )
-        return controller
 
     def _wait_for_controller(self, address: PCIAddress, control: CleanupControl) -> Controller:
         patience = Deadline.after(min(self.conf.agent.rebind_timeout, control.deadline.remaining()))
@@ -173,8 +184,14 @@ class NVMeDriver(Driver):
             try:
                 controller = controller_at(self.paths, address)
                 if controller.state == "live":
-                    return controller
-                problem = HardwareError(f"the controller {controller.name} at {address} is {controller.state}")
+                    attached = self.nvme.within(control.deadline, control.tools).list_namespaces(controller.path)
+                    hidden = set(attached) - {namespace.nsid for namespace in controller.namespaces}
+                    # What the host never shows, such as one in a format that it cannot use, nobody on it can use.
+                    if not hidden or patience.passed:
+                        return controller
+                    problem = HardwareError(f"{controller.name} at {address} does not show {sorted(hidden)} yet")
+                else:
+                    problem = HardwareError(f"the controller {controller.name} at {address} is {controller.state}")
             except DeviceVanished:
                 raise
             except HardwareError as e:
@@ -185,7 +202,7 @@ class NVMeDriver(Driver):
             time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
 
     def _own_control(self) -> CleanupControl:
-        return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), lambda progress: None, _NoJournal())
+        return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
 
     def _tell(self, finding: Finding) -> None:
         """Log what keeps a configured device from being offered, once, until that changes."""
@@ -195,15 +212,20 @@ class NVMeDriver(Driver):
         if problem != self._told.get(finding.address):
             self._told[finding.address] = problem
             if finding.excluded or finding.refused:
-                LOG.error("%s is not offered: %s", finding.address, problem)
+                entry = f" (device_spec entry {finding.entry.entry})" if finding.entry else ""
+                LOG.error("%s%s is not offered: %s", finding.address, entry, problem)
             elif finding.unreadable:
                 LOG.warning("%s cannot be identified now: %s", finding.address, problem)
             else:
                 LOG.info("%s is readable and may be offered", finding.address)
 
 
-class _NoJournal:
+class _Unwatched:
     """For a cleanup that nobody watches."""
+
+    @staticmethod
+    def progress(progress: Progress) -> None:
+        LOG.debug("%s", progress)
 
     def started(self, pid: int, argv: Sequence[str]) -> None:
         LOG.debug("%s runs as process %d", argv[0], pid)

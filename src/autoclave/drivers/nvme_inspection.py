@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
+from autoclave.drivers.slots import Slots
 from autoclave.exceptions import DeviceVanished, HardwareError
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
@@ -59,13 +60,18 @@ class Finding:
 
 
 def inspect(
-    paths: HostPaths, nvme: NvmeCli, specs: Sequence[DeviceSpec], allowed_host_devices: frozenset[PCIAddress]
+    paths: HostPaths,
+    nvme: NvmeCli,
+    specs: Sequence[DeviceSpec],
+    allowed_host_devices: frozenset[PCIAddress],
+    slots: Slots,
 ) -> list[Finding]:
     """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
 
     A function that cannot be read is a finding too; it does not keep the others from being read.
 
     :param allowed_host_devices: devices that may be offered although this host uses them.
+    :param slots: a drive that is being erased is not looked into, and so not identified.
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
@@ -76,7 +82,7 @@ def inspect(
         if entry is None and not function.class_code.startswith(_NVME_CLASS):
             continue
         try:
-            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices).run())
+            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots).run())
         except DeviceVanished:
             continue
     return sorted(findings, key=lambda finding: finding.address)
@@ -91,6 +97,7 @@ class _Inspection:
     function: PCIFunction
     entry: DeviceSpec | None
     allowed_host_devices: frozenset[PCIAddress]
+    slots: Slots
 
     def run(self) -> Finding:
         address = self.function.address
@@ -105,7 +112,10 @@ class _Inspection:
             group = iommu_group_members(self.paths, address)
             finding = replace(finding, iommu_group=tuple(str(member) for member in group))
             refused = self._refused()
-            finding = replace(finding, refused=refused) if refused else self._look_inside(finding)
+            if refused:
+                return replace(finding, refused=refused)
+            with self.slots.hold(address):
+                finding = self._look_inside(finding)
         except DeviceVanished:
             raise
         except HardwareError as e:
@@ -120,8 +130,8 @@ class _Inspection:
             return f"it is no NVMe controller: its PCI class is {self.function.class_code}"
         if self.function.physfn is not None:
             return (
-                f"it is a virtual function of {self.function.physfn}: what it stores lies on that drive, which cannot be "
-                "erased for one function alone"
+                f"it is a virtual function of {self.function.physfn}: what it stores lies on that drive, which cannot "
+                "be erased for one function alone"
             )
         return None
 
@@ -133,8 +143,8 @@ class _Inspection:
             if self.function.address not in self.allowed_host_devices:
                 return replace(
                     finding,
-                    refused=f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, which erases it, "
-                    f"add allow_host_device = {finding.address} to [agent]",
+                    refused=f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, which erases "
+                    f"it, add allow_host_device = {finding.address} to [agent]",
                 )
         identity = self.nvme.identify(controller.path)
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)

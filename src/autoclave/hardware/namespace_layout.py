@@ -18,7 +18,7 @@ from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 LOG: logging.Logger = log.getLogger(__name__)
 
 NODE_TIMEOUT = 60.0
-"""Seconds that the kernel may take to show the block device of a namespace just attached."""
+"""Seconds that the kernel may take to show the block device of an attached namespace."""
 
 
 class NamespaceLayout:
@@ -49,7 +49,7 @@ class NamespaceLayout:
                     f"{self._work.drive} has no namespace and does not support Namespace Management (OACS bit 3), "
                     "so its storage cannot be reached"
                 )
-            return self._with_block_devices(attached, wait=made_anew), made_anew
+            return self._with_block_devices(attached), made_anew
 
     def _is_whole(self, identity: ControllerIdentity, attached: list[int]) -> bool:
         """Whether one attached namespace has everything."""
@@ -111,9 +111,9 @@ class NamespaceLayout:
         self._work.must_be_there(error)
         raise EraseFailed(f"{self._work.drive} claims Namespace Management, but refused to {step}: {error}") from error
 
-    def _with_block_devices(self, nsids: list[int], *, wait: bool) -> Controller:
+    def _with_block_devices(self, nsids: list[int]) -> Controller:
         """The controller as sysfs shows it, once every one of *nsids* has its block device."""
-        patience = Deadline.after(min(NODE_TIMEOUT, self._work.control.deadline.remaining()) if wait else 0)
+        patience = Deadline.after(min(NODE_TIMEOUT, self._work.control.deadline.remaining()))
         while True:
             now = controller_at(self._work.paths, self._work.controller.address)
             shown = [namespace.nsid for namespace in now.namespaces if namespace.path.exists()]

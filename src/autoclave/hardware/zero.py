@@ -100,7 +100,7 @@ class Zeroer:
             if (percent := tool.percent(line, size)) is not None:
                 meter.update(percent)
 
-        argv = tool.argv(self._work.commands.find, namespace.path, size)
+        argv = tool.argv(self._work.commands.find, namespace.path)
         control = self._work.control
         done = self._work.commands.run(argv, deadline=control.deadline, tools=control.tools, on_line=on_line)
         if done.returncode != 0:
@@ -126,16 +126,16 @@ class Zeroer:
 class _Tool:
     """A command that overwrites a disk with zeroes.
 
-    :param argv: the command, from a finder of executables, the disk's node and its bytes.
+    :param argv: the command, from a finder of executables and the disk's node.
     :param percent: how far it is, from a line of its output and the disk's bytes; None: the line does not say.
     """
 
     name: str
-    argv: Callable[[Callable[[str], str], Path, int], list[str]]
+    argv: Callable[[Callable[[str], str], Path], list[str]]
     percent: Callable[[str, int], float | None]
 
 
-def _blkdiscard(find: Callable[[str], str], node: Path, size: int) -> list[str]:  # noqa: ARG001
+def _blkdiscard(find: Callable[[str], str], node: Path) -> list[str]:
     # For a drive that has the Write Zeroes command the kernel turns BLKZEROOUT into it, each as large as the controller
     # takes them; `nvme write-zeroes` does the same with one process for every 65,536 blocks.
     # --force: we ourselves hold the disk exclusively. stdbuf: else the lines come a page at a time.
@@ -153,9 +153,8 @@ def _blkdiscard_percent(line: str, size: int) -> float | None:
     return min(100.0, 100.0 * (int(found[1]) + int(found[2])) / size) if found else None
 
 
-def _shred(find: Callable[[str], str], node: Path, size: int) -> list[str]:
-    # --size: it must write what the drive has, and not what it makes of it by rounding.
-    return [find("shred"), "--iterations=0", "--zero", "--verbose", f"--size={size}", str(node)]
+def _shred(find: Callable[[str], str], node: Path) -> list[str]:
+    return [find("shred"), "--iterations=0", "--zero", "--verbose", str(node)]
 
 
 _SHRED_PERCENT = re.compile(r"pass \d+/\d+ .* (\d+)%$")
