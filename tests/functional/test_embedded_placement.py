@@ -94,6 +94,20 @@ def test_another_placements_environment_is_not_ours(tmp_path: Path, monkeypatch:
     EmbeddedPlacement.start(tmp_path / "placement.sqlite").stop()
 
 
+@pytest.mark.parametrize("place", ["policy.yaml", "policy.d/strict.yaml"])
+def test_another_placements_policy_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    theirs = tmp_path / ".placement" / place
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('"placement:resource_providers:list": "!"\n')
+    (tmp_path / ".placement" / "policy.yaml").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    embedded = EmbeddedPlacement.start(tmp_path / "placement.sqlite")
+    try:
+        assert embedded.client().find_provider("h") is None
+    finally:
+        embedded.stop()
+
+
 def test_threads_writing_at_once_all_succeed_and_one_device_has_one_winner(service: EmbeddedPlacement) -> None:
     client = service.client()
     client.ensure_resource_class("CUSTOM_X")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import placement.conf
 from oslo_config import cfg
 from oslo_db.sqlalchemy import enginefacade
+from oslo_policy import opts as policy_opts
 from placement import db_api, deploy, policy
 from placement.objects import resource_class, trait
 
@@ -132,8 +133,12 @@ def _configuration(url: str) -> cfg.ConfigOpts:
     }
     for (group, option), value in overrides.items():
         conf.set_override(option, value, group=group)
-    # Another Placement's files and environment on this machine are none of ours.
+    # Another Placement's files and environment on this machine are none of ours: its policy would
+    # otherwise be found in /etc/placement, since that is where this project's files are looked for.
     conf([], project="placement", default_config_files=[], default_config_dirs=[], use_env=False)
+    policy_opts.set_defaults(conf)
+    conf.set_override("policy_file", "autoclave-placement-policy.yaml", group="oslo_policy")
+    conf.set_override("policy_dirs", [], group="oslo_policy")
     return conf
 
 
