@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scripted_nvme import SAMPLES, ScriptedNvme
 
 from autoclave.exceptions import ToolFailed, ToolGarbage, ToolMissing, ToolTimeout
 from autoclave.hardware.command import Commands
@@ -12,49 +13,14 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, NvmeCli, refused_as_unsupported
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction
 
-SAMPLES = Path(__file__).parents[1] / "data" / "nvme-cli"
 VERSIONS = ["1.16", "2.3", "2.13", "2.16", "3.0-rc1"]
 every_version = pytest.mark.parametrize("version", VERSIONS)
 CONTROLLER = Path("/dev/nvme0")
 
 
-class Tool:
-    """An executable ``nvme`` that prints what it was told to, in order; the last answer stays."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.said = 0
-        script = root / "nvme"
-        script.write_text(
-            f"""#!/bin/sh
-cd {root}
-echo "$@" >> calls
-n=$(wc -l < calls)
-while [ ! -e $n.rc ]; do n=$((n - 1)); done
-cat $n.out
-cat $n.err >&2
-exit $(cat $n.rc)
-"""
-        )
-        script.chmod(0o755)
-
-    def says(self, stdout: str = "", stderr: str = "", rc: int = 0) -> None:
-        self.said += 1
-        for suffix, text in (("out", stdout), ("err", stderr), ("rc", str(rc))):
-            (self.root / f"{self.said}.{suffix}").write_text(text)
-
-    def replays(self, version: str, case: str) -> None:
-        parts = [(SAMPLES / version / f"{case}.{suffix}").read_text() for suffix in ("out", "err", "rc")]
-        self.says(parts[0], parts[1], int(parts[2]))
-
-    @property
-    def calls(self) -> list[str]:
-        return (self.root / "calls").read_text().splitlines()
-
-
 @pytest.fixture
 def tool(tmp_path):
-    return Tool(tmp_path)
+    return ScriptedNvme(tmp_path)
 
 
 @pytest.fixture
@@ -64,13 +30,13 @@ def nvme(tool):
 
 @every_version
 def test_the_version_is_known_by_its_first_line(tool, nvme, version):
-    tool.replays(version, "version")
+    tool.replays("version", version, "version")
     assert nvme.version() == version
 
 
 @every_version
 def test_a_controller_is_the_same_whichever_version_describes_it(tool, nvme, version):
-    tool.replays(version, "id-ctrl")
+    tool.replays("id-ctrl", version, "id-ctrl")
     identity = nvme.identify(CONTROLLER)
     assert (identity.serial, identity.model) == ("LAB0001", "QEMU NVMe Ctrl")
     assert (identity.cntlid, identity.nn, identity.tnvmcap, identity.unvmcap) == (0, 256, 0, 0)
@@ -89,13 +55,13 @@ def test_a_controller_is_the_same_whichever_version_describes_it(tool, nvme, ver
 )  # fmt: skip
 def test_a_capacity_is_read_as_float_as_string_and_as_integer(tool, nvme, written, meant):
     sample = (SAMPLES / "2.13" / "id-ctrl.out").read_text()
-    tool.says(sample.replace('"tnvmcap":0', f'"tnvmcap":{written}'))
+    tool.says("id-ctrl", sample.replace('"tnvmcap":0', f'"tnvmcap":{written}'))
     assert nvme.identify(CONTROLLER).tnvmcap == meant
 
 
 @every_version
 def test_a_namespace_is_the_same_whichever_version_describes_it(tool, nvme, version):
-    tool.replays(version, "id-ns")
+    tool.replays("id-ns", version, "id-ns")
     namespace = nvme.identify_namespace(CONTROLLER, 1)
     assert namespace.active
     assert (namespace.nsze, namespace.ncap, namespace.nuse, namespace.nmic) == (2097152, 2097152, 2097152, 0)
@@ -106,7 +72,7 @@ def test_a_namespace_is_the_same_whichever_version_describes_it(tool, nvme, vers
 
 @pytest.mark.parametrize("version", ["2.3", "2.13", "3.0-rc1"])
 def test_a_namespace_that_is_not_attached_is_told_from_one_that_is(tool, nvme, version):
-    tool.replays(version, "id-ns-inactive")
+    tool.replays("id-ns", version, "id-ns-inactive")
     assert not nvme.identify_namespace(CONTROLLER, 9).active
 
 
@@ -114,39 +80,39 @@ def test_the_format_in_use_is_found_beyond_the_sixteenth(tool, nvme):
     namespace = json.loads((SAMPLES / "2.13" / "id-ns.out").read_text())
     namespace["lbafs"] = [{"ms": 0, "ds": 9, "rp": 0}] * 18 + [{"ms": 0, "ds": 13, "rp": 0}]
     namespace["flbas"] = 18 % 16 | 1 << 5
-    tool.says(json.dumps(namespace))
+    tool.says("id-ns", json.dumps(namespace))
     assert nvme.identify_namespace(CONTROLLER, COMMON_NAMESPACE).lba_bytes == 8192
 
 
 @every_version
 def test_namespace_ids_are_listed(tool, nvme, version):
-    tool.replays(version, "list-ns")
+    tool.replays("list-ns", version, "list-ns")
     assert nvme.list_namespaces(CONTROLLER) == [1, 2]
 
 
 @every_version
 def test_a_drive_without_namespaces_lists_none(tool, nvme, version):
-    tool.replays(version, "list-ns-empty")
+    tool.replays("list-ns", version, "list-ns-empty")
     assert nvme.list_namespaces(CONTROLLER, allocated=True) == []
     assert tool.calls == ["list-ns /dev/nvme0 -a -n 1 -o json"]
 
 
 def test_more_namespaces_than_one_answer_holds_are_asked_for_until_they_end(tool, nvme):
     for ids in (range(1, 1025), range(1025, 2049), range(2049, 2052)):
-        tool.says(json.dumps({"nsid_list": [{"nsid": nsid} for nsid in ids]}))
+        tool.says("list-ns", json.dumps({"nsid_list": [{"nsid": nsid} for nsid in ids]}))
     assert nvme.list_namespaces(CONTROLLER) == list(range(1, 2052))
     assert [call.split()[3] for call in tool.calls] == ["1", "1025", "2049"]
 
 
 def test_a_list_that_never_ends_is_not_followed_for_ever(tool, nvme):
-    tool.says(json.dumps({"nsid_list": [{"nsid": nsid} for nsid in range(1, 1025)]}))
+    tool.says("list-ns", json.dumps({"nsid_list": [{"nsid": nsid} for nsid in range(1, 1025)]}))
     with pytest.raises(ToolGarbage, match="out of order"):
         nvme.list_namespaces(CONTROLLER)
 
 
 @every_version
 def test_a_running_sanitize_shows_its_progress_and_its_action(tool, nvme, version):
-    tool.replays(version, "log-busy")
+    tool.replays("sanitize-log", version, "log-busy")
     log = nvme.sanitize_log(CONTROLLER)
     assert log.in_progress
     assert not log.succeeded
@@ -157,7 +123,7 @@ def test_a_running_sanitize_shows_its_progress_and_its_action(tool, nvme, versio
 
 @every_version
 def test_a_finished_sanitize_shows_success_and_the_erased_bit(tool, nvme, version):
-    tool.replays(version, "log-done")
+    tool.replays("sanitize-log", version, "log-done")
     log = nvme.sanitize_log(CONTROLLER)
     assert (log.status, log.progress, log.cdw10, log.global_data_erased) == (1, 65535, 2, True)
     assert log.succeeded
@@ -165,41 +131,41 @@ def test_a_finished_sanitize_shows_success_and_the_erased_bit(tool, nvme, versio
 
 @every_version
 def test_a_drive_that_was_never_sanitized_is_not_a_success(tool, nvme, version):
-    tool.replays(version, "log-never")
+    tool.replays("sanitize-log", version, "log-never")
     log = nvme.sanitize_log(CONTROLLER)
     assert (log.status, log.succeeded, log.in_progress) == (0, False, False)
 
 
 @every_version
 def test_an_estimate_that_the_drive_does_not_give_is_none_and_not_136_years(tool, nvme, version):
-    tool.replays(version, "log-done")
+    tool.replays("sanitize-log", version, "log-done")
     estimates = nvme.sanitize_log(CONTROLLER).estimates
     assert estimates["block_erase"] is None  # -1 in 2.3
     assert estimates["crypto_erase"] is None
 
 
 def test_an_estimate_that_the_drive_gives_is_in_seconds(tool, nvme):
-    tool.says((SAMPLES / "2.13" / "log-done.out").read_text().replace('"time_block_erase":4294967295',
+    tool.says("sanitize-log", (SAMPLES / "2.13" / "log-done.out").read_text().replace('"time_block_erase":4294967295',
                                                                       '"time_block_erase":75'))  # fmt: skip
     assert nvme.sanitize_log(CONTROLLER).estimates["block_erase"] == 75
 
 
 def test_the_log_is_found_under_whatever_name_the_tool_gives_the_device(tool, nvme):
-    tool.says((SAMPLES / "2.13" / "log-done.out").read_text().replace('"nvme0"', '"nvme3c7"'))
+    tool.says("sanitize-log", (SAMPLES / "2.13" / "log-done.out").read_text().replace('"nvme0"', '"nvme3c7"'))
     assert nvme.sanitize_log(CONTROLLER).succeeded
 
 
 @pytest.mark.parametrize(("action", "number"), [(CleanupAction.SANITIZE_BLOCK, 2), (CleanupAction.SANITIZE_CRYPTO, 4)])
 @every_version
 def test_sanitize_is_asked_for_by_number_and_is_silent(tool, nvme, version, action, number):
-    tool.replays(version, "sanitize")
+    tool.replays("sanitize", version, "sanitize")
     assert nvme.sanitize(CONTROLLER, action) == ""
     assert tool.calls == [f"sanitize /dev/nvme0 --sanact={number}"]
 
 
 @every_version
 def test_a_drive_without_sanitize_is_told_from_one_that_failed(tool, nvme, version):
-    tool.replays(version, "sanitize-raw")
+    tool.replays("sanitize", version, "sanitize-raw")
     with pytest.raises(ToolFailed) as refused:
         nvme.sanitize(CONTROLLER, CleanupAction.SANITIZE_BLOCK)
     assert refused_as_unsupported(refused.value)
@@ -209,7 +175,7 @@ def test_a_drive_without_sanitize_is_told_from_one_that_failed(tool, nvme, versi
 
 @every_version
 def test_a_sanitize_in_progress_has_its_status_in_every_version(tool, nvme, version):
-    tool.replays(version, "sanitize-again")
+    tool.replays("sanitize", version, "sanitize-again")
     with pytest.raises(ToolFailed, match=r"(?i)progress") as refused:
         nvme.sanitize(CONTROLLER, CleanupAction.SANITIZE_BLOCK)
     assert refused.value.status == 0x01D
@@ -218,7 +184,7 @@ def test_a_sanitize_in_progress_has_its_status_in_every_version(tool, nvme, vers
 
 @pytest.mark.parametrize("version", ["2.13", "2.16", "3.0-rc1"])
 def test_an_error_as_json_on_standard_output_is_an_error(tool, nvme, version):
-    tool.replays(version, "create-ns-raw-json")
+    tool.replays("id-ctrl", version, "create-ns-raw-json")
     with pytest.raises(ToolFailed, match="Invalid Command Opcode") as failed:
         nvme.identify(CONTROLLER)
     assert failed.value.status == 0x001
@@ -226,14 +192,14 @@ def test_an_error_as_json_on_standard_output_is_an_error(tool, nvme, version):
 
 @pytest.mark.parametrize("version", ["2.3", "2.13", "3.0-rc1"])
 def test_a_drive_without_a_sanitize_log_says_so(tool, nvme, version):
-    tool.replays(version, "sanitize-log-raw")
+    tool.replays("sanitize-log", version, "sanitize-log-raw")
     with pytest.raises(ToolFailed, match="Invalid Field in Command"):
         nvme.sanitize_log(CONTROLLER)
 
 
 @every_version
 def test_a_device_that_does_not_exist_is_named_without_the_usage_text(tool, nvme, version):
-    tool.replays(version, "nodev")
+    tool.replays("id-ctrl", version, "nodev")
     with pytest.raises(ToolFailed) as failed:
         nvme.identify(Path("/dev/nvme9"))
     assert "nvme id-ctrl /dev/nvme9" in str(failed.value)
@@ -242,7 +208,7 @@ def test_a_device_that_does_not_exist_is_named_without_the_usage_text(tool, nvme
 
 
 def test_the_exit_code_comes_before_the_answer(tool, nvme):
-    tool.says((SAMPLES / "2.13" / "id-ctrl.out").read_text(), "I/O error\n", rc=5)
+    tool.says("id-ctrl", (SAMPLES / "2.13" / "id-ctrl.out").read_text(), "I/O error\n", rc=5)
     with pytest.raises(ToolFailed, match="I/O error") as failed:
         nvme.identify(CONTROLLER)
     assert failed.value.returncode == 5
@@ -258,7 +224,7 @@ def test_the_exit_code_comes_before_the_answer(tool, nvme):
     ids=["error", "status", "text"],
 )
 def test_an_error_with_exit_code_zero_is_still_an_error(tool, nvme, said):
-    tool.says(**said)
+    tool.says("sanitize-log", **said)
     with pytest.raises(ToolFailed, match="Invalid"):
         nvme.sanitize_log(CONTROLLER)
 
@@ -278,7 +244,7 @@ def test_an_error_with_exit_code_zero_is_still_an_error(tool, nvme, said):
     ],
 )  # fmt: skip
 def test_a_log_that_cannot_be_understood_is_garbage_and_never_a_success(tool, nvme, garbage):
-    tool.says(garbage)
+    tool.says("sanitize-log", garbage)
     with pytest.raises(ToolGarbage, match="nvme sanitize-log /dev/nvme0"):
         nvme.sanitize_log(CONTROLLER)
 
@@ -289,37 +255,37 @@ def test_a_log_that_cannot_be_understood_is_garbage_and_never_a_success(tool, nv
 )
 def test_a_controller_with_a_field_of_another_kind_is_garbage_and_the_field_is_named(tool, nvme, field, value):
     identity = json.loads((SAMPLES / "2.13" / "id-ctrl.out").read_text())
-    tool.says(json.dumps(identity | {field: value}))
+    tool.says("id-ctrl", json.dumps(identity | {field: value}))
     with pytest.raises(ToolGarbage, match=repr(field)):
         nvme.identify(CONTROLLER)
 
 
 def test_a_version_that_is_none_is_garbage(tool, nvme):
-    tool.says("not the program you think\n")
+    tool.says("version", "not the program you think\n")
     with pytest.raises(ToolGarbage, match="nvme version"):
         nvme.version()
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.13", "2.16", "3.0-rc1"])
 def test_a_created_namespace_is_found_in_the_drives_list_and_not_in_what_the_tool_says(tool, nvme, version):
-    tool.says('{"nsid_list":[{"nsid":1},{"nsid":2}]}')
-    tool.replays(version, "create-ns")  # says 5, or nothing
-    tool.says('{"nsid_list":[{"nsid":1},{"nsid":2},{"nsid":3}]}')
+    tool.says("list-ns", '{"nsid_list":[{"nsid":1},{"nsid":2}]}')
+    tool.replays("create-ns", version, "create-ns")  # says 5, or nothing
+    tool.says("list-ns", '{"nsid_list":[{"nsid":1},{"nsid":2},{"nsid":3}]}')
     assert nvme.create_namespace(CONTROLLER, 2048, 4) == 3
     assert tool.calls[1] == "create-ns /dev/nvme0 --nsze=2048 --ncap=2048 --flbas=4"
 
 
 def test_a_namespace_that_was_created_but_does_not_exist_is_garbage(tool, nvme):
-    tool.says('{"nsid_list":[{"nsid":1}]}')
-    tool.says("create-ns: Success, created nsid:2\n")
-    tool.says('{"nsid_list":[{"nsid":1}]}')
+    tool.says("list-ns", '{"nsid_list":[{"nsid":1}]}')
+    tool.says("create-ns", "create-ns: Success, created nsid:2\n")
+    tool.says("list-ns", '{"nsid_list":[{"nsid":1}]}')
     with pytest.raises(ToolGarbage, match="0 new ones"):
         nvme.create_namespace(CONTROLLER, 2048, 0)
 
 
 @pytest.mark.parametrize("version", ["2.3", "2.13", "3.0-rc1"])
 def test_a_drive_that_refuses_to_attach_gives_its_status(tool, nvme, version):
-    tool.replays(version, "attach-ns-again")
+    tool.replays("attach-ns", version, "attach-ns-again")
     with pytest.raises(ToolFailed, match="Already Attached") as failed:
         nvme.attach_namespace(CONTROLLER, 1, 0)
     assert failed.value.status == 0x118

@@ -47,12 +47,7 @@ class Sanitizer:
         """
         with self._work.bounded("no sanitize was started"):
             before = self._look()
-        joined = before.in_progress and before.action == self._sanact
-        said = ""
-        if joined:
-            LOG.info("%s is already being sanitized as wanted; waiting for its end", self._work.drive)
-        else:
-            said = self._start(before)
+        joined, said = self._begin(before)
         with self._work.bounded("it may still be sanitizing"):
             after = self._watch(seen_running=joined, said=said)
         return {
@@ -67,22 +62,36 @@ class Sanitizer:
     def _look(self) -> SanitizeLog:
         return self._work.nvme.sanitize_log(self._work.controller.path)
 
-    def _start(self, latest: SanitizeLog) -> str:
-        """Start our operation, after any that still runs."""
+    def _begin(self, latest: SanitizeLog) -> tuple[bool, str]:
+        """Have our operation running: join it where it runs already, else start it after any other.
+
+        :returns: whether it was joined, and what the tool said when it was started.
+        """
         while True:
+            if latest.in_progress and latest.action == self._sanact:
+                LOG.info("%s is already being sanitized as wanted; waiting for its end", self._work.drive)
+                return True, ""
             if latest.in_progress:
                 self._wait_out(latest)
-            with self._work.bounded("a sanitize may have been started"):
-                try:
-                    return self._work.nvme.sanitize(self._work.controller.path, self._work.action)
-                except ToolFailed as e:
-                    self._work.must_be_there(e)
-                    if refused_as_unsupported(e):
-                        raise EraseUnsupported(f"{self._work.drive} cannot do {self._work.action}: {e}") from e
-                    if e.status != SANITIZE_IN_PROGRESS:
-                        raise EraseFailed(f"{self._work.drive} refused {self._work.action}: {e}") from e
+            said = self._start()
+            if said is not None:
+                return False, said
+            with self._work.bounded("another sanitize was running, and ours was not started"):
                 self._pause("another sanitize was running all the time, and ours was not started")
                 latest = self._look()
+
+    def _start(self) -> str | None:
+        """Start our operation, and return what the tool said; None if another one got there first."""
+        with self._work.bounded("a sanitize may have been started"):
+            try:
+                return self._work.nvme.sanitize(self._work.controller.path, self._work.action)
+            except ToolFailed as e:
+                self._work.must_be_there(e)
+                if refused_as_unsupported(e):
+                    raise EraseUnsupported(f"{self._work.drive} cannot do {self._work.action}: {e}") from e
+                if e.status != SANITIZE_IN_PROGRESS:
+                    raise EraseFailed(f"{self._work.drive} refused {self._work.action}: {e}") from e
+                return None
 
     def _wait_out(self, running: SanitizeLog) -> None:
         """Wait for the end of an operation that is not ours; how it ends does not matter."""

@@ -1,0 +1,52 @@
+"""What tests of erasing stand on: somebody who watches, and a way to the Eraser."""
+
+from collections.abc import Callable
+
+from autoclave.hardware.command import Commands
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.erase import Eraser
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.progress import Progress
+
+
+class Watcher:
+    """A control that remembers what it was told. It is its own sink of tools.
+
+    :param seconds: until the deadline.
+    :attr on_progress: called with each progress.
+    """
+
+    def __init__(self, seconds: float = 60) -> None:
+        self.deadline = Deadline.after(seconds)
+        self.seen: list[Progress] = []
+        self.running: dict[int, list[str]] = {}
+        self.argvs: list[list[str]] = []
+        self.on_progress: Callable[[Progress], None] = lambda progress: None
+
+    def progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+        self.on_progress(progress)
+
+    @property
+    def tools(self) -> "Watcher":
+        return self
+
+    def started(self, pid: int, argv: list[str]) -> None:
+        self.running[pid] = list(argv)
+        self.argvs.append(list(argv))
+
+    def ended(self, pid: int) -> None:
+        del self.running[pid]
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps in their order, each once."""
+        return list(dict.fromkeys(progress.step for progress in self.seen))
+
+
+def eraser(paths: HostPaths, **changes: object) -> Eraser:
+    """An Eraser that is in a hurry."""
+    commands = Commands(paths)
+    settings = {"poll_interval": 0.01, "stall_timeout": 60.0, "verify": "full"} | changes
+    return Eraser(paths, commands, NvmeCli(commands, command_timeout=30), **settings)

@@ -1,0 +1,334 @@
+"""A sanitize counts only if the drive's own log proves one that we saw or started, of our action, as completed."""
+
+import json
+import shutil
+
+import pytest
+from erase_doubles import Watcher, eraser
+from scripted_nvme import SAMPLES, ScriptedNvme
+
+from autoclave.exceptions import (
+    DeviceVanished,
+    EraseFailed,
+    EraseTimeout,
+    EraseUnsupported,
+    ToolFailed,
+    ToolGarbage,
+)
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import Controller
+from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.pci_address import PCIAddress
+
+BLOCK, CRYPTO = CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO
+ADDRESS = PCIAddress.parse("0000:41:00.0")
+WORDS = {
+    0: "(0) NVM Subsystem has never been sanitized.",
+    1: "(1) Most Recent Sanitize Command Completed Successfully.",
+    2: "(2) Sanitize in Progress.",
+    3: "(3) Most Recent Sanitize Command Failed.",
+    4: "(4) Most Recent Sanitize Command (No-Deallocate After Sanitize) Completed Successfully.",
+}
+IN_PROGRESS = "NVMe status: Sanitize In Progress: The requested function is prohibited(0x1d)\n"
+
+
+def log(status, cdw10=2, progress=None):
+    rest = {} if cdw10 is None else {"cdw10_info": cdw10}
+    progress = 65535 if progress is None else progress
+    sstat = {"global_erased": 1 if status == 1 else 0, "no_cmplted_passes": 0, "status": WORDS[status]}
+    return json.dumps({"nvme7": {"sprog": progress, "sstat": sstat, **rest, "time_block_erase": 4294967295}})
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """A controller whose nvme-cli is scripted: it can do both sanitizes, and accepts one unless told otherwise."""
+
+    class Drive:
+        def __init__(self):
+            (tmp_path / "tools").mkdir()
+            self.tool = ScriptedNvme(tmp_path / "tools")
+            self.paths = HostPaths(sysfs=tmp_path / "sys", dev=tmp_path / "dev", tools=(self.tool.root,))
+            self.function = tmp_path / "sys/bus/pci/devices" / str(ADDRESS)
+            (self.function / "nvme/nvme7").mkdir(parents=True)
+            self.controller = Controller(
+                address=ADDRESS,
+                name="nvme7",
+                path=tmp_path / "dev/nvme7",
+                serial="LAB0001",
+                model="QEMU NVMe Ctrl",
+                firmware="7.2.22",
+                state="live",
+                cntlid=0,
+                subsysnqn="nqn",
+                subsystem=None,
+                namespaces=(),
+                other_paths=(),
+            )
+            self.tool.replays("version", "2.13", "version")
+            self.tool.replays("id-ctrl", "2.13", "id-ctrl")
+            self.watcher = Watcher()
+
+        def logs(self, *pages):
+            for page in pages:
+                self.tool.says("sanitize-log", page)
+
+        def is_described_as(self, **fields):
+            identity = json.loads((SAMPLES / "2.13" / "id-ctrl.out").read_text())
+            (self.tool.root / "id-ctrl.1.out").write_text(json.dumps(identity | fields))
+
+        def erase(self, action=BLOCK, **changes):
+            return eraser(self.paths, **changes).erase(self.controller, action, self.watcher)
+
+    return Drive()
+
+
+def test_a_sanitize_is_started_watched_and_proved_by_the_log(drive):
+    drive.logs(log(0, 0), log(2, progress=100), log(2, progress=40000), log(1))
+    drive.tool.says("sanitize")
+    evidence = drive.erase()
+    assert drive.tool.calls.count(f"sanitize {drive.controller.path} --sanact=2") == 1
+    assert evidence["action"] == "sanitize_block"
+    assert evidence["nvme_cli"] == "2.13"
+    assert (evidence["serial"], evidence["model"]) == ("LAB0001", "QEMU NVMe Ctrl")
+    assert evidence["started"] is True
+    assert evidence["log_before"]["status"] == 0
+    assert evidence["log_after"] == {
+        "status": 1,
+        "words": WORDS[1],
+        "progress": 65535,
+        "global_data_erased": True,
+        "cdw10": 2,
+    }
+    assert json.loads(json.dumps(evidence)) == evidence
+
+
+def test_progress_is_told_in_percent_and_ends_at_a_hundred(drive):
+    drive.logs(log(0, 0), log(2, progress=16384), log(2, progress=32768), log(1))
+    drive.tool.says("sanitize")
+    drive.erase()
+    percents = [progress.percent for progress in drive.watcher.seen]
+    assert percents == [None, 25.0, 50.0, 100.0]
+    assert drive.watcher.seen[2].seconds_left is not None
+    assert drive.watcher.steps == ["sanitize, block erase"]
+
+
+def test_every_process_is_journalled_and_has_ended(drive):
+    drive.logs(log(0, 0), log(2), log(1))
+    drive.tool.says("sanitize")
+    drive.erase()
+    assert len(drive.watcher.argvs) == len(drive.tool.calls)
+    assert drive.watcher.running == {}
+
+
+def test_success_without_deallocation_is_success(drive):
+    drive.logs(log(0, 0), log(2, 0x204), log(4, 0x204))
+    drive.tool.says("sanitize")
+    assert drive.erase(CRYPTO)["log_after"]["status"] == 4
+
+
+def test_an_older_success_never_counts_when_the_command_is_refused(drive):
+    drive.logs(log(1))
+    drive.tool.replays("sanitize", "2.13", "sanitize-raw")
+    with pytest.raises(EraseUnsupported, match="Invalid Command Opcode"):
+        drive.erase()
+
+
+def test_an_older_success_never_counts_when_the_drive_is_in_failure_mode(drive):
+    drive.logs(log(1))
+    drive.tool.says("sanitize", stderr="NVMe status: Sanitize Failed: The most recent sanitize failed(0x1c)\n", rc=1)
+    with pytest.raises(EraseFailed, match="Sanitize Failed"):
+        drive.erase()
+
+
+def test_an_older_success_never_counts_when_the_tool_complains_and_exits_with_zero(drive):
+    drive.logs(log(1))
+    drive.tool.says("sanitize", stderr="block erase action unsupported\n", rc=0)
+    with pytest.raises(EraseFailed, match="block erase action unsupported"):
+        drive.erase()
+
+
+def test_a_chatty_tool_is_believed_once_the_operation_was_seen_running(drive):
+    drive.logs(log(0, 0), log(2), log(1))
+    drive.tool.says("sanitize", stdout="sanitize: started\n")
+    assert drive.erase()["log_after"]["status"] == 1
+
+
+def test_an_erase_that_ends_before_the_first_look_is_proved_by_the_accepted_command(drive):
+    drive.logs(log(1, 4), log(1, 4))
+    drive.tool.says("sanitize")
+    evidence = drive.erase(CRYPTO)
+    assert evidence["log_after"]["status"] == 1
+    assert drive.tool.commands[-3:] == ["sanitize", "sanitize-log", "sanitize-log"]
+
+
+def test_a_log_that_is_late_does_not_pass_off_an_older_success_as_ours(drive):
+    drive.logs(log(1), log(1), log(2, progress=9), log(3))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="Failed"):
+        drive.erase()
+
+
+def test_a_running_sanitize_of_our_action_is_polled_and_not_started_again(drive):
+    drive.logs(log(2, progress=30000), log(2, progress=60000), log(1))
+    evidence = drive.erase()
+    assert "sanitize" not in drive.tool.commands
+    assert evidence["started"] is False
+    assert evidence["log_before"]["status"] == 2
+
+
+def test_a_running_sanitize_of_another_action_is_waited_out_and_ours_follows(drive):
+    drive.logs(log(2, 4, 100), log(2, 4, 200), log(1, 4), log(2, 2, 100), log(1, 2))
+    drive.tool.says("sanitize")
+    evidence = drive.erase(BLOCK)
+    assert drive.tool.commands[2:] == ["sanitize-log"] * 3 + ["sanitize"] + ["sanitize-log"] * 2
+    assert evidence["log_after"]["cdw10"] == 2
+    assert drive.watcher.steps == ["waiting for sanitize, crypto erase to end", "sanitize, block erase"]
+
+
+def test_the_failure_of_another_action_does_not_keep_ours_from_starting(drive):
+    drive.logs(log(2, 3, 100), log(3, 3), log(2, 2, 100), log(1, 2))
+    drive.tool.says("sanitize")
+    assert drive.erase(BLOCK)["log_after"]["status"] == 1
+
+
+def test_a_sanitize_that_began_between_look_and_start_is_waited_out(drive):
+    drive.logs(log(0, 0), log(2, 4, 100), log(1, 4), log(2, 2, 100), log(1, 2))
+    drive.tool.says("sanitize", stderr=IN_PROGRESS, rc=1)
+    drive.tool.says("sanitize")
+    assert drive.erase(BLOCK)["started"] is True
+    assert drive.tool.commands.count("sanitize") == 2
+
+
+def test_a_sanitize_of_our_action_that_began_between_look_and_start_is_joined(drive):
+    drive.logs(log(0, 0), log(2, 2, 100), log(1, 2))
+    drive.tool.says("sanitize", stderr=IN_PROGRESS, rc=1)
+    assert drive.erase(BLOCK)["started"] is False
+    assert drive.tool.commands.count("sanitize") == 1
+
+
+def test_a_drive_that_fails_is_quoted(drive):
+    drive.logs(log(0, 0), log(2, progress=1), log(3))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match=r"0000:41:00\.0.*\(3\) Most Recent Sanitize Command Failed") as failed:
+        drive.erase()
+    assert "LAB0001" in str(failed.value)
+
+
+@pytest.mark.parametrize("shown", [4, 3, 1, 0, None])
+def test_a_success_with_another_action_in_the_log_is_not_ours(drive, shown):
+    drive.logs(log(0, 0), log(2, 2, 1), log(1, shown))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="not ours"):
+        drive.erase(BLOCK)
+
+
+def test_another_sanitize_that_runs_after_ours_was_accepted_is_no_proof(drive):
+    drive.logs(log(0, 0), log(2, 4, 1))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="another sanitize"):
+        drive.erase(BLOCK)
+
+
+def test_a_log_that_says_never_sanitized_after_the_command_was_accepted_is_no_proof(drive):
+    drive.logs(log(0, 0))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="never been sanitized"):
+        drive.erase()
+
+
+def test_an_action_that_sanicap_does_not_claim_is_never_sent(drive):
+    drive.is_described_as(sanicap=1)
+    with pytest.raises(EraseUnsupported, match="not touched"):
+        drive.erase(BLOCK)
+    assert "sanitize" not in drive.tool.commands
+
+
+def test_an_action_that_the_tool_refuses_by_itself_is_unsupported(drive):
+    drive.logs(log(0, 0))
+    drive.tool.replays("sanitize", "3.0-rc1", "sanitize-raw")
+    with pytest.raises(EraseUnsupported, match="block erase action unsupported"):
+        drive.erase()
+
+
+def test_progress_that_stands_still_is_reported_as_stalled_and_the_timeout_decides(drive):
+    drive.logs(log(0, 0), log(2, progress=655))
+    drive.tool.says("sanitize")
+    drive.watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match="may still be sanitizing"):
+        drive.erase(stall_timeout=0.1)
+    stalled = [progress for progress in drive.watcher.seen if progress.stalled]
+    assert stalled
+    assert stalled[-1].percent == pytest.approx(100 * 655 / 65536)
+    assert not drive.watcher.seen[0].stalled
+
+
+def test_progress_that_moves_again_is_no_longer_stalled(drive):
+    drive.logs(log(0, 0), *[log(2, progress=655)] * 40, log(2, progress=700), log(1))
+    drive.tool.says("sanitize")
+    drive.erase(stall_timeout=0.05)
+    assert [
+        progress.stalled for progress in drive.watcher.seen if progress.percent == pytest.approx(1.07, abs=0.01)
+    ] == [False]
+    assert any(progress.stalled for progress in drive.watcher.seen)
+
+
+def test_time_that_is_up_while_another_sanitize_runs_says_that_ours_was_not_started(drive):
+    drive.logs(log(2, 4, 100))
+    drive.watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match="ours was not started"):
+        drive.erase(BLOCK)
+    assert "sanitize" not in drive.tool.commands
+
+
+def test_a_tool_that_hangs_is_ended_at_the_deadline(drive):
+    drive.tool.says("sanitize-log", log(0, 0))
+    drive.tool.says("sanitize", hook="sleep 60")
+    drive.watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match="may have been started"):
+        drive.erase()
+    assert drive.watcher.running == {}
+
+
+def test_a_drive_that_does_not_answer_for_a_while_is_asked_again(drive):
+    drive.logs(log(0, 0), log(2, progress=1))
+    drive.tool.says("sanitize-log", stderr="Resource temporarily unavailable\n", rc=1)
+    drive.tool.says("sanitize-log", "")
+    drive.logs(log(2, progress=2), log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase()["log_after"]["status"] == 1
+
+
+def test_a_drive_that_never_answers_again_is_not_clean(drive):
+    drive.logs(log(0, 0), log(2, progress=1))
+    drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1)
+    drive.tool.says("sanitize")
+    with pytest.raises(ToolFailed, match="Input/output error"):
+        drive.erase()
+
+
+def test_a_log_that_turns_into_garbage_is_not_success(drive):
+    drive.logs(log(0, 0), log(2, progress=1), '{"nvme7": {"sprog": 65535, "sstat": {}}}')
+    drive.tool.says("sanitize")
+    with pytest.raises(ToolGarbage):
+        drive.erase()
+
+
+def test_a_first_log_that_cannot_be_read_starts_nothing(drive):
+    drive.tool.replays("sanitize-log", "2.13", "sanitize-log-raw")
+    with pytest.raises(ToolFailed, match="Invalid Field"):
+        drive.erase()
+    assert "sanitize" not in drive.tool.commands
+
+
+def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
+    drive.logs(log(0, 0), log(2, progress=1))
+    drive.tool.says("sanitize-log", stderr="/dev/nvme7: No such file or directory\n", rc=1)
+    drive.tool.says("sanitize")
+
+    def pull(progress):
+        if progress.percent is not None:
+            shutil.rmtree(drive.function, ignore_errors=True)
+
+    drive.watcher.on_progress = pull
+    with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away"):
+        drive.erase()

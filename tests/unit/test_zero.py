@@ -1,0 +1,255 @@
+"""Zeroing reaches every byte of a drive, and what was not read back as zero does not count."""
+
+import fcntl
+import json
+import os
+import threading
+
+import pytest
+from erase_doubles import Watcher, eraser
+
+from autoclave.exceptions import (
+    DeviceInUse,
+    DeviceVanished,
+    EraseFailed,
+    EraseTimeout,
+    EraseUnsupported,
+    HardwareError,
+    VerifyFailed,
+)
+from autoclave.hardware import namespace_layout
+from autoclave.hardware.nvme import controller_at
+from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.host import STYLES, SimulatedHost
+
+SLOT = "0000:42:00.0"
+ZEROES, SHRED = CleanupAction.WRITE_ZEROES, CleanupAction.SHRED
+SIZE = 4 * MIB
+SECRET = b"what the tenant left"
+both_tools = pytest.mark.parametrize("action", [ZEROES, SHRED])
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a host with one drive that holds a tenant's data."""
+
+    def make(style="2.13", **spec):
+        spec = {"serial": "SIM1", "size_bytes": SIZE} | spec
+        host = SimulatedHost.create(tmp_path / "host", "h1", [DriveSpec(address=SLOT, **spec)], style=style)
+        host.fill(SLOT, SECRET)
+        return host
+
+    return make
+
+
+def erase(host, action=ZEROES, watcher=None, **changes):
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    return eraser(host.paths, **changes).erase(controller, action, watcher or Watcher())
+
+
+@both_tools
+@pytest.mark.parametrize("style", STYLES)
+def test_nothing_of_the_tenant_is_left_whatever_the_version_of_the_tool(make, action, style):
+    host = make(style)
+    evidence = erase(host, action)
+    assert not host.find(SLOT, SECRET[:4])
+    assert evidence["action"] == str(action)
+    assert evidence["bytes"] == SIZE
+    assert evidence["namespaces"] == [{"nsid": 1, "block_device": "nvme0n1", "bytes": SIZE, "read_back": "full"}]
+    assert json.loads(json.dumps(evidence)) == evidence
+
+
+def test_the_evidence_says_when_nothing_was_read_back(make):
+    evidence = erase(make(), verify="none")
+    assert "nothing was read back" in evidence["verified"]
+    assert evidence["namespaces"][0]["read_back"] == "none"
+
+
+@both_tools
+def test_a_drive_that_lies_about_zeroing_is_found_out(make, action):
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.ZERO_LEAVES_DATA))
+    with pytest.raises(VerifyFailed, match=r"nvme0n1 is not zero at byte 0"):
+        erase(host, action, verify="sample")
+
+
+@both_tools
+def test_a_drive_that_fails_half_way_is_quoted(make, action):
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.ZERO_FAILS))
+    with pytest.raises(EraseFailed, match="Input/output error"):
+        erase(host, action)
+
+
+def test_write_zeroes_is_not_sent_to_a_drive_without_it(make):
+    host = make(write_zeroes=False)
+    with pytest.raises(EraseUnsupported, match="write_zeroes"):
+        erase(host)
+    assert host.find(SLOT, SECRET)
+
+
+@both_tools
+def test_without_namespace_management_every_namespace_is_zeroed(make, action):
+    host = make(namespaces=3, size_bytes=12 * MIB)
+    evidence = erase(host, action)
+    assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2, 3]
+    assert evidence["bytes"] == 12 * MIB
+    assert not evidence["namespaces_made_anew"]
+    assert not host.find(SLOT, SECRET[:4])
+
+
+@pytest.mark.parametrize("style", ["1.16", "2.16", "3.0"])
+@pytest.mark.parametrize(
+    "spec",
+    [{"namespaces": 3}, {"unallocated_bytes": 4 * MIB}, {"namespaces": 2, "unallocated_bytes": 4 * MIB}],
+    ids=["several namespaces", "unallocated capacity", "both"],
+)
+def test_with_namespace_management_one_namespace_of_full_size_is_made_first(make, style, spec):
+    host = make(style, namespace_management=True, size_bytes=12 * MIB, **spec)
+    evidence = erase(host)
+    capacity = 12 * MIB + spec.get("unallocated_bytes", 0)
+    assert evidence["namespaces_made_anew"]
+    assert evidence["bytes"] == capacity
+    with host.drive(SLOT) as drive:
+        assert [namespace.size for namespace in drive.state.namespaces.values()] == [capacity]
+        assert drive.state.unallocated == 0
+    assert not host.find(SLOT, SECRET[:4])
+
+
+def test_one_namespace_of_full_size_is_left_as_it_is(make):
+    host = make(namespace_management=True)
+    assert not erase(host)["namespaces_made_anew"]
+
+
+def test_what_lies_in_a_namespace_that_is_not_attached_is_reached_too(make):
+    host = make(namespace_management=True, namespaces=2)
+    with host.drive(SLOT) as drive:
+        drive.detach(2, [0])
+        host.sync_namespaces(drive)
+    assert erase(host)["namespaces_made_anew"]
+    assert not host.find(SLOT, SECRET[:4])
+
+
+@pytest.mark.parametrize("style", ["2.3", "3.0"])
+def test_a_drive_whose_namespaces_were_all_deleted_is_made_whole_again(make, style):
+    host = make(style, namespace_management=True)
+    with host.drive(SLOT) as drive:
+        drive.delete_namespace(1)
+        host.sync_namespaces(drive)
+    assert erase(host)["bytes"] == SIZE
+
+
+def test_a_drive_without_any_namespace_that_cannot_make_one_is_not_clean(make):
+    host = make()
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces.clear()
+        host.sync_namespaces(drive)
+    with pytest.raises(EraseFailed, match="no namespace"):
+        erase(host)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_drive_that_claims_namespace_management_but_refuses_is_quoted(make, style):
+    host = make(style, namespace_management=True, namespaces=2)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
+    with pytest.raises(EraseFailed, match=r"refused to create a namespace of 8192 blocks.*(?i:opcode)"):
+        erase(host)
+
+
+def test_a_drive_that_reports_no_capacity_is_not_taken_apart(make):
+    host = make(namespace_management=True, namespaces=2)
+    nvme = host.root / "bin/nvme"
+    nvme.rename(host.root / "bin/real-nvme")
+    nvme.write_text(f"""#!/bin/sh\n{host.root}/bin/real-nvme "$@" | sed 's/"tnvmcap": *[0-9]*/"tnvmcap":0/'\n""")
+    nvme.chmod(0o755)
+    with pytest.raises(EraseFailed, match=r"TNVMCAP.*nothing was deleted"):
+        erase(host)
+    with host.drive(SLOT) as drive:
+        assert len(drive.state.namespaces) == 2
+
+
+def test_a_namespace_that_this_host_does_not_show_is_not_passed_over(make, monkeypatch):
+    monkeypatch.setattr(namespace_layout, "NODE_TIMEOUT", 0.05)
+    host = make(namespaces=2)
+    (host.root / "dev/nvme0n2").unlink()
+    with pytest.raises(HardwareError, match=r"\[1, 2\].*\[1\]"):
+        erase(host)
+    assert host.find(SLOT, SECRET)
+
+
+def test_a_disk_that_is_smaller_here_than_on_the_drive_is_not_clean(make):
+    host = make()
+    nvme = host.root / "bin/nvme"
+    nvme.rename(host.root / "bin/real-nvme")
+    nvme.write_text(f"""#!/bin/sh\n{host.root}/bin/real-nvme "$@" | sed 's/"nsze": *[0-9]*/"nsze":99999/'\n""")
+    nvme.chmod(0o755)
+    with pytest.raises(EraseFailed, match=f"has {99999 * 512} bytes, but .* has {SIZE}"):
+        erase(host)
+    assert host.find(SLOT, SECRET)
+
+
+def test_a_disk_that_another_program_holds_is_not_touched(make):
+    host = make()
+    descriptor = os.open(host.root / "dev/nvme0n1", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(DeviceInUse):
+            erase(host)
+    finally:
+        os.close(descriptor)
+    assert host.find(SLOT, SECRET)
+
+
+@both_tools
+def test_a_drive_that_is_pulled_meanwhile_has_vanished(make, action):
+    host = make(size_bytes=16 * MIB)
+    host.set_fault(SLOT, Fault(FaultKind.VANISHES, 40))
+    with pytest.raises(DeviceVanished):
+        erase(host, action)
+
+
+@both_tools
+def test_time_that_is_up_ends_the_tool_and_says_what_is_left(make, action):
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.ZERO_BYTES_PER_SECOND, MIB))
+    watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match="partly overwritten"):
+        erase(host, action, watcher)
+    assert watcher.running == {}
+    assert host.find(SLOT, SECRET)
+
+
+def test_progress_comes_while_the_tool_runs(make, monkeypatch):
+    monkeypatch.setattr("autoclave.hardware.zero.STEP_BYTES", 1 * MIB)
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 2 * MIB))
+    watcher = Watcher()
+    erase(host, watcher=watcher)
+    zeroing = [p.percent for p in watcher.seen if p.step.startswith("blkdiscard")]
+    assert zeroing[0] is None
+    assert any(percent and 0 < percent < 100 for percent in zeroing)
+    assert zeroing[-1] == 100.0
+    assert [step.split(",")[0] for step in watcher.steps] == ["blkdiscard --zeroout", "reading back nvme0n1 (full)"]
+
+
+def test_a_tool_that_says_nothing_for_long_is_reported_as_stalled(make):
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 8 * MIB))
+    watcher = Watcher()
+    stalled = threading.Event()
+    watcher.on_progress = lambda progress: stalled.set() if progress.stalled else None
+    erase(host, SHRED, watcher, stall_timeout=0.1)
+    assert stalled.is_set()
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("action", [CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO])
+def test_a_simulated_drive_is_sanitized_whatever_the_version_of_the_tool(make, style, action):
+    host = make(style, crypto=True, block=True, sanitize_seconds=0.1, namespaces=2)
+    evidence = erase(host, action)
+    assert not host.find(SLOT, SECRET)
+    assert evidence["log_after"]["status"] == 1
+    assert evidence["bytes"] == SIZE
