@@ -1,6 +1,5 @@
 """Device drivers, loaded by the names of their entry points."""
 
-from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
@@ -8,7 +7,7 @@ from oslo_config import cfg
 from stevedore import driver as stevedore_driver
 from stevedore import exception as stevedore_exception
 
-from autoclave.drivers.base import DiscoveredDevice, Driver
+from autoclave.drivers.base import Driver
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.host import HostPaths
 
@@ -28,24 +27,6 @@ def load_drivers(conf: cfg.ConfigOpts, paths: HostPaths) -> list[Driver]:
         if names.count(name) > 1:
             raise InvalidConfiguration(f"the driver {name} is given more than once", option=OPTION)
     return [_load(name)(conf, paths) for name in names]
-
-
-def check_single_owner(found: Mapping[str, Sequence[DiscoveredDevice]]) -> None:
-    """Make sure that no device is managed twice.
-
-    :param found: what each driver discovered, by the driver's name.
-    :raises InvalidConfiguration: two drivers claim the same PCI address.
-    """
-    owners: dict[str, str] = {}
-    for name, devices in found.items():
-        for device in devices:
-            owner = owners.setdefault(device.pci_address.lower(), name)
-            if owner != name:
-                raise InvalidConfiguration(
-                    f"the drivers {owner} and {name} both claim the device {device.pci_address}: let only one of their "
-                    "device specifications match it, or enable only one of them",
-                    option=OPTION,
-                )
 
 
 def _load(name: str) -> type[Driver]:

@@ -116,7 +116,7 @@ class NVMeDriver(Driver):
         :raises HardwareError: the drive is not proved clean; see :meth:`controller_to_erase` for what
             keeps it from being touched at all, and :meth:`Eraser.erase` for the rest.
         """
-        control = control or self._own_control()
+        control = control or self.own_control()
         try:
             action = CleanupAction(device.cleanup_action or "")
         except ValueError:
@@ -201,7 +201,8 @@ class NVMeDriver(Driver):
             control.progress(Progress(None, f"waiting for the host's nvme driver: {problem}"))
             time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
 
-    def _own_control(self) -> CleanupControl:
+    def own_control(self) -> CleanupControl:
+        """A control for a cleanup that nobody watches, with ``[nvme] cleanup_timeout`` from now on."""
         return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
 
     def _tell(self, finding: Finding) -> None:

@@ -1,0 +1,365 @@
+"""The NVMe driver offers what the operator named and nothing else, says why, and erases only the right drive."""
+
+import json
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+from erase_doubles import Watcher
+
+from autoclave.conf import new_config
+from autoclave.drivers.base import CleanupControl
+from autoclave.drivers.nvme import NVMeDriver
+from autoclave.exceptions import (
+    DeviceInUse,
+    DeviceVanished,
+    DriverMismatch,
+    EraseUnsupported,
+    HardwareError,
+    InvalidConfiguration,
+    ToolMissing,
+    WrongDrive,
+)
+from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
+from autoclave.simulator.host import SimulatedHost
+
+ONE, TWO, THREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
+SECRET = b"what the tenant left"
+
+
+def drive(address, serial, **spec):
+    return DriveSpec(address=address, serial=serial, **({"size_bytes": 4 * MIB, "sanitize_seconds": 0.1} | spec))
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a driver on a host with *drives*, and the host; *specs* are the entries of device_spec."""
+
+    def make(*drives, specs=({"address": "*"},), **options):
+        host = SimulatedHost.create(tmp_path / "host", "h1", drives)
+        overrides = host.conf_overrides() | {
+            ("nvme", "device_spec"): [json.dumps(spec) for spec in specs],
+            ("nvme", "poll_interval"): 0.01,
+            ("agent", "rebind_timeout"): 0.0,
+        }
+        for name, value in options.items():
+            group = "agent" if name in ("allow_host_device", "rebind_timeout") else "nvme"
+            overrides[group, name] = value
+        return NVMeDriver(new_config(overrides=overrides), host.paths), host
+
+    return make
+
+
+def row(address=ONE, serial="S1", model="Simulated NVMe Drive", action="sanitize_block"):
+    return SimpleNamespace(
+        uuid="7c8a5f3b", pci_address=address, serial=serial, drive_model=model, cleanup_action=action
+    )
+
+
+def control(watcher):
+    return CleanupControl(watcher.deadline, watcher.progress, watcher)
+
+
+def only(findings):
+    (finding,) = findings
+    return finding
+
+
+def test_a_drive_is_reported_with_all_that_placement_and_libvirt_need(make):
+    driver, _ = make(drive(ONE, "S1", vendor="144d", product="a808", crypto=True, block=True))
+    device = only(driver.discover())
+    assert (device.pci_address, device.device_type, device.vendor, device.product) == (ONE, "NVME", "144d", "a808")
+    assert device.resource_class == "CUSTOM_NVME_144D_A808"
+    assert device.traits == ("HW_NVME_CES", "HW_NVME_BES", "HW_NVME_WZS")
+    assert device.std_board_info == {"product_id": "a808", "pci_address": ONE}
+    assert (device.serial, device.drive_model) == ("S1", "Simulated NVMe Drive")
+    assert device.cleanup_action == "sanitize_crypto"
+    handle = only(device.attach_handles)
+    assert handle.attach_type == "PCI"
+    assert handle.attach_info == {"domain": "0000", "bus": "41", "device": "00", "function": "0"}
+    assert handle.identity == ONE
+    assert (device.excluded, device.unreadable) == (None, None)
+
+
+def test_traits_say_what_the_drive_can_do_and_not_what_the_policy_uses(make):
+    driver, _ = make(drive(ONE, "S1", crypto=True), specs=[{"address": "*", "clear_action": "zero"}])
+    device = only(driver.discover())
+    assert device.cleanup_action == "write_zeroes"
+    assert "HW_NVME_CES" in device.traits
+
+
+def test_no_drive_is_no_error(make):
+    driver, _ = make()
+    driver.init_host()
+    assert driver.discover() == []
+
+
+def test_only_what_an_entry_matches_is_reported_and_the_rest_says_so(make):
+    driver, _ = make(drive(ONE, "S1"), drive(TWO, "S2"), specs=[{"address": TWO}])
+    assert [device.pci_address for device in driver.discover()] == [TWO]
+    first, second = driver.inspect()
+    assert first.refused == "no device_spec entry matches"
+    assert first.device is None
+    assert (second.refused, second.entry.entry) == (None, 1)
+
+
+def test_the_first_entry_that_matches_decides(make):
+    driver, _ = make(
+        drive(ONE, "S1", crypto=True),
+        specs=[{"address": TWO}, {"address": ONE, "clear_strategy": "block"}, {"vendor_id": "1b36"}],
+    )
+    finding = only(driver.inspect())
+    assert finding.entry.entry == 2
+    assert finding.resolution.action == "write_zeroes"
+
+
+def test_the_hosts_own_disk_is_refused_with_the_reason_and_the_way_out(make, caplog):
+    driver, _ = make(drive(ONE, "SYS", mounted=True), drive(TWO, "S2"))
+    with caplog.at_level(logging.ERROR):
+        assert [device.pci_address for device in driver.discover()] == [TWO]
+    finding = driver.inspect()[0]
+    assert "mounted" in finding.refused
+    assert f"allow_host_device = {ONE}" in finding.refused
+    assert finding.holders
+    assert f"{ONE} (device_spec entry 1) is not offered" in caplog.text
+
+
+def test_the_hosts_own_disk_is_offered_if_the_operator_insists_but_not_erased_while_in_use(make):
+    driver, host = make(drive(ONE, "SYS", mounted=True, block=True), allow_host_device=[ONE])
+    device = only(driver.discover())
+    assert device.serial == "SYS"
+    assert driver.inspect()[0].holders
+    with pytest.raises(DeviceInUse, match="not touched") as refused:
+        driver.cleanup(row(serial="SYS"))
+    assert refused.value.holders
+    with host.drive(ONE) as state:
+        assert state.state.operation is None
+
+
+def test_a_virtual_function_is_refused_with_its_physical_function(make):
+    driver, _ = make(drive(ONE, "S1"), drive("0000:41:00.1", "S2", physfn=ONE))
+    assert [device.pci_address for device in driver.discover()] == [ONE]
+    assert f"virtual function of {ONE}" in driver.inspect()[1].refused
+
+
+def test_a_policy_that_the_drive_cannot_satisfy_excludes_it_and_is_logged_once_as_an_error(make, caplog):
+    driver, _ = make(drive(ONE, "S1"), specs=[{"address": "*", "clear_action": "sanitize"}])
+    with caplog.at_level(logging.ERROR):
+        device = only(driver.discover())
+        driver.discover()
+    assert "Crypto Erase (SANICAP bit 0) or Block Erase (SANICAP bit 1)" in device.excluded
+    assert device.cleanup_action is None
+    assert caplog.text.count("is not offered") == 1
+
+
+def test_a_drive_with_a_second_way_to_it_is_excluded(make):
+    driver, _ = make(drive(ONE, "S1", subsystem="nqn.ss0"), drive(TWO, "S2", subsystem="nqn.ss0"))
+    first, second = driver.discover()
+    assert "nvme1" in first.excluded
+    assert "nvme0" in second.excluded
+
+
+def test_a_drive_that_a_guest_has_is_kept_but_nothing_is_made_up_about_it(make):
+    driver, host = make(drive(ONE, "S1", crypto=True), drive(TWO, "S2"))
+    host.give_to_guest(ONE)
+    first, second = driver.discover()
+    assert "vfio-pci" in first.unreadable
+    assert (first.serial, first.drive_model, first.cleanup_action, first.traits) == (None, None, None, ())
+    assert second.unreadable is None
+
+
+@pytest.mark.parametrize(
+    "fault", [FaultKind.NVME_GARBAGE, FaultKind.NVME_HANGS], ids=["talks nonsense", "does not answer"]
+)
+def test_one_broken_drive_does_not_hide_the_others(make, fault):
+    driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"), drive(THREE, "S3"), command_timeout=1.0)
+    host.set_fault(TWO, Fault(fault))
+    devices = driver.discover()
+    assert [device.pci_address for device in devices] == [ONE, TWO, THREE]
+    assert [device.unreadable is None for device in devices] == [True, False, True]
+
+
+def test_a_function_that_no_longer_says_what_it_is_stays_reported_as_it_was_known(make):
+    driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
+    known = driver.discover()
+    function = host.paths.sysfs / "bus/pci/devices" / ONE
+    (function / "vendor").write_text("0xffff\n")
+    device = driver.discover()[0]
+    assert "nothing but ones" in device.unreadable
+    assert (device.pci_address, device.resource_class) == (ONE, known[0].resource_class)
+
+
+def test_a_drive_that_was_pulled_is_not_reported(make):
+    driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
+    driver.discover()
+    host.pull(ONE)
+    assert [device.pci_address for device in driver.discover()] == [TWO]
+
+
+def test_the_other_functions_of_the_iommu_group_are_shown(make):
+    driver, _ = make(drive(ONE, "S1", iommu_group=7), drive(TWO, "S2", iommu_group=7), drive(THREE, "S3"))
+    assert [list(finding.iommu_group) for finding in driver.inspect()] == [[TWO], [ONE], []]
+
+
+def test_a_missing_nvme_cli_keeps_the_agent_from_starting(make, monkeypatch, tmp_path):
+    driver, host = make(drive(ONE, "S1"))
+    (host.root / "bin/nvme").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("autoclave.hardware.command._SYSTEM_DIRECTORIES", ())
+    with pytest.raises(ToolMissing, match="nvme"):
+        driver.init_host()
+
+
+def test_a_typo_in_device_spec_keeps_the_agent_from_starting(make):
+    driver, _ = make(drive(ONE, "S1"), specs=[{"address": ONE}, {"adress": TWO}])
+    with pytest.raises(InvalidConfiguration, match=r"\[nvme\] device_spec, entry 2, key 'adress'"):
+        driver.init_host()
+
+
+def test_an_allowed_host_device_must_be_an_exact_address(make):
+    driver, _ = make(drive(ONE, "S1"), allow_host_device=[ONE, "0000:42:*"])
+    with pytest.raises(InvalidConfiguration, match=r"\[agent\] allow_host_device, entry 2"):
+        driver.init_host()
+
+
+@pytest.mark.parametrize("action", ["sanitize_crypto", "sanitize_block", "write_zeroes", "shred"])
+def test_exactly_the_locked_in_action_is_done(make, action):
+    driver, host = make(drive(ONE, "S1", crypto=True, block=True))
+    host.fill(ONE, SECRET)
+    assert driver.cleanup(row(action=action))["action"] == action
+    assert not host.find(ONE, SECRET)
+
+
+def test_an_action_that_fails_is_not_replaced_by_another(make):
+    driver, host = make(drive(ONE, "S1", block=True))
+    host.fill(ONE, SECRET)
+    host.set_fault(ONE, Fault(FaultKind.SANITIZE_FAILS))
+    with pytest.raises(HardwareError, match="Failed"):
+        driver.cleanup(row())
+    assert host.find(ONE, SECRET)
+
+
+@pytest.mark.parametrize("action", [None, "", "format"])
+def test_a_device_without_a_known_action_is_not_touched(make, action):
+    driver, host = make(drive(ONE, "S1"))
+    host.fill(ONE, SECRET)
+    with pytest.raises(EraseUnsupported, match="no cleanup action"):
+        driver.cleanup(row(action=action))
+    assert host.find(ONE, SECRET)
+
+
+@pytest.mark.parametrize(
+    "known", [{"serial": "S2"}, {"model": "Another Model"}, {"serial": None, "model": None}],
+    ids=["serial", "model", "never identified"],
+)  # fmt: skip
+def test_another_drive_than_the_row_names_is_not_erased_and_both_are_named(make, known):
+    driver, host = make(drive(ONE, "S1", block=True))
+    host.fill(ONE, SECRET)
+    with pytest.raises(WrongDrive) as wrong:
+        driver.cleanup(row(**known))
+    assert "Simulated NVMe Drive S1" in str(wrong.value)
+    assert str(next(iter(known.values()))) in str(wrong.value)
+    assert host.find(ONE, SECRET)
+
+
+def test_a_drive_that_changed_behind_the_kernels_back_is_not_erased(make):
+    driver, host = make(drive(ONE, "S1", block=True))
+    nvme = host.root / "bin/nvme"
+    nvme.rename(host.root / "bin/real-nvme")
+    nvme.write_text(f"""#!/bin/sh\n{host.root}/bin/real-nvme "$@" | sed 's/"S1 /"S9 /'\n""")
+    nvme.chmod(0o755)
+    host.fill(ONE, SECRET)
+    with pytest.raises(WrongDrive, match="by the drive"):
+        driver.cleanup(row())
+    assert host.find(ONE, SECRET)
+
+
+def test_a_drive_that_another_controller_reaches_is_not_erased(make):
+    driver, host = make(
+        drive(ONE, "S1", block=True, subsystem="nqn.ss0"), drive(TWO, "S2", block=True, subsystem="nqn.ss0")
+    )
+    host.fill(ONE, SECRET)
+    with pytest.raises(HardwareError, match="nvme1"):
+        driver.cleanup(row())
+    assert host.find(ONE, SECRET)
+
+
+def test_an_empty_slot_has_nothing_to_erase(make):
+    driver, host = make(drive(ONE, "S1", block=True))
+    host.pull(ONE)
+    with pytest.raises(DeviceVanished):
+        driver.cleanup(row())
+
+
+def test_a_drive_that_libvirt_does_not_give_back_names_who_has_it(make):
+    driver, host = make(drive(ONE, "S1", block=True), rebind_timeout=0.1)
+    host.give_to_guest(ONE)
+    with pytest.raises(DriverMismatch, match=r"vfio-pci.*rebind_timeout") as mismatch:
+        driver.cleanup(row())
+    assert mismatch.value.driver == "vfio-pci"
+
+
+def test_a_drive_that_libvirt_gives_back_late_is_waited_for(make):
+    driver, host = make(drive(ONE, "S1", block=True), rebind_timeout=30.0)
+    host.fill(ONE, SECRET)
+    host.give_to_guest(ONE)
+    watcher = Watcher()
+
+    def give_back_once(progress):
+        watcher.on_progress = lambda progress: None
+        host.give_back(ONE)
+
+    watcher.on_progress = give_back_once
+    driver.cleanup(row(), control(watcher))
+    assert "vfio-pci" in watcher.steps[0]
+    assert not host.find(ONE, SECRET)
+
+
+def test_discovery_leaves_a_drive_alone_that_is_being_erased_and_does_not_lose_it(make):
+    driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
+    host.set_fault(ONE, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 8 * MIB))
+    watcher = Watcher()
+    seen = []
+
+    def look(progress):
+        if progress.step.startswith("shred") and not seen:
+            seen.extend(driver.discover())
+
+    watcher.on_progress = look
+    driver.cleanup(row(action="shred"), control(watcher))
+    assert [device.pci_address for device in seen] == [ONE, TWO]
+    assert "being erased" in seen[0].unreadable
+    assert seen[1].unreadable is None
+    assert only([device for device in driver.discover() if device.pci_address == ONE]).unreadable is None
+
+
+def test_discovery_at_any_moment_does_not_fail_an_erase(make):
+    driver, _ = make(drive(ONE, "S1"))
+    failures = []
+    done = threading.Event()
+
+    def look():
+        while not done.is_set():
+            try:
+                driver.discover()
+            except Exception as error:
+                failures.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(5):
+            driver.cleanup(row(action="write_zeroes"))
+    finally:
+        done.set()
+        looking.join()
+    assert failures == []
+
+
+def test_an_nvme_cli_that_talks_nonsense_keeps_the_agent_from_starting(make):
+    driver, host = make(drive(ONE, "S1"))
+    host.set_fault(EVERY_DRIVE, Fault(FaultKind.NVME_GARBAGE))
+    with pytest.raises(HardwareError, match="nvme version"):
+        driver.init_host()
