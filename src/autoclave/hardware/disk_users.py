@@ -73,10 +73,7 @@ class _Uses:
         :param label: what the operator knows it as.
         """
         for part in (directory, *_partitions(directory)):
-            if part == directory:
-                words = label
-            else:
-                words = part.name if label == directory.name else f"{part.name} of {label}"
+            words = label if part == directory else _partition_label(part, label)
             yield from (f"{words} {use}" for use in self._direct(part))
             for holder in attribute.entries(part / "holders"):
                 built = f"{_kind(holder)} on {words}"
@@ -109,6 +106,11 @@ class _Uses:
 
 def _partitions(directory: Path) -> list[Path]:
     return [child for child in attribute.entries(directory) if attribute.is_there(child / "partition")]
+
+
+def _partition_label(partition: Path, disk: str) -> str:
+    """What to call it: its name says of which disk it is, but not of which array."""
+    return partition.name if partition.name.startswith(disk) else f"{partition.name} of {disk}"
 
 
 def _kind(block: Path) -> str:
