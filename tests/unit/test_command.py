@@ -275,7 +275,8 @@ def test_success_is_not_believed_while_a_process_of_the_tool_escapes(
     # In a session of its own it is out of reach of the group's signal, but it holds our pipe.
     tools(
         "nvme",
-        f"setsid sh -c 'echo $$ > {tmp_path}/escaped; exec sleep 1000' & while [ ! -s {tmp_path}/escaped ]; do sleep 0.01; done",
+        f"cd {tmp_path}; setsid sh -c 'echo $$ > escaped; exec sleep 1000' & "
+        f"while [ ! -s {tmp_path}/escaped ]; do sleep 0.01; done",
     )
     sink = Heard()
 

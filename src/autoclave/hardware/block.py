@@ -69,8 +69,9 @@ class BlockDevice:
         """One direct read from the aligned offset *start*; what was read beyond *stop* is cut off."""
         whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
         try:
-            with memoryview(self._buffer) as buffer:
-                got = os.preadv(self._fd, [buffer[:whole]], start)
+            # Both views are released here: the traceback of a failed read would keep them, and so the buffer.
+            with memoryview(self._buffer) as buffer, buffer[:whole] as target:
+                got = os.preadv(self._fd, [target], start)
         except OSError as e:
             self._check_still_there()
             if e.errno in _GONE:
@@ -92,8 +93,8 @@ class BlockDevice:
 
     def close(self) -> None:
         """Let go of the disk."""
-        self._buffer.close()
         os.close(self._fd)
+        self._buffer.close()
 
 
 @contextmanager

@@ -1,0 +1,272 @@
+"""The block port on file-backed disks, and what is read back after an erase."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
+from autoclave.hardware import block
+from autoclave.hardware.block import CHUNK, BlockDevice, first_nonzero, open_block
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.progress import Progress
+from sysfs_tree import SysfsTree
+
+MIB = 1024 * 1024
+LARGE = 256 * MIB
+"""Sparse on disk, and larger than what a sample looks at in all."""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SysfsTree:
+    return SysfsTree(tmp_path)
+
+
+@pytest.fixture
+def disk(tree: SysfsTree) -> Path:
+    """The node of a disk of zeros, 9 MiB and a bit."""
+    return make_disk(tree, 9 * MIB + 512)
+
+
+def make_disk(tree: SysfsTree, size: int) -> Path:
+    node = tree.dev / "nvme0n1"
+    node.touch()
+    os.truncate(node, size)
+    return node
+
+
+def write(node: Path, offset: int, data: bytes) -> None:
+    with open(node, "r+b") as stream:
+        stream.seek(offset)
+        stream.write(data)
+
+
+@pytest.fixture
+def device(tree: SysfsTree, disk: Path) -> Iterator[BlockDevice]:
+    with open_block(tree.paths, disk) as opened:
+        yield opened
+
+
+def look(device: BlockDevice, mode: str = "full", told: list[Progress] | None = None) -> int | None:
+    sink = [].append if told is None else told.append
+    return first_nonzero(device, mode=mode, deadline=Deadline.after(60), progress=sink)  # type: ignore[arg-type]
+
+
+def test_a_disk_says_its_path_and_size(device: BlockDevice, disk: Path) -> None:
+    assert (device.path, device.size) == (disk, 9 * MIB + 512)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"), [(0, 1), (4095, 2), (5000, 3 * CHUNK // 2), (2 * CHUNK - 1, 2), (9 * MIB + 511, 1), (7, 0)]
+)
+def test_any_range_can_be_read_whatever_its_alignment(
+    device: BlockDevice, disk: Path, offset: int, length: int
+) -> None:
+    content = os.urandom(9 * MIB + 512)
+    write(disk, 0, content)
+
+    assert device.read(offset, length) == content[offset : offset + length]
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, -1), (9 * MIB + 512, 1), (0, 9 * MIB + 513)])
+def test_a_range_beyond_the_disk_is_a_mistake(device: BlockDevice, offset: int, length: int) -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        device.read(offset, length)
+
+
+def test_a_disk_is_held_exclusively_until_it_is_let_go(tree: SysfsTree, disk: Path) -> None:
+    with open_block(tree.paths, disk), pytest.raises(DeviceInUse, match="open exclusively"):
+        open_block(tree.paths, disk).__enter__()
+    with open_block(tree.paths, disk):
+        pass
+
+
+def test_a_disk_is_let_go_after_an_error_too(tree: SysfsTree, disk: Path) -> None:
+    with pytest.raises(RuntimeError), open_block(tree.paths, disk):
+        raise RuntimeError
+    with open_block(tree.paths, disk):
+        pass
+
+
+def test_who_holds_a_disk_is_named(tree: SysfsTree, disk: Path) -> None:
+    tree.program(4242, "qemu-system-x86", "/dev/nvme0n1", flags="0140002")
+    with open(disk, "rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+
+        with pytest.raises(DeviceInUse) as caught, open_block(tree.paths, disk):
+            pass
+
+    assert caught.value.holders == (f"{disk} is open exclusively by qemu-system-x86 (pid 4242)",)
+
+
+def test_a_disk_that_is_not_there_has_vanished(tree: SysfsTree) -> None:
+    with pytest.raises(DeviceVanished, match="nvme9n1"), open_block(tree.paths, tree.dev / "nvme9n1"):
+        pass
+
+
+def test_what_is_no_disk_is_refused(tree: SysfsTree) -> None:
+    with pytest.raises(HardwareError, match="no block device"), open_block(tree.paths, tree.dev):
+        pass
+    with pytest.raises(HardwareError, match="no block device"), open_block(tree.paths, Path("/dev/null")):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EBUSY, DeviceInUse, "open exclusively"),
+        (errno.ENXIO, DeviceVanished, "no disk"),
+        (errno.EROFS, HardwareError, "read-only"),
+        (errno.EACCES, HardwareError, "read-only"),
+        (errno.EIO, HardwareError, "cannot be opened"),
+    ],
+)
+def test_each_refusal_of_the_kernel_has_its_own_error(
+    tree: SysfsTree, disk: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[HardwareError], words: str
+) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(block.os, "open", refuse)
+
+    with pytest.raises(HardwareError, match=words) as caught, open_block(tree.paths, disk):
+        pass
+    assert type(caught.value) is kind
+
+
+def test_a_disk_pulled_while_it_is_open_has_vanished(device: BlockDevice, disk: Path) -> None:
+    disk.unlink()
+
+    with pytest.raises(DeviceVanished, match="no longer there"):
+        device.read(0, 512)
+
+
+def test_another_disk_under_the_same_name_is_not_read_in_its_place(
+    device: BlockDevice, disk: Path, tree: SysfsTree
+) -> None:
+    disk.unlink()
+    make_disk(tree, device.size)
+
+    with pytest.raises(DeviceVanished, match="another device"):
+        device.read(0, 512)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENODEV, DeviceVanished), (errno.ENXIO, DeviceVanished), (errno.EIO, EraseFailed)]
+)
+def test_a_failed_read_names_the_offset(
+    device: BlockDevice, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[HardwareError]
+) -> None:
+    def fail(_fd: int, _buffers: object, offset: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(block.os, "preadv", fail)
+
+    with pytest.raises(HardwareError, match="offset 8192") as caught:
+        device.read(8192 + 10, 4)
+    assert type(caught.value) is kind
+
+
+def test_a_disk_that_ends_before_its_size_is_not_read_as_zeros(device: BlockDevice, disk: Path) -> None:
+    os.truncate(disk, MIB)
+
+    with pytest.raises(EraseFailed, match=f"ends at offset {MIB}"):
+        look(device)
+
+
+@pytest.mark.parametrize("mode", ["sample", "full"])
+def test_a_disk_of_zeros_is_zero(device: BlockDevice, mode: str) -> None:
+    assert look(device, mode) is None
+
+
+@pytest.mark.parametrize("offset", [0, 1, CHUNK - 1, CHUNK, 9 * MIB + 511])
+def test_one_byte_anywhere_is_found_and_its_offset_told(device: BlockDevice, disk: Path, offset: int) -> None:
+    write(disk, offset, b"\x01")
+
+    assert look(device) == offset
+
+
+def test_the_first_of_several_is_told(device: BlockDevice, disk: Path) -> None:
+    write(disk, 8 * MIB, b"later")
+    write(disk, 5 * MIB + 3, b"\0sooner")
+
+    assert look(device) == 5 * MIB + 4
+
+
+def test_a_sample_of_a_small_disk_is_all_of_it(device: BlockDevice, disk: Path) -> None:
+    write(disk, 4 * MIB + 77, b"x")
+
+    assert look(device, "sample") == 4 * MIB + 77
+
+
+@pytest.mark.parametrize("offset", [0, MIB - 1, LARGE - MIB, LARGE - 1])
+def test_a_sample_misses_nothing_at_either_end(tree: SysfsTree, offset: int) -> None:
+    node = make_disk(tree, LARGE)
+    write(node, offset, b"x")
+
+    with open_block(tree.paths, node) as device:
+        assert look(device, "sample") == offset
+
+
+def test_a_sample_misses_no_stretch_of_a_hundredth_of_the_disk(tree: SysfsTree) -> None:
+    node = make_disk(tree, LARGE)
+    start = LARGE // 3
+    write(node, start, b"x" * (LARGE // 100))
+
+    with open_block(tree.paths, node) as device:
+        found = look(device, "sample")
+
+    assert found is not None
+    assert start <= found < start + LARGE // 100
+
+
+def test_a_sample_cannot_be_foreseen(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make_disk(tree, LARGE)
+    read = BlockDevice.read
+    seen: list[set[int]] = []
+
+    def note(self: BlockDevice, offset: int, length: int) -> bytes:
+        seen[-1].add(offset)
+        return read(self, offset, length)
+
+    monkeypatch.setattr(BlockDevice, "read", note)
+    with open_block(tree.paths, node) as device:
+        for _ in range(2):
+            seen.append(set())
+            look(device, "sample")
+
+    assert seen[0] & seen[1], "some places are looked at every time"
+    assert seen[0] - seen[1], "others only now and then"
+
+
+def test_a_full_look_reads_a_large_disk_to_its_last_byte(tree: SysfsTree) -> None:
+    node = make_disk(tree, LARGE)
+    write(node, LARGE - 3 * MIB, b"x")
+
+    with open_block(tree.paths, node) as device:
+        assert look(device) == LARGE - 3 * MIB
+
+
+def test_a_disk_without_capacity_proves_nothing(tree: SysfsTree) -> None:
+    with open_block(tree.paths, make_disk(tree, 0)) as device, pytest.raises(EraseFailed, match="no capacity"):
+        look(device)
+
+
+def test_no_time_left_is_not_a_clean_disk(device: BlockDevice) -> None:
+    with pytest.raises(EraseTimeout, match="no time was left"):
+        first_nonzero(device, mode="full", deadline=Deadline.after(0), progress=[].append)
+
+
+def test_progress_climbs_to_a_hundred(device: BlockDevice) -> None:
+    told: list[Progress] = []
+
+    look(device, "full", told)
+
+    percents = [progress.percent for progress in told]
+    assert percents[0] == 0
+    assert percents[-1] == 100
+    assert percents == sorted(set(percents), key=percents.index)
+    assert all("nvme0n1" in progress.step and "full" in progress.step for progress in told)
