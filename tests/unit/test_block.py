@@ -270,3 +270,16 @@ def test_progress_climbs_to_a_hundred(device: BlockDevice) -> None:
     assert percents[-1] == 100
     assert percents == sorted(set(percents), key=percents.index)
     assert all("nvme0n1" in progress.step and "full" in progress.step for progress in told)
+
+
+def test_a_disk_is_let_go_after_a_failed_read(tree: SysfsTree, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The traceback of the failed read once kept the buffer, so that closing failed and the disk stayed held.
+    def fail(*_args: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, pytest.raises(EraseFailed), open_block(tree.paths, disk) as device:
+        patch.setattr(block.os, "preadv", fail)
+        device.read(0, 512)
+
+    with open_block(tree.paths, disk) as device:
+        assert device.read(0, 1) == b"\0"
