@@ -277,9 +277,10 @@ def test_a_disk_is_let_go_after_a_failed_read(tree: SysfsTree, disk: Path, monke
     def fail(*_args: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with monkeypatch.context() as patch, pytest.raises(EraseFailed), open_block(tree.paths, disk) as device:
+    with monkeypatch.context() as patch:
         patch.setattr(block.os, "preadv", fail)
-        device.read(0, 512)
+        with pytest.raises(EraseFailed), open_block(tree.paths, disk) as device:
+            device.read(0, 512)
 
     with open_block(tree.paths, disk) as device:
         assert device.read(0, 1) == b"\0"
