@@ -1,0 +1,1 @@
+"""The HTTP service: a stateless WSGI application. It reads the database, and asks conductors and agents to act."""

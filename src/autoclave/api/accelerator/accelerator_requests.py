@@ -1,0 +1,195 @@
+"""``/v2/accelerator_requests`` (ARQs): asking for devices, binding them, giving them back.
+
+The rows are made here; everything that touches a device is a conductor's. A caller sees the requests of
+its own project, an administrator all; those of others do not exist for it (404, not 403).
+"""
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+import falcon
+from oslo_db import exception as db_exc
+
+from autoclave.api import body, microversion, query, uuids
+from autoclave.api.accelerator.arq_patches import parse
+from autoclave.api.accelerator.arq_views import shown
+from autoclave.api.accelerator.profile_groups import counts
+from autoclave.api.auth import require_service_token
+from autoclave.api.context import Api
+from autoclave.api.links import public_url
+from autoclave.api.schemas.accelerator_requests import VALIDATE_CREATE, VALIDATE_UPDATE
+from autoclave.db import arqs as arq_rows
+from autoclave.db import profiles as profile_rows
+from autoclave.db.arqs import ARQView
+from autoclave.exceptions import BadRequest, Forbidden, NotFound
+from autoclave.objects.context import RequestContext
+from autoclave.rules.arq_states import RESOLVED, ARQState
+
+_ONLY_SERVICES = (
+    "This operation requires a service token. Use the Compute API to manage the accelerators of an instance."
+)
+
+_UNRESOLVED = frozenset(ARQState) - RESOLVED
+
+
+class AcceleratorRequests:
+    """``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        context = self._api.authorize(req, "cyborg:arq:get_all")
+        asked = query.arguments(req, "instance", "bind_state", *query.PAGING)
+        page = query.page(asked)
+        bind_state = asked.get("bind_state")
+        if bind_state not in (None, "resolved"):
+            raise BadRequest(f"bind_state can only be 'resolved', not {bind_state!r}.")
+        instance = uuids.require(asked["instance"], "the instance") if "instance" in asked else None
+        project = None if context.is_admin else context.project_id
+        _require_project(context)
+        with self._api.ports.db.read() as tx:
+            if page.marker is not None and not arq_rows.views(tx, uuids=[page.marker], project_id=project):
+                raise query.unknown_marker(page.marker)
+            if (
+                bind_state
+                and instance
+                and arq_rows.views(tx, project_id=project, instance_uuid=instance, states=_UNRESOLVED, limit=1)
+            ):
+                resp.status = falcon.HTTP_423  # not yet; Nova asks again
+                return
+            found = arq_rows.views(
+                tx,
+                project_id=project,
+                instance_uuid=instance,
+                states=RESOLVED if bind_state else None,
+                after=page.marker,
+                limit=page.limit,
+            )
+        resp.media = self._listed(req, found)
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        context = self._api.authorize(req, "cyborg:arq:create")
+        query.arguments(req)
+        name = body.read(req, VALIDATE_CREATE, self._api.max_body)["device_profile_name"]
+        try:
+            with self._api.ports.db.write() as tx:
+                profile = profile_rows.find(tx, name=name)
+                if profile is None:
+                    raise _no_profile(name)
+                made: list[str] = []
+                for number, group in enumerate(profile.groups):
+                    for _ in range(sum(counts(group))):
+                        made.append(str(uuid4()))
+                        values = {
+                            "uuid": made[-1],
+                            "project_id": context.project_id,
+                            "state": ARQState.INITIAL,
+                            "device_profile_id": profile.id,
+                            "device_profile_group_id": number,
+                        }
+                        arq_rows.insert(tx, values)
+                found = arq_rows.views(tx, uuids=made)
+        except db_exc.DBReferenceError:
+            # Deleted between the look and the insertion.
+            raise _no_profile(name) from None
+        resp.status = falcon.HTTP_201
+        resp.media = self._listed(req, found)
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response) -> None:
+        _patch(self._api, req, resp, None)
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        context = self._api.authorize(req, "cyborg:arq:delete")
+        asked = query.arguments(req, "arqs", "instance")
+        if len(asked) != 1:
+            raise BadRequest("Say either ?arqs=uuid,uuid or ?instance=uuid.")
+        if "instance" in asked:
+            require_service_token(self._api.conf, req, _ONLY_SERVICES)
+            _require_project(context)
+            instance = uuids.require(asked["instance"], "the instance")
+            self._api.conductor.call(context, "arq_delete_for_instance", instance_uuid=instance)
+        else:
+            _delete(self._api, req, asked["arqs"].split(","))
+        resp.status = falcon.HTTP_204
+
+    def _listed(self, req: falcon.Request, found: Sequence[ARQView]) -> dict[str, list[object]]:
+        version, base = microversion.of(req), public_url(req, self._api.conf)
+        return {"arqs": [shown(view, version, base) for view in found]}
+
+
+class AcceleratorRequest:
+    """``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        context = self._api.authorize(req, "cyborg:arq:get_one")
+        query.arguments(req)
+        [view] = _visible(self._api, context, [uuids.require(uuid, "the accelerator request")])
+        resp.media = shown(view, microversion.of(req), public_url(req, self._api.conf))
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        """openstacksdk's way to address what Nova sends to the collection; the body is the same."""
+        _patch(self._api, req, resp, uuids.require(uuid, "the accelerator request"))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        self._api.authorize(req, "cyborg:arq:delete")
+        query.arguments(req)
+        _delete(self._api, req, [uuid])
+        resp.status = falcon.HTTP_204
+
+
+def _patch(api: Api, req: falcon.Request, resp: falcon.Response, addressed: str | None) -> None:
+    context = api.authorize(req, "cyborg:arq:update")
+    query.arguments(req)
+    document = body.read(req, VALIDATE_UPDATE, api.max_body)
+    if addressed is not None and [key.lower() for key in document] != [addressed]:
+        raise BadRequest(f"The body must name {addressed}, as the path does, and nothing else.")
+    patch = parse(document)
+    if patch.names_project:
+        microversion.require(req, microversion.ARQ_PROJECT_ID, "/project_id is not allowed")
+        if not context.is_admin:
+            raise Forbidden("Only an administrator may set /project_id.")
+    require_service_token(api.conf, req, _ONLY_SERVICES)
+    if patch.binds:
+        api.conductor.call(context, "arq_bind", requests=list(patch.binds))
+    else:
+        api.conductor.call(context, "arq_unbind", arq_uuids=list(patch.unbinds))
+    resp.status = falcon.HTTP_202
+
+
+def _delete(api: Api, req: falcon.Request, given: Sequence[str]) -> None:
+    context: RequestContext = req.context.caller
+    wanted = list(dict.fromkeys(uuids.require(text, "an accelerator request") for text in given))
+    for view in _visible(api, context, wanted):
+        if view.arq.instance_uuid is not None:
+            require_service_token(
+                api.conf,
+                req,
+                f"ARQ {view.arq.uuid} is bound to instance {view.arq.instance_uuid}. Use the Compute API to delete "
+                "the accelerators of an instance.",
+            )
+    api.conductor.call(context, "arq_delete", arq_uuids=wanted)
+
+
+def _visible(api: Api, context: RequestContext, wanted: Sequence[str]) -> list[ARQView]:
+    _require_project(context)
+    project = None if context.is_admin else context.project_id
+    with api.ports.db.read() as tx:
+        found = arq_rows.views(tx, uuids=wanted, project_id=project)
+    missing = set(wanted) - {view.arq.uuid for view in found}
+    if missing:
+        raise NotFound(f"ExtArq not found with uuid={', '.join(sorted(missing))}")
+    return found
+
+
+def _require_project(context: RequestContext) -> None:
+    # "No project" must not turn into "no filter".
+    if not context.is_admin and context.project_id is None:
+        raise Forbidden("Accelerator requests belong to projects: use a token of a project.")
+
+
+def _no_profile(name: str) -> NotFound:
+    return NotFound(f"Device Profile not found with name={name}")

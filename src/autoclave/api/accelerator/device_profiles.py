@@ -1,0 +1,141 @@
+"""``/v2/device_profiles``: what flavors and users ask for, by name."""
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import falcon
+from oslo_db import exception as db_exc
+from sqlalchemy.engine import Connection
+
+from autoclave.api import body, microversion, query, uuids
+from autoclave.api.accelerator.profile_groups import normalized
+from autoclave.api.context import Api
+from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.api.schemas.device_profiles import VALIDATE_CREATE
+from autoclave.db import profiles as profile_rows
+from autoclave.db.profiles import ProfileRecord
+from autoclave.exceptions import BadRequest, Conflict, NotFound
+
+_MAX_STORED = 60_000
+"""Bytes of groups: MariaDB's TEXT holds 65,535."""
+
+
+class DeviceProfiles:
+    """``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:device_profile:get_all")
+        asked = query.arguments(req, "name", *query.PAGING)
+        page = query.page(asked)
+        names = _split(asked["name"]) if "name" in asked else None
+        with self._api.ports.db.read() as tx:
+            if page.marker is not None and profile_rows.find(tx, uuid=page.marker) is None:
+                raise query.unknown_marker(page.marker)
+            found = profile_rows.list_all(tx, names=names, after=page.marker, limit=page.limit)
+        base = public_url(req, self._api.conf)
+        resp.media = {"device_profiles": [_shown(profile, base) for profile in found]}
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:device_profile:create")
+        query.arguments(req)
+        asked = body.read(req, VALIDATE_CREATE, self._api.max_body)[0]
+        stored = json.dumps({"groups": normalized(asked["groups"])})
+        if len(stored) > _MAX_STORED:
+            raise BadRequest(f"The groups take {len(stored)} bytes; {_MAX_STORED} is the most.")
+        values = {
+            "uuid": asked["uuid"].lower() if "uuid" in asked else str(uuid4()),
+            "name": asked["name"],
+            "description": asked.get("description"),
+            "profile_json": stored,
+        }
+        try:
+            with self._api.ports.db.write() as tx:
+                profile_rows.insert(tx, values)
+                profile = profile_rows.find(tx, uuid=values["uuid"])
+        except db_exc.DBDuplicateEntry:
+            raise Conflict(
+                f"A device profile with the name {values['name']} or the uuid {values['uuid']} exists already."
+            ) from None
+        assert profile is not None, "the row that this transaction has just inserted"
+        resp.status = falcon.HTTP_201
+        resp.media = _shown(profile, public_url(req, self._api.conf))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:device_profile:delete")
+        names = _split(query.arguments(req, "value").get("value", ""))
+        if not names:
+            raise BadRequest("Say which device profiles to delete: ?value=name,name.")
+        _delete(self._api, names)
+        resp.status = falcon.HTTP_204
+
+
+class DeviceProfile:
+    """``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
+        self._api.authorize(req, "cyborg:device_profile:get_one")
+        query.arguments(req)
+        if uuids.canonical(key) is None:
+            microversion.require(req, microversion.PROFILE_BY_NAME, "A device profile is shown by its uuid")
+        with self._api.ports.db.read() as tx:
+            profile = _find(tx, key)
+        resp.media = {"device_profile": _shown(profile, public_url(req, self._api.conf))}
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
+        self._api.authorize(req, "cyborg:device_profile:delete")
+        query.arguments(req)
+        _delete(self._api, [key])
+        resp.status = falcon.HTTP_204
+
+
+def _split(names: str) -> list[str]:
+    return list(dict.fromkeys(name for name in names.split(",") if name))
+
+
+def _find(tx: Connection, key: str) -> ProfileRecord:
+    canonical = uuids.canonical(key)
+    profile = None
+    if canonical is not None:
+        profile = profile_rows.find(tx, uuid=canonical)
+    if profile is None and key.isprintable():
+        profile = profile_rows.find(tx, name=key)
+    if profile is None:
+        raise NotFound(f"Device Profile not found with {'name' if canonical is None else 'uuid'}={key}")
+    return profile
+
+
+def _delete(api: Api, keys: list[str]) -> None:
+    """All of them or none."""
+    try:
+        with api.ports.db.write() as tx:
+            found = {profile.id: profile for profile in (_find(tx, key) for key in keys)}
+            for profile in found.values():
+                if profile_rows.in_use(tx, profile):
+                    raise _in_use(profile.name)
+                profile_rows.delete(tx, profile)
+    except db_exc.DBReferenceError:
+        # Asked for between the look and the deletion.
+        raise _in_use(", ".join(keys)) from None
+
+
+def _in_use(name: str) -> Conflict:
+    return Conflict(f"Device profile {name} is in use by accelerator requests; delete those first.")
+
+
+def _shown(profile: ProfileRecord, base: str) -> dict[str, Any]:
+    return {
+        "uuid": profile.uuid,
+        "name": profile.name,
+        "description": profile.description,
+        "groups": profile.groups,
+        "created_at": timestamp(profile.created_at),
+        "updated_at": timestamp(profile.updated_at),
+        "links": [self_link(base, "device_profiles", profile.uuid)],
+    }

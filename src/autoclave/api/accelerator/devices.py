@@ -1,0 +1,121 @@
+"""``/v2/devices``: the hardware, and asking for it to be cleaned again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from autoclave.api import microversion, query, uuids
+from autoclave.api.context import Api
+from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import BadRequest, Conflict, NotFound
+from autoclave.rules.device_states import DeviceState
+
+_NOT_NOW: Mapping[DeviceState | None, str] = {
+    None: "is in no known state: run the online data migrations first",
+    DeviceState.AVAILABLE: "is available: it is clean already",
+    DeviceState.ALLOCATED: "is allocated: an instance has it",
+    DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
+    DeviceState.CLEANING: "is cleaning: it is being cleaned",
+}
+
+
+class Devices:
+    """``GET /v2/devices``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:device:get_all")
+        asked = query.arguments(req, "type", "vendor", "hostname", *query.PAGING)
+        page = query.page(asked)
+        with self._api.ports.db.read() as tx:
+            if page.marker is not None and device_rows.get(tx, page.marker) is None:
+                raise query.unknown_marker(page.marker)
+            records = device_rows.list_all(
+                tx,
+                device_type=asked.get("type"),
+                vendor=asked.get("vendor"),
+                hostname=asked.get("hostname"),
+                after=page.marker,
+                limit=page.limit,
+            )
+        version, base = microversion.of(req), public_url(req, self._api.conf)
+        resp.media = {"devices": [_shown(record, version, base) for record in records]}
+
+
+class Device:
+    """``GET /v2/devices/{uuid}``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        self._api.authorize(req, "cyborg:device:get_one")
+        query.arguments(req)
+        record = _find(self._api, uuid)
+        resp.media = _shown(record, microversion.of(req), public_url(req, self._api.conf))
+
+
+class DeviceClean:
+    """``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
+
+    The agent makes the swap, with the version that the message carries: of several requests one wins,
+    and one that comes late finds another version and loses.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        if microversion.of(req) < microversion.DEVICE_STATE:
+            # Before it was there, this path took no method at all.
+            raise falcon.HTTPMethodNotAllowed([])
+        context = self._api.authorize(req, "cyborg:device:clean")
+        query.arguments(req)
+        record = _find(self._api, uuid)
+        if not record.supports_cleaning:
+            raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")
+        if record.device_state in _NOT_NOW:
+            raise Conflict(f"Device {record.uuid} {_NOT_NOW[record.device_state]}.")
+        cleaners = self._api.ports.cleaners
+        if not cleaners.can_clean(record.hostname):
+            raise BadRequest(
+                f"The agent of host {record.hostname} does not support cleaning: it does not speak RPC 1.1. "
+                "Upgrade or start it."
+            )
+        cleaners.clean(context, record)
+        resp.status = falcon.HTTP_202
+
+
+def _find(api: Api, uuid: str) -> DeviceRecord:
+    canonical = uuids.canonical(uuid)
+    if canonical is not None:
+        with api.ports.db.read() as tx:
+            record = device_rows.get(tx, canonical)
+        if record is not None:
+            return record
+    raise NotFound(f"Device not found with uuid={uuid}")
+
+
+def _shown(record: DeviceRecord, version: microversion.Microversion, base: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "uuid": record.uuid,
+        "type": record.type.value,
+        "vendor": record.vendor,
+        "model": record.model,
+        "std_board_info": record.std_board_info,
+        "vendor_board_info": record.vendor_board_info,
+        "hostname": record.hostname,
+        "links": [self_link(base, "devices", record.uuid)],
+        "created_at": timestamp(record.created_at),
+        "updated_at": timestamp(record.updated_at),
+    }
+    if version >= microversion.DEVICE_STATUS:
+        shown["status"] = record.status.value
+    if version >= microversion.DEVICE_STATE:
+        shown["device_state"] = record.device_state.value if record.device_state else None
+    return shown

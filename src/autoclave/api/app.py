@@ -1,0 +1,68 @@
+"""The WSGI application: the resources, and the layers around them in their order."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from oslo_middleware import HTTPProxyToWSGI, RequestId
+
+from autoclave.api import errors, routes
+from autoclave.api.auth import authenticated, is_public
+from autoclave.api.context import Api, Callers, JSONOnly
+from autoclave.api.microversion import Negotiation
+from autoclave.api.mounts import mounted
+from autoclave.api.policy import Policy
+from autoclave.lifecycle.ports import Ports
+from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+    Layer = Callable[[WSGIApplication], WSGIApplication]
+
+CONDUCTOR_VERSION = "1.0"
+"""The version of the conductor's RPC API that this service needs."""
+
+
+def create_app(
+    conf: Any, ports: Ports, transport: Transport, mounts: "Mapping[str, WSGIApplication] | None" = None
+) -> "WSGIApplication":
+    """The HTTP service.
+
+    :param conf: ``[api]``, and with ``auth_strategy = keystone`` also ``[keystone_authtoken]``.
+    :param transport: how conductors are reached.
+    :param mounts: prefix to application; each authenticates its callers itself.
+    """
+    api = Api(conf, ports, transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION), Policy(conf))
+    layers: tuple[Layer, ...] = (
+        # The proxy's scheme and host, before anything builds a link or writes an address into a log.
+        lambda app: HTTPProxyToWSGI(app, conf),
+        # The request's id, so that every answer has one, also those of the layers below.
+        lambda app: RequestId(app, conf),
+        # What nobody expected, before it reaches the server, which would show a page of its own.
+        errors.guarded,
+        # Others under our roof. They do not believe what our authentication found out.
+        lambda app: mounted(app, mounts or {}),
+        # Who asks: last, next to what believes it.
+        partial(authenticated, conf),
+    )
+    app: WSGIApplication = _resources(api)
+    for layer in reversed(layers):
+        app = layer(app)
+    return app
+
+
+def _resources(api: Api) -> "falcon.App[Any, Any]":
+    app: falcon.App[Any, Any] = falcon.App(
+        middleware=[
+            JSONOnly(frozenset({"/metrics"})),
+            Callers(api.policy, is_public),
+            Negotiation(),
+        ]
+    )
+    app.resp_options.default_media_type = None  # an empty answer has no type; JSONOnly sets that of the others
+    app.req_options.strip_url_path_trailing_slash = True
+    errors.install(app)
+    routes.add_all(app, api)
+    return app

@@ -1,0 +1,99 @@
+"""Who the caller is: asked of Keystone, or taken on the caller's word on one machine.
+
+Both leave what they found in the headers that ``RequestContext.from_environ`` reads.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from keystonemiddleware.auth_token import AuthProtocol
+
+from autoclave.api import errors
+from autoclave.exceptions import Forbidden
+from autoclave.objects.context import RequestContext
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_PUBLIC = frozenset(
+    {"/", "/v2", "/accelerator", "/accelerator/v2", "/healthcheck", "/identity", "/identity/v3"},
+)
+_ROLES = ("admin", "manager", "member", "reader")
+"""Keystone's default roles; each implies those after it."""
+
+
+def is_public(path: str) -> bool:
+    """Whether *path* is served without knowing who asks: version documents and the health check."""
+    return (path.rstrip("/") or "/") in _PUBLIC
+
+
+def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
+    """*app* behind the authentication that ``[api] auth_strategy`` names; public paths reach it directly."""
+    strategy: Callable[[Any, WSGIApplication], WSGIApplication] = {"keystone": keystone, "noauth": noauth}[
+        conf.api.auth_strategy
+    ]
+    guarded = strategy(conf, app)
+
+    def choose(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return (app if is_public(environ.get("PATH_INFO", "")) else guarded)(environ, start_response)
+
+    return choose
+
+
+def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
+    """Tokens are checked by Keystone (``[keystone_authtoken]``); its refusals are worded as our own errors are.
+
+    A service token without one of ``service_token_roles`` is worth nothing, whatever the file says.
+    """
+    options = {"oslo_config_config": conf, "service_token_roles_required": True}
+    return errors.in_shape(AuthProtocol(app, options))
+
+
+def noauth(_conf: Any, app: "WSGIApplication") -> "WSGIApplication":
+    """Every caller is an administrator of the project ``admin``.
+
+    A token ``user:project`` or ``user:project:role1,role2`` acts as somebody else, so that a story with
+    several projects can be told without Keystone. Any other token is ignored.
+    """
+
+    def trusting(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        passed = {name: value for name, value in environ.items() if not _says_who(name)}
+        user, project, roles = _claimed(environ.get("HTTP_X_AUTH_TOKEN", ""))
+        passed |= {
+            "HTTP_X_USER_ID": user,
+            "HTTP_X_PROJECT_ID": project,
+            "HTTP_X_ROLES": ",".join(roles),
+        }
+        return app(passed, start_response)
+
+    return trusting
+
+
+def _says_who(header: str) -> bool:
+    if header in ("HTTP_X_OPENSTACK_REQUEST_ID",):
+        return False
+    return header.startswith(("HTTP_X_", "HTTP_OPENSTACK_SYSTEM", "keystone."))
+
+
+def _claimed(token: str) -> tuple[str, str, list[str]]:
+    user, _, rest = token.partition(":")
+    project, _, named = rest.partition(":")
+    if not (user and project):
+        return "admin", "admin", list(_ROLES)
+    roles = [role.strip() for role in named.split(",") if role.strip()] or ["admin"]
+    highest = min((_ROLES.index(role) for role in roles if role in _ROLES), default=len(_ROLES))
+    return user, project, sorted({*roles, *_ROLES[highest:]})
+
+
+def require_service_token(conf: Any, req: falcon.Request, refusal: str) -> None:
+    """Let only a service, such as Nova, touch what belongs to an instance. Waived without Keystone.
+
+    :raises Forbidden: there is no valid service token with one of ``service_token_roles``; says *refusal*.
+    """
+    if conf.api.auth_strategy == "noauth":
+        return
+    context: RequestContext = req.context.caller
+    confirmed = req.env.get("HTTP_X_SERVICE_IDENTITY_STATUS") == "Confirmed"
+    if not confirmed or not set(context.service_roles) & set(conf.keystone_authtoken.service_token_roles):
+        raise Forbidden(refusal)

@@ -1,0 +1,86 @@
+"""Request bodies: JSON, of a bounded size, checked against a schema before anything looks into it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from autoclave.exceptions import BadRequest
+from autoclave.rules import strict_json
+
+_JSON_TYPES = ("application/json", "application/json-patch+json")
+_SHOWN = 300
+
+
+def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
+    """A validator for *schema*; made once, when its module is imported.
+
+    :raises jsonschema.SchemaError: *schema* itself is wrong.
+    """
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) -> Any:
+    """The body of *req*.
+
+    :param max_size: bytes that it may have (``[api] max_request_body_size``).
+    :raises BadRequest: it is missing, not JSON in UTF-8, or not what *validator* demands.
+    :raises falcon.HTTPContentTooLarge: it is longer than *max_size*.
+    :raises falcon.HTTPUnsupportedMediaType: it says that it is something else than JSON.
+    """
+    if req.content_type is not None and req.content_type.partition(";")[0].strip().lower() not in _JSON_TYPES:
+        raise falcon.HTTPUnsupportedMediaType(description="Send the body as Content-Type: application/json.")
+    raw = _bounded(req, max_size)
+    if not raw:
+        raise BadRequest("The request needs a body, as JSON.")
+    document = _parsed(raw)
+    error = best_match(validator.iter_errors(document))
+    if error is not None:
+        where = "".join(f"[{part!r}]" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
+        message = error.schema.get("x-message", error.message) if isinstance(error.schema, dict) else error.message
+        raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {_shortened(message)}")
+    return document
+
+
+def _bounded(req: falcon.Request, max_size: int) -> bytes:
+    if (req.content_length or 0) > max_size:
+        raise _too_large(max_size)
+    # The length of a chunked body is known only when it has been read; the server ends the stream.
+    chunked = "chunked" in req.env.get("HTTP_TRANSFER_ENCODING", "").lower()
+    stream = req.env["wsgi.input"] if chunked else req.bounded_stream
+    raw: bytes = stream.read(max_size + 1)
+    if len(raw) > max_size:
+        raise _too_large(max_size)
+    return raw
+
+
+def _too_large(max_size: int) -> falcon.HTTPContentTooLarge:
+    return falcon.HTTPContentTooLarge(description=f"A request body may have {max_size} bytes at most.")
+
+
+def _parsed(raw: bytes) -> object:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from None
+    try:
+        document = strict_json.loads(text)
+        # What JSON can escape and a database cannot keep: NUL, and halves of surrogate pairs. And NaN.
+        if "\\u0000" in json.dumps(document, allow_nan=False):
+            raise BadRequest("The body holds a NUL character.")
+        json.dumps(document, ensure_ascii=False).encode()
+    except strict_json.DuplicateKey as error:
+        raise BadRequest(f"The body gives the key {_shortened(repr(error.key))} twice.") from None
+    except UnicodeEncodeError:
+        raise BadRequest("The body holds half of a surrogate pair.") from None
+    except ValueError as error:
+        raise BadRequest(f"The body is {_shortened(str(error))}.") from None
+    return document
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _SHOWN else f"{message[:_SHOWN]}…"

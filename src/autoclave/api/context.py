@@ -1,0 +1,74 @@
+"""What a resource needs: the service's parts, and who is asking."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import falcon
+
+from autoclave.api.policy import Policy
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.rpc.port import Client
+
+
+@dataclass(frozen=True)
+class Api:
+    """The parts of the service, passed to every resource.
+
+    :param conductor: sends to any conductor.
+    """
+
+    conf: Any
+    ports: Ports
+    conductor: Client
+    policy: Policy
+
+    @property
+    def max_body(self) -> int:
+        """``[api] max_request_body_size``."""
+        return int(self.conf.api.max_request_body_size)
+
+    def authorize(self, req: falcon.Request, rule: str) -> RequestContext:
+        """The caller of *req*, who may do what *rule* governs.
+
+        :raises Forbidden: the policy says no.
+        """
+        context: RequestContext = req.context.caller
+        self.policy.require(context, rule)
+        return context
+
+
+class Callers:
+    """Falcon middleware: turns what authentication left in the environment into a context.
+
+    :param policy: says who is an administrator.
+    :param is_public: tells the paths that are served without knowing who asks.
+    """
+
+    def __init__(self, policy: Policy, is_public: Any) -> None:
+        self._policy = policy
+        self._is_public = is_public
+
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        if self._is_public(req.path):
+            return
+        context = RequestContext.from_environ(req.env)
+        context.is_admin = self._policy.allows(context, "admin_api")
+        req.context.caller = context
+
+
+class JSONOnly:
+    """Falcon middleware: refuses callers who do not take JSON, and calls JSON what is. An empty body is nothing."""
+
+    def __init__(self, exempt: frozenset[str]) -> None:
+        self._exempt = exempt
+
+    def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
+        if req.path not in self._exempt and not req.client_accepts_json:
+            raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
+
+    def process_response(
+        self, _req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        if resp.media is not None and resp.content_type is None:
+            resp.content_type = falcon.MEDIA_JSON

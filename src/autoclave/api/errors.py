@@ -1,0 +1,144 @@
+"""Errors as the clients of the accelerator API parse them.
+
+The body is ``{"error_message": "<JSON>"}``, and that JSON is ``{"faultcode", "faultstring", "debuginfo"}``:
+Cyborg's clients decode twice. It tells what the caller can mend, never a traceback, a statement or a
+host of the system; those are in the log, under the request id that every answer carries.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from oslo_log import log as logging
+
+from autoclave.exceptions import (
+    ApiError,
+    AutoclaveError,
+    DatabaseUnavailable,
+    PlacementConflict,
+    PlacementError,
+    RPCTimeout,
+    RPCUnavailable,
+    StateConflict,
+)
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
+
+NEUTRAL = "The service failed; its log tells why, under the id of this request."
+
+_ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
+    (StateConflict, 409, "Somebody else changed this meanwhile; look at it again."),
+    (DatabaseUnavailable, 503, "The database did not answer; the request may or may not have been carried out."),
+    (RPCUnavailable, 503, "No service took the request over; nothing was done. Ask again later."),
+    (RPCTimeout, 504, "No answer came in time; the request may still be carried out. Look before asking again."),
+    (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed meanwhile."),
+    (PlacementError, 503, "Placement did not do what the request needs; it may be finished later."),
+)
+"""What is not the caller's fault: status and text. The first class that matches counts."""
+
+
+def document(code: int, text: str) -> dict[str, str]:
+    """The body of an error answer."""
+    fault = {"faultcode": "Client" if code < 500 else "Server", "faultstring": text, "debuginfo": None}
+    return {"error_message": json.dumps(fault)}
+
+
+def install(app: "falcon.App[Any, Any]") -> None:
+    """Make *app* answer every exception in this shape."""
+    app.set_error_serializer(_serialize)
+    app.add_error_handler(Exception, _unexpected)
+    # Falcon's own answers are exceptions, too: the handler of Exception must not get them.
+    app.add_error_handler(falcon.HTTPError, _http_error)
+    app.add_error_handler(AutoclaveError, _autoclave_error)
+
+
+def respond(resp: falcon.Response, code: int, text: str) -> None:
+    """Make *resp* an error answer."""
+    resp.status = code
+    resp.media = document(code, text)
+
+
+def _autoclave_error(req: falcon.Request, resp: falcon.Response, error: AutoclaveError, _params: object) -> None:
+    if isinstance(error, ApiError):
+        respond(resp, error.code, str(error))
+        return
+    for known, code, text in _ANSWERS:
+        if isinstance(error, known):
+            LOG.warning("%s %s: %s: %s", req.method, req.path, type(error).__name__, error)
+            respond(resp, code, text)
+            return
+    _unexpected(req, resp, error, _params)
+
+
+def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+    LOG.error("%s %s failed", req.method, req.path, exc_info=error)
+    respond(resp, 500, NEUTRAL)
+
+
+def _http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+    resp.status = error.status
+    resp.set_headers(error.headers or {})
+    _serialize(req, resp, error)
+
+
+def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:
+    code = error.status_code
+    text = {
+        404: f"There is nothing at {req.path}.",
+        405: f"{req.path} does not take {req.method}.",
+    }.get(code, error.description or error.title or HTTPStatus(code).phrase)
+    resp.media = document(code, text)
+
+
+def guarded(app: "WSGIApplication") -> "WSGIApplication":
+    """WSGI middleware that turns what *app* raises into a neutral 500."""
+
+    def guard(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        try:
+            return app(environ, start_response)
+        except Exception:
+            LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO"))
+            return _answer(start_response, "500 Internal Server Error", [], NEUTRAL)
+
+    return guard
+
+
+def in_shape(app: "WSGIApplication") -> "WSGIApplication":
+    """WSGI middleware that words the refusals of *app* that are text as all other errors are."""
+
+    def shaped(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        refusal: list[Any] = []
+
+        def started(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+            if int(status[:3]) < 400 or not _content_type(headers).startswith("text/"):
+                return start_response(status, headers, exc_info)
+            refusal[:] = [status, headers]
+            return lambda _data: None
+
+        body = app(environ, started)
+        if not refusal:
+            return body
+        try:
+            text = " ".join(b"".join(body).decode("utf-8", "replace").split())
+        finally:
+            getattr(body, "close", lambda: None)()
+        status, headers = refusal
+        return _answer(start_response, status, headers, status[4:] if not text or text.startswith("<") else text)
+
+    return shaped
+
+
+def _content_type(headers: list[tuple[str, str]]) -> str:
+    return next((value for name, value in headers if name.lower() == "content-type"), "")
+
+
+def _answer(start_response: "StartResponse", status: str, headers: list[tuple[str, str]], text: str) -> list[bytes]:
+    body = json.dumps(document(int(status[:3]), text)).encode()
+    kept = [(name, value) for name, value in headers if name.lower() not in ("content-type", "content-length")]
+    start_response(status, [*kept, ("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+    return [body]

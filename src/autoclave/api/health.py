@@ -1,0 +1,31 @@
+"""``GET /healthcheck``: whether a load balancer should send requests here."""
+
+import falcon
+from oslo_log import log as logging
+
+from autoclave.db import schema
+from autoclave.db.engine import Database
+from autoclave.exceptions import DatabaseUnavailable
+
+LOG = logging.getLogger(__name__)
+
+
+class Health:
+    """200 when the database answers and has a schema, 503 otherwise.
+
+    A schema newer than this release is no illness: while a cloud is upgraded, old services run on it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.cache_control = ["no-store"]
+        try:
+            found = "ok" if schema.current(self._database) is not None else "no schema; run 'autoclave db sync'"
+        except DatabaseUnavailable as error:
+            LOG.error("Not healthy: %s", error)
+            found = "no answer"
+        if found != "ok":
+            resp.status = falcon.HTTP_503
+        resp.media = {"status": "ok" if found == "ok" else "unavailable", "database": found}

@@ -1,0 +1,41 @@
+"""Keystone's version documents, for clients that are configured without Keystone.
+
+openstackclient asks the identity endpoint for its version before most commands, and for nothing else.
+"""
+
+from typing import Any
+
+import falcon
+
+from autoclave.api.links import public_url
+
+
+class Versions:
+    """``GET /identity``."""
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.status = falcon.HTTP_300
+        resp.media = {"versions": {"values": [_v3(req, self._conf)]}}
+
+
+class V3:
+    """``GET /identity/v3``."""
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.media = {"version": _v3(req, self._conf)}
+
+
+def _v3(req: falcon.Request, conf: Any) -> dict[str, Any]:
+    return {
+        "id": "v3.14",
+        "status": "stable",
+        "updated": "2020-04-07T00:00:00Z",
+        "links": [{"href": f"{public_url(req, conf)}/identity/v3/", "rel": "self"}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
+    }

@@ -1,0 +1,22 @@
+"""Links, and timestamps as they are shown beside them."""
+
+from datetime import datetime
+from typing import Any
+
+import falcon
+
+
+def public_url(req: falcon.Request, conf: Any) -> str:
+    """Where this service is, for the caller of *req*: ``[api] public_endpoint``, or the host that was asked."""
+    endpoint: str | None = conf.api.public_endpoint
+    return endpoint.rstrip("/") if endpoint else f"{req.scheme}://{req.netloc}"
+
+
+def self_link(base: str, resource: str, uuid: str) -> dict[str, str]:
+    """The link of one row, at the path that clients of Cyborg know whether or not it is mounted there."""
+    return {"href": f"{base}/accelerator/v2/{resource}/{uuid}", "rel": "self"}
+
+
+def timestamp(value: datetime | None) -> str | None:
+    """ISO 8601 with the zone, in whole seconds; *value* is UTC, as the database keeps it."""
+    return None if value is None else f"{value.isoformat(timespec='seconds')}+00:00"

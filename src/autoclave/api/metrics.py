@@ -1,0 +1,84 @@
+"""``GET /metrics``: the fleet, counted from the database when it is asked for."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+import falcon
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from autoclave.api import query
+from autoclave.api.context import Api
+from autoclave.db import agents as agent_rows
+from autoclave.db import device_views
+from autoclave.db.device_views import Census
+from autoclave.db.engine import Database
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_CONDITIONS = ("held", "missing", "excluded", "stalled")
+
+
+class Fleet:
+    """The collector: two queries a scrape, and nothing that could be stale between two processes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> "Iterable[Metric]":
+        with self._database.read() as tx:
+            census = device_views.census(tx)
+            seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
+        yield _by_state(census)
+        yield _by_condition(census)
+        agents = GaugeMetricFamily(
+            "autoclave_agent_last_seen_seconds", "When a host's agent was last seen, in Unix time.", labels=["host"]
+        )
+        for host, moment in sorted(seen.items()):
+            agents.add_metric([host], moment.replace(tzinfo=UTC).timestamp())
+        yield agents
+
+
+def _by_state(census: Iterable[Census]) -> "Metric":
+    family = GaugeMetricFamily("autoclave_devices", "Devices by their state.", labels=["host", "type", "state"])
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for line in census:
+        counted[line.hostname, line.device_type, line.state or "unknown"] += line.count
+    for labels, count in sorted(counted.items()):
+        family.add_metric(labels, count)
+    return family
+
+
+def _by_condition(census: Iterable[Census]) -> "Metric":
+    family = GaugeMetricFamily(
+        "autoclave_devices_condition",
+        "Devices that are held, missing or excluded, or whose cleaning stands still.",
+        labels=["host", "condition"],
+    )
+    counted: Counter[tuple[str, str]] = Counter()
+    for line in census:
+        for condition in _CONDITIONS:
+            counted[line.hostname, condition] += line.count if getattr(line, condition) else 0
+    for labels, count in sorted(counted.items()):
+        family.add_metric(labels, count)
+    return family
+
+
+class Metrics:
+    """The metrics in Prometheus' text format."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._fleet = Fleet(api.ports.db)
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "autoclave:metrics:get")
+        query.arguments(req)
+        registry = CollectorRegistry()
+        registry.register(self._fleet)
+        resp.content_type = CONTENT_TYPE_PLAIN_0_0_4
+        resp.data = generate_latest(registry)

@@ -1,0 +1,68 @@
+"""A device as its operator sees it: everything that is known of it."""
+
+import json
+from typing import Any
+
+from autoclave.api.links import timestamp
+from autoclave.api.operator.waiting import waiting_for
+from autoclave.db.device_views import DeviceView
+from autoclave.db.events import EventRecord
+
+
+def device(view: DeviceView) -> dict[str, Any]:
+    """The representation of a device; ``instance_uuid`` is that of the first request that holds it."""
+    record = view.device
+    provider = view.deployables[0] if view.deployables else None
+    return {
+        "uuid": record.uuid,
+        "hostname": record.hostname,
+        "pci_address": record.pci_address,
+        "type": record.type.value,
+        "vendor": record.vendor,
+        "model": record.model,
+        "serial": record.serial,
+        "drive_model": record.drive_model,
+        "found_serial": record.found_serial,
+        "found_drive_model": record.found_drive_model,
+        "device_state": record.device_state.value if record.device_state else None,
+        "state_reason": record.state_reason,
+        "status": record.status.value,
+        "held": record.held,
+        "hold_reason": record.hold_reason,
+        "missing": record.missing,
+        "excluded_reason": record.excluded_reason,
+        "release_pending": record.release_pending,
+        "cleanup_action": record.cleanup_action,
+        "progress": {
+            "percent": record.progress_percent,
+            "step": record.progress_step,
+            "stalled": record.progress_stalled,
+        },
+        "rp_uuid": provider.rp_uuid if provider else None,
+        "rp_name": provider.name if provider else None,
+        "resource_class": provider.resource_class if provider else None,
+        "instance_uuid": next((holder.instance_uuid for holder in view.holders), None),
+        "arqs": [
+            {"uuid": holder.uuid, "state": holder.state, "instance_uuid": holder.instance_uuid}
+            for holder in view.holders
+        ],
+        "agent_last_seen": timestamp(view.agent_last_seen),
+        "waiting_for": waiting_for(record),
+        "created_at": timestamp(record.created_at),
+        "updated_at": timestamp(record.updated_at),
+    }
+
+
+def event(record: EventRecord) -> dict[str, Any]:
+    """The representation of one line of a device's history."""
+    return {
+        "at": f"{record.created_at.isoformat(timespec='milliseconds')}+00:00",
+        "event": record.event,
+        "from_state": record.from_state,
+        "to_state": record.to_state,
+        "serial": record.serial,
+        "actor": record.actor,
+        "request_id": record.request_id,
+        "reason": record.reason,
+        "evidence": json.loads(record.evidence) if record.evidence else None,
+    }

@@ -1,0 +1,50 @@
+"""What of a device waits for a human, in words."""
+
+from autoclave.db.devices import DeviceRecord
+from autoclave.db.tables import DeviceStatus
+from autoclave.rules.device_states import DeviceState
+
+
+def waiting_for(device: DeviceRecord) -> str | None:
+    """What somebody must do before the device is offered again; None if the system goes on by itself."""
+    reasons = [
+        _unknown_state(device),
+        f"It is excluded: {device.excluded_reason}." if device.excluded_reason else None,
+        _missing(device),
+        _error(device),
+        _held(device),
+        "It is in maintenance: enable it when that is over." if device.status is DeviceStatus.MAINTAINING else None,
+    ]
+    return " ".join(reason for reason in reasons if reason) or None
+
+
+def _unknown_state(device: DeviceRecord) -> str | None:
+    if device.device_state is not None:
+        return None
+    return "Its state is unknown: run the online data migrations."
+
+
+def _missing(device: DeviceRecord) -> str | None:
+    if not device.missing:
+        return None
+    return f"It has disappeared from {device.hostname}: put it back, or forget it."
+
+
+def _error(device: DeviceRecord) -> str | None:
+    if device.device_state is not DeviceState.ERROR:
+        return None
+    if device.found_serial is not None:
+        return (
+            f"Another drive (serial {device.found_serial}) is in the slot of the drive {device.serial}: accept it, or "
+            "put the known one back."
+        )
+    why = f" ({device.state_reason})" if device.state_reason else ""
+    if device.supports_cleaning:
+        return f"It is not proved clean{why}: see to the cause, then clean it again."
+    return f"It is not trusted{why}: see to the cause, then accept it."
+
+
+def _held(device: DeviceRecord) -> str | None:
+    if not device.held:
+        return None
+    return f"It is held ({device.hold_reason or 'without a reason'}): release it when it may be offered."

@@ -1,0 +1,137 @@
+"""Who may do what. The rules and their names are Cyborg's, in their new defaults; ``autoclave:*`` are ours.
+
+``/etc/autoclave/policy.yaml`` (``[oslo_policy] policy_file``) changes them.
+"""
+
+from typing import Any
+
+from oslo_log import log as logging
+from oslo_policy import policy
+
+from autoclave.exceptions import Forbidden
+from autoclave.objects.context import RequestContext
+
+LOG = logging.getLogger(__name__)
+
+ADMIN = "rule:admin_api"
+MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
+READER_OR_ADMIN = "rule:project_reader_or_admin"
+MEMBER_OR_SERVICE = "rule:project_member_or_service"
+
+BASE_RULES = (
+    policy.RuleDefault("admin_api", "role:admin", "Administrators."),
+    policy.RuleDefault("service_api", "role:service", "Services, such as Nova."),
+    policy.RuleDefault("project_manager_api", "role:manager and project_id:%(project_id)s", "Managers of the project."),
+    policy.RuleDefault("project_member_api", "role:member and project_id:%(project_id)s", "Members of the project."),
+    policy.RuleDefault("project_reader_api", "role:reader and project_id:%(project_id)s", "Readers of the project."),
+    policy.RuleDefault("project_manager_or_admin", "rule:project_manager_api or rule:admin_api", "Managers and above."),
+    policy.RuleDefault("project_reader_or_admin", "rule:project_reader_api or rule:admin_api", "Readers and above."),
+    policy.RuleDefault(
+        "project_member_or_service",
+        "rule:project_member_api or rule:service_api or rule:admin_api",
+        "Members and above, and services.",
+    ),
+)
+
+
+def _documented(name: str, check: str, description: str, *operations: str) -> Any:
+    return policy.DocumentedRuleDefault(
+        name,
+        check,
+        description,
+        [dict(zip(("method", "path"), operation.split(" "), strict=True)) for operation in operations],
+        scope_types=["project"],
+    )
+
+
+RULES = (
+    _documented("cyborg:device:get_all", MANAGER_OR_ADMIN, "List devices.", "GET /v2/devices"),
+    _documented("cyborg:device:get_one", MANAGER_OR_ADMIN, "Show a device.", "GET /v2/devices/{uuid}"),
+    _documented("cyborg:device:clean", "role:admin", "Clean a device again.", "POST /v2/devices/{uuid}/clean"),
+    _documented("cyborg:deployable:get_all", MANAGER_OR_ADMIN, "List deployables.", "GET /v2/deployables"),
+    _documented("cyborg:deployable:get_one", MANAGER_OR_ADMIN, "Show a deployable.", "GET /v2/deployables/{uuid}"),
+    _documented("cyborg:device_profile:get_all", READER_OR_ADMIN, "List device profiles.", "GET /v2/device_profiles"),
+    _documented(
+        "cyborg:device_profile:get_one", READER_OR_ADMIN, "Show a device profile.", "GET /v2/device_profiles/{uuid}"
+    ),
+    _documented("cyborg:device_profile:create", ADMIN, "Make a device profile.", "POST /v2/device_profiles"),
+    _documented(
+        "cyborg:device_profile:delete",
+        ADMIN,
+        "Delete device profiles.",
+        "DELETE /v2/device_profiles/{uuid}",
+        "DELETE /v2/device_profiles",
+    ),
+    _documented("cyborg:arq:get_all", READER_OR_ADMIN, "List accelerator requests.", "GET /v2/accelerator_requests"),
+    _documented(
+        "cyborg:arq:get_one", READER_OR_ADMIN, "Show an accelerator request.", "GET /v2/accelerator_requests/{uuid}"
+    ),
+    _documented("cyborg:arq:create", MEMBER_OR_SERVICE, "Ask for accelerators.", "POST /v2/accelerator_requests"),
+    _documented(
+        "cyborg:arq:update",
+        MEMBER_OR_SERVICE,
+        "Bind and unbind accelerator requests.",
+        "PATCH /v2/accelerator_requests",
+        "PATCH /v2/accelerator_requests/{uuid}",
+    ),
+    _documented(
+        "cyborg:arq:delete",
+        MEMBER_OR_SERVICE,
+        "Delete accelerator requests.",
+        "DELETE /v2/accelerator_requests",
+        "DELETE /v2/accelerator_requests/{uuid}",
+    ),
+    _documented(
+        "autoclave:device:get",
+        ADMIN,
+        "See all that is known of devices, and their history.",
+        "GET /autoclave/v1/devices",
+        "GET /autoclave/v1/devices/{device}",
+        "GET /autoclave/v1/devices/{device}/history",
+    ),
+    _documented(
+        "autoclave:device:act",
+        ADMIN,
+        "Hold, release, accept and forget devices.",
+        "POST /autoclave/v1/devices/{device}/hold",
+        "POST /autoclave/v1/devices/{device}/release",
+        "POST /autoclave/v1/devices/{device}/accept",
+        "POST /autoclave/v1/devices/{device}/forget",
+    ),
+    _documented("autoclave:metrics:get", ADMIN, "Read the metrics.", "GET /metrics"),
+)
+
+
+def list_rules() -> list[Any]:
+    """Every rule with its default, for oslopolicy-sample-generator."""
+    return [*BASE_RULES, *RULES]
+
+
+class Policy:
+    """The rules in force: the defaults, and what the operator's policy file says instead."""
+
+    def __init__(self, conf: Any) -> None:
+        self._enforcer = policy.Enforcer(conf)
+        self._enforcer.register_defaults(list_rules())
+        self._enforcer.load_rules()
+
+    def allows(self, context: RequestContext, rule: str) -> bool:
+        """Whether *context* may do what *rule* governs, within its own project."""
+        # A token without a project is in no project: it must not match "None" with "None".
+        target = {} if context.project_id is None else {"project_id": context.project_id}
+        if context.user_id is not None:
+            target["user_id"] = context.user_id
+        try:
+            # authorize() does not raise when a check fails, unless told to: it returns False.
+            return bool(self._enforcer.authorize(rule, target, context))
+        except policy.InvalidScope as error:
+            LOG.info("Denied to %s: %s", context.user_id, error)
+            return False
+
+    def require(self, context: RequestContext, rule: str) -> None:
+        """Let *context* do what *rule* governs, or raise.
+
+        :raises Forbidden: it may not.
+        """
+        if not self.allows(context, rule):
+            raise Forbidden(f"Access was denied to the following resource: {rule}")

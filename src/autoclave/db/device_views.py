@@ -1,0 +1,100 @@
+"""Devices with all that an operator wants to see beside them, in a constant number of queries."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db import agents as agent_rows
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.tables import arqs, devices
+from autoclave.rules.arq_states import ACTIVE
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An active ARQ that holds a device."""
+
+    uuid: str
+    state: str
+    instance_uuid: str | None
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device, its providers, the ARQs that hold it, and when its host's agent was last seen."""
+
+    device: DeviceRecord
+    deployables: tuple[DeployableRecord, ...]
+    holders: tuple[Holder, ...]
+    agent_last_seen: datetime | None
+
+
+def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
+    """The views of *records*: three queries, or none for none."""
+    if not records:
+        return []
+    # One device is asked for by its id; for more of them all rows are fewer bytes than the list of ids.
+    only = [records[0].id] if len(records) == 1 else None
+    deployables: dict[int, list[DeployableRecord]] = defaultdict(list)
+    for deployable in device_rows.deployables_of(tx, only):
+        deployables[deployable.device_id].append(deployable)
+    holders = _holders(tx, only)
+    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
+    return [
+        DeviceView(record, tuple(deployables[record.id]), tuple(holders.get(record.id, ())), seen.get(record.hostname))
+        for record in records
+    ]
+
+
+def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list[Holder]]:
+    query = sa.select(arqs.c.device_id, arqs.c.uuid, arqs.c.state, arqs.c.instance_uuid).where(
+        arqs.c.state.in_(list(ACTIVE)), arqs.c.device_id.is_not(None)
+    )
+    if device_ids is not None:
+        query = query.where(arqs.c.device_id.in_(device_ids))
+    found: dict[int, list[Holder]] = defaultdict(list)
+    for device_id, uuid, state, instance_uuid in tx.execute(query.order_by(arqs.c.id)):
+        found[device_id].append(Holder(uuid, state.value, instance_uuid))
+    return dict(found)
+
+
+@dataclass(frozen=True)
+class Census:
+    """How many devices are alike.
+
+    :param state: None for rows that no data migration has given a state yet.
+    """
+
+    hostname: str
+    device_type: str
+    state: str | None
+    held: bool
+    missing: bool
+    excluded: bool
+    stalled: bool
+    count: int
+
+
+def census(tx: Connection) -> list[Census]:
+    """The devices counted by what matters of them, in one query."""
+    excluded = devices.c.excluded_reason.is_not(None)
+    keys = (
+        devices.c.hostname,
+        devices.c.type,
+        devices.c.device_state,
+        devices.c.held,
+        devices.c.missing,
+        excluded,
+        devices.c.progress_stalled,
+    )
+    return [
+        Census(host, kind.value, state.value if state else None, held, missing, bool(out), stalled, count)
+        for host, kind, state, held, missing, out, stalled, count in tx.execute(
+            sa.select(*keys, sa.func.count()).group_by(*keys)
+        )
+    ]
