@@ -19,6 +19,9 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 
+BACKENDS = ("sqlite", "postgresql", "mysql", "mariadb")
+"""The engines that the statements are tested on, as URLs name them."""
+
 _SQLITE_PRAGMAS = (
     "PRAGMA busy_timeout=30000",
     "PRAGMA journal_mode=WAL",
@@ -43,6 +46,16 @@ class Database:
                 option="[database] connection",
             ) from error
         self.backend = parsed.get_backend_name()
+        if self.backend not in BACKENDS:
+            raise InvalidConfiguration(
+                f"{self.backend} is not supported; use {', '.join(BACKENDS)}", option="[database] connection"
+            )
+        if self.backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+            raise InvalidConfiguration(
+                "SQLite needs a file, since several connections share it; write for example "
+                "sqlite:////var/lib/autoclave/autoclave.db",
+                option="[database] connection",
+            )
         self._lock: AbstractContextManager[Any]
         try:
             if self.backend == "sqlite":

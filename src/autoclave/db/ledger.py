@@ -1,8 +1,10 @@
 """The ledger of dirty serial numbers: a drive stays dirty whatever slot it is moved to."""
 
 from collections.abc import Collection
+from contextlib import suppress
 
 import sqlalchemy as sa
+from oslo_db.exception import DBDuplicateEntry
 from sqlalchemy.engine import Connection
 
 from autoclave.db.tables import dirty_serials
@@ -10,7 +12,10 @@ from autoclave.db.tables import dirty_serials
 
 def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None:
     """Note that the drive holds, or may hold, a tenant's data."""
-    if not contains(tx, serial, drive_model):
+    if contains(tx, serial, drive_model):
+        return
+    # Another transaction may note the same drive at this moment; then it is noted, which is all that is asked.
+    with suppress(DBDuplicateEntry), tx.begin_nested():
         tx.execute(dirty_serials.insert().values(serial=serial, drive_model=drive_model, device_uuid=device_uuid))
 
 

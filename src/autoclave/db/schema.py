@@ -75,9 +75,10 @@ def require_current(database: Database) -> None:
     )
 
 
-def upgrade(database: Database) -> str | None:
+def upgrade(database: Database, revision: str | None = None) -> str | None:
     """Bring the schema to :func:`head`; nothing is written if it is there already.
 
+    :param revision: an earlier revision to stop at, to rehearse the upgrade from it.
     :returns: the revision that was found, None if there was no schema.
     :raises InvalidConfiguration: the schema is newer than this version.
     :raises DatabaseUnavailable: the database does not answer, or another process has been changing
@@ -85,12 +86,13 @@ def upgrade(database: Database) -> str | None:
     """
     with _alembic, translated_errors(), _exclusive(database) as connection:
         found = _revision(connection)
-        if found == head():
+        target = revision or head()
+        if found == target:
             return found
         _refuse_unknown(found)
         config = _config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, target)
         if database.backend == "sqlite":
             _check_references(connection)
         return found
