@@ -61,7 +61,6 @@ def _resources(api: Api) -> "falcon.App[Any, Any]":
             Negotiation(),
         ]
     )
-    app.resp_options.default_media_type = None  # an empty answer has no type; JSONOnly sets that of the others
     app.req_options.strip_url_path_trailing_slash = True
     errors.install(app)
     routes.add_all(app, api)

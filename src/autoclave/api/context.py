@@ -58,7 +58,7 @@ class Callers:
 
 
 class JSONOnly:
-    """Falcon middleware: refuses callers who do not take JSON, and calls JSON what is. An empty body is nothing."""
+    """Falcon middleware: refuses callers who do not take JSON."""
 
     def __init__(self, exempt: frozenset[str]) -> None:
         self._exempt = exempt
@@ -66,9 +66,3 @@ class JSONOnly:
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         if req.path not in self._exempt and not req.client_accepts_json:
             raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
-
-    def process_response(
-        self, _req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool
-    ) -> None:
-        if resp.media is not None and resp.content_type is None:
-            resp.content_type = falcon.MEDIA_JSON
