@@ -64,6 +64,16 @@ class DriveState:
     operation: Operation | None = None
     global_erased: bool = False
 
+    @property
+    def manages_namespaces(self) -> bool:
+        """It has Namespace Management and Namespace Attachment."""
+        return bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT)
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes that no namespace has."""
+        return self.capacity - sum(namespace.size for namespace in self.namespaces.values())
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -108,7 +118,7 @@ class Drive:
         drive = cls(directory, state, {})
         for nsid, namespace in state.namespaces.items():
             media.make(drive.media(nsid), namespace.size)
-        media.make(drive.unallocated_media, drive.unallocated)
+        media.make(drive.unallocated_media, state.unallocated)
         drive.save()
 
     @classmethod
@@ -141,15 +151,6 @@ class Drive:
     @property
     def all_media(self) -> list[Path]:
         return [*(self.media(nsid) for nsid in self.state.namespaces), self.unallocated_media]
-
-    @property
-    def unallocated(self) -> int:
-        """Bytes that no namespace has."""
-        return self.state.capacity - sum(namespace.size for namespace in self.state.namespaces.values())
-
-    @property
-    def manages_namespaces(self) -> bool:
-        return bool(self.state.oacs & _OACS_NAMESPACE_MANAGEMENT)
 
     @property
     def progress(self) -> float | None:
@@ -225,18 +226,18 @@ class Drive:
 
         :raises CommandFailed: see the specification.
         """
-        if not self.manages_namespaces or FaultKind.CREATE_NS_REFUSED in self.faults:
+        if not self.state.manages_namespaces or FaultKind.CREATE_NS_REFUSED in self.faults:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         if not blocks or flbas >= len(LBA_FORMATS):
             raise CommandFailed(Status.INVALID_FIELD)
         created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared)
-        if created.size > self.unallocated:
+        if created.size > self.state.unallocated:
             raise CommandFailed(Status.INSUFFICIENT_CAPACITY)
         nsid = next((n for n in range(1, MAX_NAMESPACES + 1) if n not in self.state.namespaces), None)
         if nsid is None:
             raise CommandFailed(Status.NSID_UNAVAILABLE)
-        left = self.unallocated - created.size
+        left = self.state.unallocated - created.size
         media.make(self.media(nsid), 0)
         media.move(self.unallocated_media, 0, self.media(nsid), 0, created.size)
         remainder = self.directory / "unallocated.new"
@@ -251,11 +252,11 @@ class Drive:
 
         :raises CommandFailed: there is no such namespace, or it is not supported.
         """
-        if not self.manages_namespaces:
+        if not self.state.manages_namespaces:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         namespace = self.namespace(nsid)
-        media.move(self.media(nsid), 0, self.unallocated_media, self.unallocated, namespace.size)
+        media.move(self.media(nsid), 0, self.unallocated_media, self.state.unallocated, namespace.size)
         self.media(nsid).unlink()
         del self.state.namespaces[nsid]
 
@@ -282,7 +283,7 @@ class Drive:
         namespace.attached = [cntlid for cntlid in namespace.attached if cntlid not in cntlids]
 
     def _attachment(self, nsid: int) -> Namespace:
-        if not self.manages_namespaces:
+        if not self.state.manages_namespaces:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         return self.namespace(nsid)

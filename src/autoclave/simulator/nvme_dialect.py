@@ -1,0 +1,192 @@
+"""How each version of nvme-cli words its answers: number types, error texts, exit codes, streams."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from autoclave.simulator.nvme_status import CommandFailed, Status
+
+_NAMES_1 = {
+    Status.INVALID_OPCODE: "INVALID_OPCODE: The associated command opcode field is not valid",
+    Status.INVALID_FIELD: "INVALID_FIELD: A reserved coded value or an unsupported value in a defined field",
+    Status.INVALID_NAMESPACE: "INVALID_NS: The namespace or the format of that namespace is invalid",
+    Status.SANITIZE_FAILED: "SANITIZE_FAILED: The most recent sanitize operation failed and no recovery actions has "
+    "been successfully completed",
+    Status.SANITIZE_IN_PROGRESS: "SANITIZE_IN_PROGRESS: The requested function is prohibited while a sanitize "
+    "operation is in progress",
+    Status.LBA_OUT_OF_RANGE: "LBA_RANGE: The command references a LBA that exceeds the size of the namespace",
+    Status.INSUFFICIENT_CAPACITY: "NS_INSUFFICIENT_CAPACITY: Creating the namespace requires more free space than is "
+    "currently available",
+    Status.NSID_UNAVAILABLE: "NS_ID_UNAVAILABLE: The number of namespaces supported has been exceeded",
+    Status.ALREADY_ATTACHED: "NS_ALREADY_ATTACHED: The controller is already attached to the namespace specified",
+    Status.NAMESPACE_IS_PRIVATE: "NS_IS_PRIVATE: The namespace is private and is already attached to one controller",
+    Status.NOT_ATTACHED: "NS_NOT_ATTACHED: The controller is not attached to the namespace",
+    Status.WRITE_FAULT: "WRITE_FAULT: The write data could not be committed to the media",
+}
+_NAMES_2 = {
+    Status.INVALID_OPCODE: "Invalid Command Opcode: A reserved coded value or an unsupported value in the command "
+    "opcode field",
+    Status.INVALID_FIELD: "Invalid Field in Command: A reserved coded value or an unsupported value in a defined field",
+    Status.INVALID_NAMESPACE: "Invalid Namespace or Format: The namespace or the format of that namespace is invalid",
+    Status.SANITIZE_FAILED: "Sanitize Failed: The most recent sanitize operation failed and no recovery action has "
+    "been successfully completed",
+    Status.SANITIZE_IN_PROGRESS: "Sanitize In Progress: The requested function is prohibited while a sanitize "
+    "operation is in progress",
+    Status.LBA_OUT_OF_RANGE: "LBA Out of Range: The command references an LBA that exceeds the size of the namespace",
+    Status.INSUFFICIENT_CAPACITY: "Namespace Insufficient Capacity: Creating the namespace requires more free space "
+    "than is currently available",
+    Status.NSID_UNAVAILABLE: "Namespace Identifier Unavailable: The number of namespaces supported has been exceeded",
+    Status.ALREADY_ATTACHED: "Namespace Already Attached: The controller is already attached to the namespace "
+    "specified",
+    Status.NAMESPACE_IS_PRIVATE: "Namespace Is Private: The namespace is private and is already attached to one "
+    "controller",
+    Status.NOT_ATTACHED: "Namespace Not Attached: The controller is not attached to the namespace",
+    Status.WRITE_FAULT: "Write Fault: The write data could not be committed to the media",
+}
+# 1.x turns a status into an errno and exits with that.
+_ERRNO_1 = {
+    Status.SANITIZE_FAILED: 5,
+    Status.SANITIZE_IN_PROGRESS: 115,
+    Status.LBA_OUT_OF_RANGE: 121,
+    Status.ALREADY_ATTACHED: 114,
+    Status.NAMESPACE_IS_PRIVATE: 1,
+    Status.NOT_ATTACHED: 28,
+    Status.WRITE_FAULT: 5,
+}
+_EINVAL = 22
+
+_NEW_NAMES_3 = {
+    "id-ctrl": "id ctrl",
+    "id-ns": "id ns",
+    "list-ns": "id ns-list",
+    "list-ctrl": "id ctrl-list",
+    "sanitize-log": "log sanitize",
+    "smart-log": "log smart",
+    "create-ns": "ns create",
+    "delete-ns": "ns delete",
+    "attach-ns": "ns attach",
+    "detach-ns": "ns detach",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command prints, and how it exits."""
+
+    out: str = ""
+    err: str = ""
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The speech of one version.
+
+    :param style: one of :data:`autoclave.simulator.host.STYLES`.
+    """
+
+    style: str
+
+    @property
+    def version(self) -> tuple[int, int]:
+        major, minor = self.style.split(".")
+        return int(major), int(minor)
+
+    @property
+    def version_text(self) -> str:
+        """The output of ``nvme version``."""
+        if self.version < (2, 0):
+            return f"nvme version {self.style}\n"
+        full = "3.0-rc1" if self.version >= (3, 0) else self.style
+        library = {"2.3": "1.3", "2.13": "1.13", "2.16": "1.16.2"}.get(self.style, full)
+        return f"nvme version {full} (git {full})\nlibnvme version {library} (git {library})\n"
+
+    @property
+    def usage_error_code(self) -> int:
+        """The exit code for what is wrong in the command itself."""
+        return 234 if self.version < (2, 0) else 1
+
+    def error_code(self, errno: int) -> int:
+        """The exit code for an error of the operating system."""
+        return errno if self.version < (2, 0) else 1
+
+    def u128(self, value: int) -> float | str | int:
+        """A 128-bit number as it stands in JSON."""
+        if self.version < (2, 0):
+            return float(value)
+        return str(value) if self.version < (2, 4) else value
+
+    def u32(self, value: int) -> int:
+        """A 32-bit number as it stands in JSON: 2.0 to 2.3 take it for a signed one."""
+        return value - (1 << 32) if (2, 0) <= self.version < (2, 4) and value >= 1 << 31 else value
+
+    def json(self, value: Any) -> str:
+        """*value* as json-c prints it."""
+        text = json.dumps(value, indent=2, separators=(",", ":"))
+        if self.version < (2, 0):
+            text = text.replace("/", "\\/")
+        if self.style in ("1.16", "2.3", "3.0"):
+            lines = []
+            for line in text.split("\n"):
+                indent = " " * (len(line) - len(line.lstrip()))
+                lines.append(line.replace("[]", f"[\n{indent}]") if ":[]" in line else line)
+            text = "\n".join(lines)
+        return f"{text}\n"
+
+    def warning(self, command: str) -> str:
+        """What goes to stderr before anything else."""
+        if self.version < (3, 0) or command not in _NEW_NAMES_3:
+            return ""
+        return (
+            f"WARNING: '{command}' is deprecated and will be removed in the next major version, "
+            f"use 'nvme {_NEW_NAMES_3[command]}' instead\n"
+        )
+
+    def usage(self, command: str) -> str:
+        """The first line of the help text, which follows on an error of usage."""
+        shown = _NEW_NAMES_3.get(command, command) if self.version >= (3, 0) else command
+        return f"\x1b[1mUsage: nvme {shown} <device> [OPTIONS]\x1b[0m\n"
+
+    def errors_as_json(self, *, as_json: bool) -> bool:
+        """Whether an error goes to stdout as JSON, if the answer was to be JSON."""
+        return as_json and self.version >= (2, 11)
+
+    def failed(self, command: str, failure: CommandFailed, *, as_json: bool) -> Answer:
+        """The answer for a command that the controller completed with an error.
+
+        :param as_json: errors are to go to stdout as JSON.
+        """
+        code = 1
+        if self.version < (2, 0):
+            code = _ERRNO_1.get(failure.status, _EINVAL)
+        text = (_NAMES_1 if self.version < (2, 0) else _NAMES_2)[failure.status]
+        if not as_json:
+            return Answer(err=f"NVMe status: {text}(0x{failure.code:x})\n", code=code)
+        error: dict[str, Any] = {"error": text, "type": "nvme"}
+        if self.version >= (3, 0) or command == "create-ns":
+            error = {f"status: {failure.code}": [error]}
+        if command == "create-ns" and self.style == "2.16":
+            error["error"] = "NS management and attachment not supported"
+        return Answer(out=self.json(error), code=code)
+
+    def refused(self, message: str, *, as_json: bool, code: int = 1) -> Answer:
+        """The answer for what nvme-cli itself refuses.
+
+        :param as_json: errors are to go to stdout as JSON.
+        """
+        if as_json:
+            return Answer(out=self.json({"error": message}), code=code)
+        return Answer(err=f"{message}\n", code=code)
+
+    def done(self, command: str, verb: str, nsid: int, *, as_json: bool) -> Answer:
+        """The answer of a namespace command that succeeded.
+
+        :param verb: ``created``, ``deleted`` or nothing.
+        """
+        if self.version >= (3, 0):
+            return Answer()
+        if self.version < (2, 16):
+            return Answer(out=f"{command}: Success, {verb + ' ' if verb else ''}nsid:{nsid}\n")
+        if as_json:
+            return Answer(out=self.json({command: "success", "nsid": str(nsid)}))
+        return Answer(out=f"{command}: success\nnsid: {nsid}\n")

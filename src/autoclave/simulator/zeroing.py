@@ -1,0 +1,70 @@
+"""What the stand-ins for blkdiscard and shred share: zeroing a block device piece by piece."""
+
+import errno
+import time
+from collections.abc import Iterator
+
+from autoclave.exceptions import SimulatorError
+from autoclave.simulator import mishaps
+from autoclave.simulator.device_nodes import DeviceNode, find_node
+from autoclave.simulator.faults import FaultKind
+from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.nvme_status import CommandFailed
+
+_PIECE = 4 << 20
+_PIECES_PER_SECOND = 20
+_SECTOR = 512
+
+
+class Zeroing:
+    """Zeros one block device of *host*.
+
+    :raises OSError: there is no such block device.
+    """
+
+    def __init__(self, host: SimulatedHost, path: str) -> None:
+        node = find_node(host, path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such device", path)
+        if node.nsid is None:
+            raise OSError(errno.ENOTBLK, "a controller is no block device", path)
+        self._host = host
+        self._path = path
+        self._address, self._nsid = node.slot.address, node.nsid
+        with host.drive(self._address) as drive:
+            self.size = drive.namespace(self._nsid).size
+
+    def run(self) -> Iterator[tuple[int, int]]:
+        """Write the zeros; yields (offset, length) of each piece when it is on the media.
+
+        :raises OSError: ENOENT when the device is gone, EIO when the drive refuses.
+        """
+        offset = 0
+        while offset < self.size:
+            length = self._write(offset)
+            yield offset, length
+            offset += length
+
+    def _write(self, offset: int) -> int:
+        node = find_node(self._host, self._path)
+        if not self._is_mine(node) or mishaps.vanish(self._host, self._address, offset / self.size * 100):
+            raise OSError(errno.EIO, "the device is gone", self._path)
+        try:
+            with self._host.drive(self._address) as drive:
+                drive.check_not_sanitizing()
+                faults = drive.faults
+                rate = faults.get(FaultKind.ZERO_BYTES_PER_SECOND)
+                length = _PIECE if rate is None else max(_SECTOR, int(rate / _PIECES_PER_SECOND) // _SECTOR * _SECTOR)
+                length = min(length, _PIECE, self.size - offset)
+                if FaultKind.ZERO_FAILS in faults and (offset + length) / self.size * 100 > drive.zero_fails_at:
+                    raise OSError(errno.EIO, "the drive fails", self._path)
+                if FaultKind.ZERO_LEAVES_DATA not in faults:
+                    drive.zero(self._nsid, offset, length)
+        except (CommandFailed, SimulatorError) as error:
+            raise OSError(errno.EIO, str(error), self._path) from error
+        if rate is not None:
+            time.sleep(length / rate if rate else 1)
+        return length
+
+    def _is_mine(self, node: DeviceNode | None) -> bool:
+        return node is not None and (node.slot.address, node.nsid) == (self._address, self._nsid)
