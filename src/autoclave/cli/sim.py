@@ -1,0 +1,240 @@
+"""``autoclave sim``: what happens to simulated hosts from outside: guests, hands, and faults."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cliff import command, lister
+
+from autoclave.exceptions import SimulatorError
+from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
+from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import SimulatedHost
+
+_DEFAULT_DATA_DIR = "/var/lib/autoclave"
+
+
+def _add_data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(os.environ.get("AUTOCLAVE_DATA_DIR", _DEFAULT_DATA_DIR)),
+        help=f"data directory of `autoclave up` (env AUTOCLAVE_DATA_DIR; default {_DEFAULT_DATA_DIR})",
+    )
+
+
+class _OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command about one slot of one simulated host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_data_dir(parser)
+        parser.add_argument("host", help="name of the simulated host")
+        parser.add_argument("address", type=str.lower, help="PCI address, such as 0000:41:00.0")
+        return parser
+
+    def host(self, parsed_args: argparse.Namespace) -> SimulatedHost:
+        """The host that is meant.
+
+        :raises SimulatorError: there is none of that name.
+        """
+        return Fleet(parsed_args.data_dir).host(parsed_args.host)
+
+
+class _OnMedia(_OfDrive):
+    """A command about the bytes of a drive."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--offset", type=int, default=0, help="first byte (default 0)")
+        parser.add_argument("--namespace", type=int, default=1, metavar="NSID", help="namespace id (default 1)")
+        return parser
+
+
+class SimHosts(lister.Lister):  # type: ignore[misc]
+    """List the drives of all simulated hosts, and what is wrong with them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_data_dir(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """One row a slot."""
+        columns = ("host", "address", "serial", "model", "driver", "controller", "sanitizing", "faults")
+        return columns, [row for host in Fleet(parsed_args.data_dir).hosts() for row in _rows(host)]
+
+
+class SimFault(_OfDrive):
+    """Let something go wrong with a drive from now on, until `sim clear`."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': every drive of the host."
+        parser.add_argument("kind", help=f"what goes wrong: {', '.join(FaultKind)}")
+        parser.add_argument("value", nargs="?", type=float, help="percent, seconds or bytes a second, as the kind says")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host, address, kind or value is not known."""
+        host = self.host(parsed_args)
+        try:
+            fault = Fault(_fault_kind(parsed_args.kind), parsed_args.value)
+        except ValueError as e:
+            raise SimulatorError(str(e)) from None
+        host.set_fault(parsed_args.address, fault)
+
+
+class SimClear(_OfDrive):
+    """Let a drive be well again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': all faults of the host, those of single drives too."
+        parser.add_argument("kind", nargs="?", help="only this fault")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host, address or kind is not known."""
+        kind = None if parsed_args.kind is None else _fault_kind(parsed_args.kind)
+        address = None if parsed_args.address == EVERY_DRIVE else parsed_args.address
+        self.host(parsed_args).clear_faults(address, kind)
+
+
+class SimPull(_OfDrive):
+    """Pull a drive out of its slot."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or address is not known, or the slot is empty."""
+        self.host(parsed_args).pull(parsed_args.address)
+
+
+class SimPutBack(_OfDrive):
+    """Put the drive back that was pulled from a slot, with the data on it."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or address is not known, or nothing was pulled."""
+        self.host(parsed_args).put_back(parsed_args.address)
+
+
+class SimInsert(_OfDrive):
+    """Put another drive into a slot; a serial number that the host has seen is that drive, data and all."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("serial", help="serial number, at most 20 characters")
+        parser.add_argument("--model", default=DriveSpec.model, help=f"model (default {DriveSpec.model})")
+        parser.add_argument("--vendor", default=DriveSpec.vendor, help=f"PCI vendor id (default {DriveSpec.vendor})")
+        parser.add_argument("--product", default=DriveSpec.product, help=f"PCI id (default {DriveSpec.product})")
+        parser.add_argument("--size", type=int, default=64, metavar="MIB", help="capacity in MiB (default 64)")
+        parser.add_argument("--crypto", action="store_true", help="it sanitizes by crypto erase")
+        parser.add_argument("--block", action="store_true", help="it sanitizes by block erase")
+        parser.add_argument("--no-write-zeroes", action="store_true", help="it has no Write Zeroes command")
+        parser.add_argument("--namespace-management", action="store_true", help="it has Namespace Management")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: the host is not known, or the drive is plugged in elsewhere."""
+        spec = DriveSpec(
+            address=parsed_args.address,
+            serial=parsed_args.serial,
+            model=parsed_args.model,
+            vendor=parsed_args.vendor.lower(),
+            product=parsed_args.product.lower(),
+            size_bytes=parsed_args.size * MIB,
+            crypto=parsed_args.crypto,
+            block=parsed_args.block,
+            write_zeroes=not parsed_args.no_write_zeroes,
+            namespace_management=parsed_args.namespace_management,
+        )
+        self.host(parsed_args).insert(parsed_args.address, spec)
+
+
+class SimWrite(_OnMedia):
+    """Write text to a drive, as the guest that has it would."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("text", help="what to write, as UTF-8")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or address is not known, or the drive refuses."""
+        self.host(parsed_args).write(
+            parsed_args.address, parsed_args.offset, parsed_args.text.encode(), nsid=parsed_args.namespace
+        )
+
+
+class SimRead(_OnMedia):
+    r"""Show what is on a drive; bytes that are not printable ASCII stand as \xNN."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--length", type=int, default=64, help="bytes (default 64)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host, address or namespace is not known."""
+        data = self.host(parsed_args).read(
+            parsed_args.address, parsed_args.offset, parsed_args.length, nsid=parsed_args.namespace
+        )
+        shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in data)
+        self.app.stdout.write(f"{shown}\n")
+
+
+class SimFind(_OfDrive):
+    """Say whether a text is anywhere on a drive: exit status 0 if it is, 1 if not."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("text", help="what to look for, as UTF-8")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """:raises SimulatorError: host or address is not known."""
+        return 0 if self.host(parsed_args).find(parsed_args.address, parsed_args.text.encode()) else 1
+
+
+class SimGuestStart(_OfDrive):
+    """Bind a drive to vfio-pci, as libvirt does when the guest that has it starts."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or address is not known, or a guest has it."""
+        self.host(parsed_args).give_to_guest(parsed_args.address)
+
+
+class SimGuestStop(_OfDrive):
+    """Give a drive back to the nvme driver, as libvirt does when its guest is gone."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or address is not known, or no guest has it."""
+        self.host(parsed_args).give_back(parsed_args.address)
+
+
+def _fault_kind(text: str) -> FaultKind:
+    try:
+        return FaultKind(text)
+    except ValueError:
+        raise SimulatorError(f"{text!r} is no fault; there are {', '.join(FaultKind)}") from None
+
+
+def _rows(host: SimulatedHost) -> Iterator[tuple[object, ...]]:
+    inventory = host.inventory
+    for slot in sorted(inventory.slots.values(), key=lambda each: each.address):
+        faults = host.faults.active([slot.address])
+        progress = None
+        if slot.present and slot.spec.physfn is None:
+            with host.drive(slot.address) as drive:
+                progress = drive.progress
+        yield (
+            inventory.name,
+            slot.address,
+            slot.spec.serial if slot.present else "",
+            slot.spec.model if slot.present else "(empty)",
+            slot.driver or "",
+            "" if slot.instance is None else f"nvme{slot.instance}",
+            "" if progress is None else f"{progress:.0f}%",
+            ", ".join(str(kind) if value is None else f"{kind}={value:g}" for kind, value in faults.items()),
+        )

@@ -1,0 +1,43 @@
+"""The simulated hosts of one data directory, where ``autoclave up --simulate`` puts them."""
+
+from pathlib import Path
+
+from autoclave.exceptions import SimulatorError
+from autoclave.simulator.drive_spec import default_drives
+from autoclave.simulator.host import SimulatedHost
+
+
+class Fleet:
+    """Simulated hosts, each in ``<data directory>/sim/<name>``.
+
+    :param data_dir: the data directory of the service they belong to.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._directory = data_dir.absolute() / "sim"
+
+    def hosts(self) -> list[SimulatedHost]:
+        """All of them, by name."""
+        found = self._directory.glob("*/state/host.json")
+        return [SimulatedHost.open(path.parent.parent) for path in sorted(found)]
+
+    def host(self, name: str) -> SimulatedHost:
+        """The host of that name.
+
+        :raises SimulatorError: there is none.
+        """
+        for host in self.hosts():
+            if host.root.name == name:
+                return host
+        known = ", ".join(host.root.name for host in self.hosts()) or "none"
+        raise SimulatorError(f"{self._directory} has no simulated host {name!r}; it has {known}")
+
+    def ensure(self, name: str, index: int) -> SimulatedHost:
+        """The host of that name, made with the default drives if there is none yet.
+
+        :param index: makes its serial numbers unique in the fleet.
+        """
+        root = self._directory / name
+        if (root / "state" / "host.json").exists():
+            return SimulatedHost.open(root)
+        return SimulatedHost.create(root, name, default_drives(index))
