@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import falcon
 from keystonemiddleware.auth_token import AuthProtocol
 
-from autoclave.api import errors
 from autoclave.exceptions import Forbidden
 from autoclave.objects.context import RequestContext
 
@@ -42,12 +41,13 @@ def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
 
 
 def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """Tokens are checked by Keystone (``[keystone_authtoken]``); its refusals are worded as our own errors are.
+    """Tokens are checked by Keystone (``[keystone_authtoken]``).
 
     A service token without one of ``service_token_roles`` is worth nothing, whatever the file says.
     """
     options = {"oslo_config_config": conf, "service_token_roles_required": True}
-    return errors.in_shape(AuthProtocol(app, options))
+    guarded: WSGIApplication = AuthProtocol(app, options)
+    return guarded
 
 
 def noauth(_conf: Any, app: "WSGIApplication") -> "WSGIApplication":

@@ -2,11 +2,12 @@
 
 The body is ``{"error_message": "<JSON>"}``, and that JSON is ``{"faultcode", "faultstring", "debuginfo"}``:
 Cyborg's clients decode twice. It tells what the caller can mend, never a traceback, a statement or a
-host of the system; those are in the log, under the request id that every answer carries.
+host of the system; those are in the log, under the request id that every answer carries. A token that
+Keystone does not accept is refused by keystonemiddleware, in Keystone's own words and shape.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -103,42 +104,9 @@ def guarded(app: "WSGIApplication") -> "WSGIApplication":
             return app(environ, start_response)
         except Exception:
             LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO"))
-            return _answer(start_response, "500 Internal Server Error", [], NEUTRAL)
+            body = json.dumps(document(500, NEUTRAL)).encode()
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+            start_response("500 Internal Server Error", headers)
+            return [body]
 
     return guard
-
-
-def in_shape(app: "WSGIApplication") -> "WSGIApplication":
-    """WSGI middleware that words the refusals of *app* that are text as all other errors are."""
-
-    def shaped(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        refusal: list[Any] = []
-
-        def started(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
-            if int(status[:3]) < 400 or not _content_type(headers).startswith("text/"):
-                return start_response(status, headers, exc_info)
-            refusal[:] = [status, headers]
-            return lambda _data: None
-
-        body = app(environ, started)
-        if not refusal:
-            return body
-        try:
-            text = " ".join(b"".join(body).decode("utf-8", "replace").split())
-        finally:
-            getattr(body, "close", lambda: None)()
-        status, headers = refusal
-        return _answer(start_response, status, headers, status[4:] if not text or text.startswith("<") else text)
-
-    return shaped
-
-
-def _content_type(headers: list[tuple[str, str]]) -> str:
-    return next((value for name, value in headers if name.lower() == "content-type"), "")
-
-
-def _answer(start_response: "StartResponse", status: str, headers: list[tuple[str, str]], text: str) -> list[bytes]:
-    body = json.dumps(document(int(status[:3]), text)).encode()
-    kept = [(name, value) for name, value in headers if name.lower() not in ("content-type", "content-length")]
-    start_response(status, [*kept, ("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-    return [body]

@@ -1,0 +1,213 @@
+"""A whole service for the API's tests: real database, conductor and RPC; Placement's double; an agent that notes."""
+
+import atexit
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import falcon.testing
+
+from autoclave.api.app import create_app
+from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conf import new_config
+from autoclave.db import agents, schema
+from autoclave.db import devices as device_rows
+from autoclave.db.agents import AgentRecord
+from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.engine import Database
+from autoclave.db.tables import devices, utcnow
+from autoclave.drivers.base import AttachHandle, DiscoveredDevice
+from autoclave.lifecycle.agents import RPCCleaners
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.register import register
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause
+from autoclave.objects.context import RequestContext
+from autoclave.objects.device import Device
+from autoclave.placement.fake import FakePlacement
+from autoclave.placement.faults import Faults
+from autoclave.rpc.casts import Cast, Deliver
+from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
+from autoclave.rules.device_states import Actor, DeviceState
+
+HOST = "compute-1"
+
+
+class AtOnce:
+    """Delivers a cast while it is sent."""
+
+    def put(self, cast: Cast, deliver: Deliver) -> None:
+        deliver(cast)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class NotingAgent:
+    """An agent's RPC endpoint that notes what it is asked to clean."""
+
+    asked: list[Device] = field(default_factory=list)
+
+    def cleanup_device(self, context: RequestContext, device: Device) -> None:
+        self.asked.append(device)
+
+
+@cache
+def _empty_database() -> Path:
+    """A database with the schema and nothing else; made once, copied for each test."""
+    file = Path(tempfile.mkdtemp(prefix="autoclave-tests-")) / "empty.sqlite"
+    database = Database(f"sqlite:///{file}")
+    schema.upgrade(database)
+    database.dispose()
+    atexit.register(shutil.rmtree, file.parent)
+    return file
+
+
+class World:
+    """:attr app: the WSGI application; :attr http: a client of it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        overrides: dict[tuple[str | None, str], Any] | None = None,
+        config_files: tuple[str, ...] = (),
+        mounts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = directory
+        file = directory / "autoclave.sqlite"
+        shutil.copy(_empty_database(), file)
+        self.db = Database(f"sqlite:///{file}")
+        self.placement = Faults(FakePlacement())
+        self.transport = InProcessTransport(casts=AtOnce())
+        self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
+        self.conductor = self.transport.serve(
+            CONDUCTOR_TOPIC, "conductor-1", ConductorManager(self.ports, "conductor-1", 240), RPC_VERSION
+        )
+        self.conductor.start()
+        self.agent = NotingAgent()
+        self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.1")
+        self.agent_server.start()
+        self.conf = new_config(config_files, {("api", "auth_strategy"): "noauth", **(overrides or {})})
+        self.app = create_app(self.conf, self.ports, self.transport, mounts)
+        # Falcon's client wants to inspect a plain function.
+        self.http = falcon.testing.TestClient(lambda environ, start: self.app(environ, start))
+        self._root = str(uuid.uuid4())
+        self.ports.placement.create_provider(self._root, HOST)
+
+    def close(self) -> None:
+        self.transport.close()
+        self.db.dispose()
+
+    def add_device(
+        self, address: str = "0000:01:00.0", *, kind: str = "NVME", host: str = HOST, **changes: Any
+    ) -> DeviceRecord:
+        """A device as discovery leaves it, settled in Placement; then *changes* of its row."""
+        resource_class = "CUSTOM_NVME_144D_A808" if kind == "NVME" else f"CUSTOM_{kind}"
+        domain, bus, rest = address.split(":")
+        slot, function = rest.split(".")
+        info = {"domain": domain, "bus": bus, "device": slot, "function": function}
+        found = DiscoveredDevice(
+            pci_address=address,
+            device_type=kind,
+            vendor="144d",
+            product="a808",
+            resource_class=resource_class,
+            traits=["HW_NVME_CES"] if kind == "NVME" else [],
+            attach_handles=[AttachHandle("PCI", {**info, **changes.pop("attach_info", {})}, address)],
+            std_board_info={"product_id": "a808", "pci_address": address},
+            serial=changes.pop("serial", f"S-{address}") if kind == "NVME" else None,
+            drive_model="Model" if kind == "NVME" else None,
+            cleanup_action="sanitize_crypto" if kind == "NVME" else None,
+        )
+        with self.db.write() as tx:
+            cause = Cause(Actor.AGENT, host)
+            made = register(tx, host, "nvme_driver", found, None, cause, clean_on_discovery=False, run_id="run-1")
+            [deployable] = device_rows.deployables_of(tx, [made.id])
+        self.ports.placement.create_provider(deployable.rp_uuid, deployable.name, self._root)
+        self.ports.placement.ensure_resource_class(resource_class)
+        settle(self.db, self.ports.placement, made.uuid)
+        if changes:
+            self.change(made.uuid, **changes)
+        return self.device(made.uuid)
+
+    def change(self, device_uuid: str, **values: Any) -> None:
+        """Write columns of a device row behind everybody's back."""
+        with self.db.write() as tx:
+            tx.execute(devices.update().where(devices.c.uuid == device_uuid).values(**values))
+
+    def device(self, device_uuid: str) -> DeviceRecord:
+        with self.db.read() as tx:
+            found = device_rows.get(tx, device_uuid)
+        assert found is not None
+        return found
+
+    def provider(self, device: DeviceRecord) -> DeployableRecord:
+        with self.db.read() as tx:
+            return device_rows.deployables_of(tx, [device.id])[0]
+
+    def reserved(self, device: DeviceRecord) -> int:
+        provider = self.provider(device)
+        return self.ports.placement.get_inventories(provider.rp_uuid).records[provider.resource_class].reserved
+
+    def see_agent(self, host: str = HOST) -> None:
+        with self.db.write() as tx:
+            agents.register(tx, AgentRecord(host, "run-1", "1.1", utcnow(), utcnow()))
+
+    # HTTP
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, version: str | None = "2.5", token: str | None = None
+    ) -> falcon.testing.Result:
+        """One request; *body* is sent as JSON."""
+        headers = {}
+        if version is not None:
+            headers["OpenStack-API-Version"] = f"accelerator {version}"
+        if token is not None:
+            headers["X-Auth-Token"] = token
+        return self.http.simulate_request(method, path, json=body, headers=headers)
+
+    def add_profile(self, name: str = "one-drive", groups: list[dict[str, Any]] | None = None) -> str:
+        asked = groups or [{"resources:CUSTOM_NVME_144D_A808": "1", "trait:HW_NVME_CES": "required"}]
+        made = self.call("POST", "/v2/device_profiles", [{"name": name, "groups": asked}])
+        assert made.status_code == 201, made.text
+        return str(made.json["uuid"])
+
+    def add_arq(self, profile: str = "one-drive", *, token: str | None = None) -> str:
+        made = self.call("POST", "/v2/accelerator_requests", {"device_profile_name": profile}, token=token)
+        assert made.status_code == 201, made.text
+        return str(made.json["arqs"][0]["uuid"])
+
+    def bind(self, arq: str, device: DeviceRecord, instance: str, *, token: str | None = None) -> falcon.testing.Result:
+        return self.call("PATCH", "/v2/accelerator_requests", {arq: self.add_ops(device, instance)}, token=token)
+
+    def add_ops(self, device: DeviceRecord, instance: str) -> list[dict[str, str]]:
+        values = {
+            "/hostname": device.hostname,
+            "/device_rp_uuid": self.provider(device).rp_uuid,
+            "/instance_uuid": instance,
+        }
+        return [{"path": path, "op": "add", "value": value} for path, value in values.items()]
+
+
+REMOVE_OPS = [{"path": path, "op": "remove"} for path in ("/hostname", "/device_rp_uuid", "/instance_uuid")]
+ERROR = DeviceState.ERROR
+
+
+def new_uuid() -> str:
+    return str(uuid.uuid4())
+
+
+def fault(result: falcon.testing.Result) -> str:
+    """The text of an error, decoded twice as clients do."""
+    inner = json.loads(result.json["error_message"])
+    assert set(inner) == {"faultcode", "faultstring", "debuginfo"}
+    assert inner["faultcode"] == ("Client" if result.status_code < 500 else "Server")
+    return str(inner["faultstring"])

@@ -1,0 +1,14 @@
+"""The world of the API's tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()

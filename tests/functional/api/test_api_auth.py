@@ -1,0 +1,225 @@
+"""Who may do what: with Keystone, and without it on one machine."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_world import REMOVE_OPS, World, fault, new_uuid
+from falcon.testing import Result
+from keystone_double import Keystone
+
+from autoclave.api.policy import list_rules
+from autoclave.rules.device_states import DeviceState
+
+ARQS = "/v2/accelerator_requests"
+PUBLIC = ["/", "/v2", "/v2/", "/accelerator", "/accelerator/v2", "/healthcheck"]
+USERS = {
+    "admin": ("root", "ops", ("admin", "manager", "member", "reader")),
+    "manager": ("mara", "blue", ("manager", "member", "reader")),
+    "member": ("mia", "blue", ("member", "reader")),
+    "reader": ("rita", "blue", ("reader",)),
+    "nobody": ("ned", "blue", ()),
+    "nova": ("nova", "service", ("service",)),
+    "other": ("otto", "red", ("member", "reader")),
+    "system": ("root", None, ("admin", "manager", "member", "reader")),
+}
+
+
+@pytest.fixture(scope="module")
+def keystone() -> Iterator[Keystone]:
+    made = Keystone()
+    made.tokens = {f"{name}-token": user for name, user in USERS.items()}
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, keystone: Keystone) -> Iterator[World]:
+    config = tmp_path / "autoclave.conf"
+    config.write_text(keystone.config())
+    made = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    yield made
+    made.close()
+
+
+def ask(
+    world: World, user: str | None, method: str, path: str, body: Any = None, *, service: str | None = None
+) -> Result:
+    headers = {"OpenStack-API-Version": "accelerator 2.5"}
+    if user is not None:
+        headers["X-Auth-Token"] = f"{user}-token"
+    if service is not None:
+        headers["X-Service-Token"] = f"{service}-token"
+    return world.http.simulate_request(method, path, json=body, headers=headers)
+
+
+def test_finding_the_service_needs_no_token(cloud: World) -> None:
+    for path in PUBLIC:
+        assert ask(cloud, None, "GET", path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/devices", "/accelerator/v2/devices", ARQS, "/v2/nothing", "/metrics", "/autoclave/v1/devices", "/x"]
+)
+def test_everything_else_does_and_the_refusal_says_where_to_get_one(
+    cloud: World, keystone: Keystone, path: str
+) -> None:
+    for token in (None, "forged"):
+        answer = ask(cloud, token, "GET", path)
+        assert answer.status_code == 401
+        assert keystone.url in answer.headers["WWW-Authenticate"]
+        assert answer.headers["x-openstack-request-id"]
+
+
+def test_headers_of_the_caller_do_not_make_anybody_somebody(cloud: World) -> None:
+    forged = {"X-Roles": "admin", "X-User-Id": "root", "X-Project-Id": "ops", "X-Identity-Status": "Confirmed"}
+    assert cloud.http.simulate_get("/v2/devices", headers=forged).status_code == 401
+    mine = {**forged, "X-Auth-Token": "reader-token", "X-Service-Roles": "service"}
+    assert cloud.http.simulate_get("/v2/devices", headers=mine).status_code == 403
+
+
+def test_a_keystone_that_is_away_is_503_and_no_way_in(tmp_path: Path) -> None:
+    gone = Keystone()
+    gone.stop()
+    config = tmp_path / "autoclave.conf"
+    config.write_text(gone.config() + "http_connect_timeout = 1\nhttp_request_max_retries = 0\n")
+    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    answer = ask(world, "admin", "GET", "/v2/devices")
+    assert answer.status_code == 503
+    assert ask(world, None, "GET", "/healthcheck").status_code == 200
+    world.close()
+
+
+# rule -> (method, path, body, the roles that may)
+HARDWARE = {"admin", "manager"}
+READERS = {"admin", "manager", "member", "reader", "other"}
+WRITERS = {"admin", "manager", "member", "other", "nova"}
+RULES: dict[str, tuple[str, str, Any, set[str]]] = {
+    "cyborg:device:get_all": ("GET", "/v2/devices", None, HARDWARE),
+    "cyborg:device:get_one": ("GET", f"/v2/devices/{new_uuid()}", None, HARDWARE),
+    "cyborg:device:clean": ("POST", f"/v2/devices/{new_uuid()}/clean", None, {"admin"}),
+    "cyborg:deployable:get_all": ("GET", "/v2/deployables", None, HARDWARE),
+    "cyborg:deployable:get_one": ("GET", f"/v2/deployables/{new_uuid()}", None, HARDWARE),
+    "cyborg:device_profile:get_all": ("GET", "/v2/device_profiles", None, READERS),
+    "cyborg:device_profile:get_one": ("GET", f"/v2/device_profiles/{new_uuid()}", None, READERS),
+    "cyborg:device_profile:create": ("POST", "/v2/device_profiles", [], {"admin"}),
+    "cyborg:device_profile:delete": ("DELETE", f"/v2/device_profiles/{new_uuid()}", None, {"admin"}),
+    "cyborg:arq:get_all": ("GET", ARQS, None, READERS),
+    "cyborg:arq:get_one": ("GET", f"{ARQS}/{new_uuid()}", None, READERS),
+    "cyborg:arq:create": ("POST", ARQS, {}, WRITERS),
+    "cyborg:arq:update": ("PATCH", ARQS, {}, WRITERS),
+    "cyborg:arq:delete": ("DELETE", f"{ARQS}/{new_uuid()}", None, WRITERS),
+    "autoclave:device:get": ("GET", "/autoclave/v1/devices", None, {"admin"}),
+    "autoclave:device:act": ("POST", f"/autoclave/v1/devices/{new_uuid()}/release", {}, {"admin"}),
+    "autoclave:metrics:get": ("GET", "/metrics", None, {"admin"}),
+}
+
+
+def test_every_rule_is_tried_below() -> None:
+    named = {rule.name for rule in list_rules() if ":" in rule.name}
+    assert named == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_lets_through_whom_it_names_and_nobody_else(cloud: World, rule: str) -> None:
+    method, path, body, allowed = RULES[rule]
+    for user in USERS:
+        answer = ask(cloud, user, method, path, body)
+        assert (answer.status_code != 403) == (user in allowed), f"{user}: {answer.status_code}"
+        if user not in allowed:
+            assert fault(answer) == f"Access was denied to the following resource: {rule}"
+
+
+def test_who_may_not_clean_is_not_told_whether_the_device_exists(cloud: World) -> None:
+    device = cloud.add_device(device_state=DeviceState.ERROR)
+    for uuid in (device.uuid, new_uuid()):
+        assert ask(cloud, "manager", "POST", f"/v2/devices/{uuid}/clean").status_code == 403
+    assert cloud.agent.asked == []
+    assert ask(cloud, "admin", "POST", f"/v2/devices/{device.uuid}/clean").status_code == 202
+
+
+def test_the_operator_may_change_a_rule_in_the_policy_file(tmp_path: Path, keystone: Keystone) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text('"cyborg:device:get_all": "rule:project_reader_api"\n')
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"{keystone.config()}[oslo_policy]\npolicy_file = {rules}\n")
+    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    assert ask(world, "reader", "GET", "/v2/devices").status_code == 200
+    assert ask(world, "reader", "GET", f"/v2/devices/{new_uuid()}").status_code == 403
+    world.close()
+
+
+# Service tokens
+
+
+@pytest.fixture
+def bound(cloud: World) -> tuple[str, str]:
+    """An accelerator request of project blue, and the instance that it is bound to."""
+    group = {"resources:CUSTOM_NVME_144D_A808": "1"}
+    assert ask(cloud, "admin", "POST", "/v2/device_profiles", [{"name": "p", "groups": [group]}]).status_code == 201
+    made = ask(cloud, "member", "POST", ARQS, {"device_profile_name": "p"})
+    arq, instance = made.json["arqs"][0]["uuid"], new_uuid()
+    body = {arq: cloud.add_ops(cloud.add_device(), instance)}
+    for service in (None, "member", "forged"):
+        refused = ask(cloud, "member", "PATCH", ARQS, body, service=service)
+        assert refused.status_code in (401, 403)
+    assert ask(cloud, "member", "PATCH", ARQS, body, service="nova").status_code == 202
+    return arq, instance
+
+
+def state(world: World, arq: str) -> str:
+    return str(ask(world, "admin", "GET", f"{ARQS}/{arq}").json["state"])
+
+
+def test_what_belongs_to_an_instance_is_touched_through_nova_only(cloud: World, bound: tuple[str, str]) -> None:
+    arq, instance = bound
+    tries: list[tuple[str, str, Any]] = [
+        ("PATCH", ARQS, {arq: REMOVE_OPS}),
+        ("PATCH", f"{ARQS}/{arq}", {arq: REMOVE_OPS}),
+        ("DELETE", f"{ARQS}?instance={instance}", None),
+        ("DELETE", f"{ARQS}?arqs={arq}", None),
+        ("DELETE", f"{ARQS}/{arq}", None),
+    ]
+    for user in ("member", "admin", "nova"):
+        for method, path, body in tries:
+            answer = ask(cloud, user, method, path, body)
+            assert answer.status_code in (403, 404)  # nova's own project has no such request
+            assert answer.status_code == 404 or "Compute API" in fault(answer)
+    assert state(cloud, arq) == "Bound"
+    assert ask(cloud, "member", "DELETE", f"{ARQS}?instance={instance}", service="nova").status_code == 204
+    assert ask(cloud, "admin", "GET", f"{ARQS}/{arq}").status_code == 404
+
+
+def test_a_request_that_no_instance_has_is_its_owners_to_delete(cloud: World, bound: tuple[str, str]) -> None:
+    made = ask(cloud, "member", "POST", ARQS, {"device_profile_name": "p"})
+    assert ask(cloud, "member", "DELETE", f"{ARQS}/{made.json['arqs'][0]['uuid']}").status_code == 204
+
+
+# Without Keystone
+
+
+def test_without_keystone_every_caller_is_an_administrator(world: World) -> None:
+    for token in (None, "notused", "admin", "gAAAAA", ":", "::"):
+        assert world.call("GET", "/autoclave/v1/devices", token=token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("token", "status"),
+    [("u:p", 200), ("u:p:admin", 200), ("u:p:manager", 200), ("u:p:member", 403), ("u:p:reader", 403), ("u:p:x", 403)],
+)
+def test_without_keystone_a_token_may_play_somebody_else(world: World, token: str, status: int) -> None:
+    assert world.call("GET", "/v2/devices", token=token).status_code == status
+
+
+def test_without_keystone_headers_do_not_say_who_somebody_is(world: World) -> None:
+    forged = {"X-Auth-Token": "u:p:reader", "X-Roles": "admin", "X-User-Roles": "admin", "X-Is-Admin-Project": "True"}
+    assert world.http.simulate_get("/v2/devices", headers=forged).status_code == 403
+
+
+def test_without_keystone_what_is_asked_for_belongs_to_the_project_that_asked(world: World) -> None:
+    world.add_profile()
+    arq = world.add_arq(token="u:blue:member")
+    assert world.call("GET", f"{ARQS}/{arq}").json["project_id"] == "blue"
+    assert json.loads(world.call("GET", ARQS, token="u:red").text)["arqs"][0]["uuid"] == arq

@@ -1,0 +1,279 @@
+"""/autoclave/v1: what an operator sees, and says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_world import HOST, World, fault, new_uuid
+
+from autoclave.placement import faults as effects
+from autoclave.rules.device_states import DeviceState
+
+PATH = "/autoclave/v1/devices"
+
+
+def shown(world: World, uuid: str) -> dict[str, Any]:
+    return dict(world.call("GET", f"{PATH}/{uuid}").json)
+
+
+def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
+    world.see_agent()
+    device = world.add_device()
+    world.add_profile()
+    arq, instance = world.add_arq(), new_uuid()
+    world.bind(arq, device, instance)
+    provider = world.provider(device)
+    found = shown(world, device.uuid)
+    assert found["agent_last_seen"].endswith("+00:00")
+    assert found["created_at"]
+    assert found["updated_at"]
+    unstable = ("agent_last_seen", "created_at", "updated_at", "state_reason")
+    assert {name: value for name, value in found.items() if name not in unstable} == {
+        "uuid": device.uuid,
+        "hostname": HOST,
+        "pci_address": "0000:01:00.0",
+        "type": "NVME",
+        "vendor": "144d",
+        "model": "a808",
+        "serial": "S-0000:01:00.0",
+        "drive_model": "Model",
+        "found_serial": None,
+        "found_drive_model": None,
+        "device_state": "allocated",
+        "status": "enabled",
+        "held": False,
+        "hold_reason": None,
+        "missing": False,
+        "excluded_reason": None,
+        "release_pending": False,
+        "cleanup_action": "sanitize_crypto",
+        "progress": {"percent": None, "step": None, "stalled": False},
+        "rp_uuid": provider.rp_uuid,
+        "rp_name": provider.name,
+        "resource_class": "CUSTOM_NVME_144D_A808",
+        "instance_uuid": instance,
+        "arqs": [{"uuid": arq, "state": "Bound", "instance_uuid": instance}],
+        "waiting_for": None,
+    }
+    assert world.call("GET", PATH).json == {"devices": [found]}
+
+
+def test_progress_of_a_running_erase_is_shown(world: World) -> None:
+    progress = {"progress_percent": 42.5, "progress_step": "sanitize", "progress_stalled": True}
+    device = world.add_device(device_state=DeviceState.CLEANING, **progress)
+    assert shown(world, device.uuid)["progress"] == {"percent": 42.5, "step": "sanitize", "stalled": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({}, []),
+        ({"device_state": DeviceState.ALLOCATED}, []),
+        ({"device_state": DeviceState.CLEANING}, []),
+        ({"device_state": DeviceState.ERROR, "state_reason": "timed out"}, ["timed out", "clean it again"]),
+        ({"device_state": DeviceState.ERROR, "found_serial": "S2"}, ["S2", "S-0000:01:00.0", "accept"]),
+        ({"device_state": None}, ["migrations"]),
+        ({"held": True, "hold_reason": "noisy fan"}, ["noisy fan", "release"]),
+        ({"missing": True}, [HOST, "forget"]),
+        ({"excluded_reason": "no crypto erase"}, ["no crypto erase"]),
+        ({"status": "maintaining"}, ["maintenance"]),
+        ({"missing": True, "held": True, "hold_reason": "broken"}, ["disappeared", "broken"]),
+    ],
+)
+def test_what_waits_for_a_human_is_said_in_words(world: World, changes: dict[str, Any], named: list[str]) -> None:
+    waiting = shown(world, world.add_device(**changes).uuid)["waiting_for"]
+    assert (waiting is None) == (not named)
+    assert all(word in waiting for word in named)
+
+
+def test_a_device_that_is_not_cleaned_waits_to_be_accepted(world: World) -> None:
+    device = world.add_device(kind="GPU", device_state=DeviceState.ERROR, state_reason="unreadable")
+    assert "accept" in shown(world, device.uuid)["waiting_for"]
+
+
+def test_a_device_may_be_named_by_its_slot(world: World) -> None:
+    device = world.add_device("0000:0a:00.0")
+    for slot in ("0000:0a:00.0", "0000:0A:00.0"):
+        assert shown(world, f"{HOST}/{slot}")["uuid"] == device.uuid
+        assert world.call("GET", f"{PATH}/{HOST}/{slot}/history").status_code == 200
+        assert world.call("POST", f"{PATH}/{HOST}/{slot}/release", {}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["nobody", new_uuid(), f"{HOST}/0000:02:00.0", "elsewhere/0000:01:00.0"])
+def test_a_device_that_is_not_there_is_404(world: World, key: str) -> None:
+    world.add_device()
+    for path in ("", "/history"):
+        assert world.call("GET", f"{PATH}/{key}{path}").status_code == 404
+    assert world.call("POST", f"{PATH}/{key}/hold", {"reason": "x"}).status_code == 404
+
+
+def test_devices_are_filtered_and_paged(world: World) -> None:
+    first = world.add_device("0000:01:00.0")
+    second = world.add_device("0000:02:00.0", kind="GPU", device_state=DeviceState.ERROR)
+
+    def listed(arguments: str) -> list[str]:
+        return [device["uuid"] for device in world.call("GET", f"{PATH}{arguments}").json["devices"]]
+
+    assert listed(f"?hostname={HOST}&type=NVME") == [first.uuid]
+    assert listed("?device_state=error") == [second.uuid]
+    assert listed(f"?limit=5&marker={first.uuid}") == [second.uuid]
+
+
+def test_the_history_tells_who_did_what_and_why_with_the_evidence(world: World) -> None:
+    device = world.add_device()
+    world.call("POST", f"{PATH}/{device.uuid}/hold", {"reason": "noisy fan"}, token="ann:ops")
+    with world.db.write() as tx:
+        tx.exec_driver_sql("UPDATE device_events SET evidence = ?", (json.dumps({"log": [1, 2]}),))
+    discovered, held = world.call("GET", f"{PATH}/{device.uuid}/history").json["events"]
+    assert (discovered["event"], discovered["from_state"], discovered["to_state"]) == ("discovered", None, "available")
+    assert (held["event"], held["actor"], held["reason"]) == ("hold", "operator ann", "noisy fan")
+    assert held["request_id"].startswith("req-")
+    assert held["evidence"] == {"log": [1, 2]}
+
+
+# What an operator says
+
+
+def test_a_held_device_is_offered_no_more_until_it_is_released(world: World) -> None:
+    device = world.add_device()
+    answer = world.call("POST", f"{PATH}/{device.uuid}/hold", {"reason": "noisy fan"})
+    assert (answer.status_code, answer.json) == (200, {"placement_settled": True})
+    assert world.reserved(device) == 1
+    assert shown(world, device.uuid)["hold_reason"] == "noisy fan"
+    answer = world.call("POST", f"{PATH}/{device.uuid}/release", {"reason": "fan replaced"})
+    assert (answer.status_code, answer.json) == (200, {"placement_settled": True})
+    assert world.reserved(device) == 0
+
+
+def test_a_release_needs_no_reason_and_releases_what_was_reserved_by_hand(world: World) -> None:
+    device = world.add_device()
+    provider = world.provider(device)
+    present = world.ports.placement.get_inventories(provider.rp_uuid)
+    record = present.records[provider.resource_class]
+    by_hand = type(record)(**{**record.__dict__, "reserved": 1})
+    world.ports.placement.put_inventories(provider.rp_uuid, present.generation, {provider.resource_class: by_hand})
+    assert world.call("POST", f"{PATH}/{device.uuid}/release", {}).status_code == 200
+    assert world.reserved(device) == 0
+
+
+def test_a_placement_that_is_away_is_told_later(world: World) -> None:
+    device = world.add_device()
+    world.placement.add(effects.refuse)
+    answer = world.call("POST", f"{PATH}/{device.uuid}/hold", {"reason": "x"})
+    assert (answer.status_code, answer.json) == (202, {"placement_settled": False})
+    assert world.device(device.uuid).held
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, {}, [], {"reason": ""}, {"reason": " "}, {"reason": None}, {"reason": "x" * 1001}, {"reason": "x", "y": 1}],
+)
+def test_a_hold_needs_a_reason(world: World, body: Any) -> None:
+    device = world.add_device()
+    assert world.call("POST", f"{PATH}/{device.uuid}/hold", body).status_code == 400
+    assert not world.device(device.uuid).held
+
+
+def test_another_drive_is_accepted_and_must_still_be_cleaned(world: World) -> None:
+    device = world.add_device(device_state=DeviceState.ERROR, found_serial="S2", found_drive_model="Model 2")
+    assert world.call("POST", f"{PATH}/{device.uuid}/accept", {"reason": "replaced"}).status_code == 200
+    found = shown(world, device.uuid)
+    assert (found["serial"], found["drive_model"], found["device_state"]) == ("S2", "Model 2", "error")
+
+
+def test_an_accepted_device_that_needs_no_cleaning_is_offered(world: World) -> None:
+    device = world.add_device(kind="GPU", device_state=DeviceState.ERROR)
+    answer = world.call("POST", f"{PATH}/{device.uuid}/accept", {})
+    assert (answer.status_code, answer.json) == (200, {"placement_settled": True})
+    assert shown(world, device.uuid)["device_state"] == "available"
+    assert world.reserved(device) == 0
+
+
+def test_an_acceptance_that_placement_has_not_heard_of_is_202(world: World) -> None:
+    device = world.add_device(kind="GPU", device_state=DeviceState.ERROR)
+    world.placement.add(effects.refuse)
+    assert world.call("POST", f"{PATH}/{device.uuid}/accept", {}).status_code == 202
+    assert shown(world, device.uuid)["release_pending"]
+
+
+def test_there_must_be_something_to_accept(world: World) -> None:
+    device = world.add_device()
+    answer = world.call("POST", f"{PATH}/{device.uuid}/accept", {})
+    assert answer.status_code == 409
+    assert "available" in fault(answer)
+
+
+def test_a_missing_device_is_forgotten_but_not_its_history(world: World) -> None:
+    device = world.add_device(missing=True)
+    answer = world.call("POST", f"{PATH}/{device.uuid}/forget", {"reason": "sold"})
+    assert (answer.status_code, answer.json) == (200, {"placement_settled": True})
+    assert world.call("GET", f"{PATH}/{device.uuid}").status_code == 404
+    events = world.call("GET", f"{PATH}/{device.uuid}/history").json["events"]
+    assert events[-1]["event"] == "forget"
+
+
+def test_what_is_still_there_is_not_forgotten(world: World) -> None:
+    device = world.add_device()
+    assert world.call("POST", f"{PATH}/{device.uuid}/forget", {}).status_code == 409
+    assert world.device(device.uuid) == device
+
+
+@pytest.mark.parametrize(
+    ("effect", "code"),
+    [(effects.refuse, 503), (effects.answer(409, "placement.resource_provider.cannot_delete"), 409)],
+)
+def test_a_provider_that_stays_keeps_the_device(world: World, effect: Any, code: int) -> None:
+    device = world.add_device(missing=True)
+    world.placement.add(effect, method="DELETE")
+    answer = world.call("POST", f"{PATH}/{device.uuid}/forget", {})
+    assert answer.status_code == code
+    assert fault(answer)
+    assert world.device(device.uuid).missing
+
+
+# /metrics, /healthcheck and what is mounted
+
+
+def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> None:
+    world.see_agent()
+    world.add_device("0000:01:00.0")
+    world.add_device("0000:02:00.0", device_state=DeviceState.ERROR, held=True, hold_reason="x")
+    world.add_device("0000:03:00.0", device_state=None, missing=True)
+    answer = world.call("GET", "/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    lines = answer.text.splitlines()
+    for state in ("available", "error", "unknown"):
+        assert f'autoclave_devices{{host="{HOST}",state="{state}",type="NVME"}} 1.0' in lines
+    for condition, count in {"held": 1, "missing": 1, "excluded": 0, "stalled": 0}.items():
+        assert f'autoclave_devices_condition{{condition="{condition}",host="{HOST}"}} {count}.0' in lines
+    assert any(line.startswith(f'autoclave_agent_last_seen_seconds{{host="{HOST}"}}') for line in lines)
+    world.add_device("0000:04:00.0")
+    assert f'autoclave_devices{{host="{HOST}",state="available",type="NVME"}} 2.0' in world.call("GET", "/metrics").text
+
+
+def test_a_database_without_a_schema_is_not_healthy(world: World) -> None:
+    assert world.call("GET", "/healthcheck").json["status"] == "ok"
+    with world.db.write() as tx:
+        tx.exec_driver_sql("DELETE FROM alembic_version")
+    answer = world.call("GET", "/healthcheck")
+    assert answer.status_code == 503
+    assert "db sync" in answer.json["database"]
+
+
+def test_what_is_mounted_sees_its_own_root_and_the_callers_own_headers(tmp_path: Path) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def guest(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        seen.append((environ["SCRIPT_NAME"], environ["PATH_INFO"], environ.get("HTTP_X_AUTH_TOKEN", "")))
+        start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", "2")])
+        return [b"no"]
+
+    world = World(tmp_path, mounts={"/placement": guest})
+    for path in ("/placement", "/placement/", "/placement/resource_providers"):
+        answer = world.call("GET", path, token="t")
+        assert (answer.status_code, answer.text) == (403, "no")
+        assert answer.headers["x-openstack-request-id"]
+    assert seen == [("/placement", rest, "t") for rest in ("", "/", "/resource_providers")]
+    assert world.call("GET", "/placements").status_code == 404
+    world.close()
