@@ -71,16 +71,25 @@ class Cloud:
             sys.exit(f"FAIL openstack {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return json.loads(done.stdout)
 
-    def device(self, uuid: str) -> dict[str, Any]:
-        """One device with its state, which the command does not show. A new `openstack` takes long in
-        the lab; what is looked at again and again is looked at through openstacksdk."""
-        answer = self._sdk.accelerator.get(f"/devices/{uuid}", microversion="2.5")
-        answer.raise_for_status()
-        return answer.json()
+    def state(self, uuid: str) -> str:
+        """The device's state, which microversion 2.5 shows and the command does not ask for.
+
+        An `openstack` command takes long in the lab: what is looked at repeatedly is asked through openstacksdk.
+        """
+        return self._get(f"/devices/{uuid}", microversion="2.5")["device_state"]
+
+    def operator(self, path: str) -> dict[str, Any]:
+        """What the operator's API says, such as ``devices/<uuid>/history``."""
+        return self._get(f"http://{ENDPOINT}/autoclave/v1/{path}")
 
     def request(self, uuid: str) -> dict[str, Any]:
         """One accelerator request."""
         return self._sdk.accelerator.get_accelerator_request(uuid).to_dict()
+
+    def _get(self, url: str, **options: Any) -> dict[str, Any]:
+        answer = self._sdk.accelerator.get(url, **options)
+        answer.raise_for_status()
+        return answer.json()
 
     @cached_property
     def _sdk(self) -> Any:

@@ -26,6 +26,7 @@ periodic_interval = 5
 device_spec = {"vendor_id": "1b36", "product_id": "0010"}
 """
 ZEROS = bytes(CHUNK)
+STATES = ["available", "allocated", "pending_cleaning", "cleaning", "available"]
 
 
 def main() -> int:
@@ -83,7 +84,7 @@ def life_of_a_drive(facts: Facts, cloud: Cloud, mine: Drive, neighbour: Drive, h
     facts.check("the host's own drive is not", host_disk.address not in by_address, [*by_address])
     device = by_address[mine.address]["uuid"]
     for drive in (mine, neighbour):
-        state = cloud.device(by_address[drive.address]["uuid"])["device_state"]
+        state = cloud.state(by_address[drive.address]["uuid"])
         facts.check(f"{drive.serial} is offered", state == "available", state)
     providers = {row["name"].lower(): row["uuid"] for row in cloud.openstack("resource", "provider", "list")}
     facts.check(
@@ -99,7 +100,7 @@ def life_of_a_drive(facts: Facts, cloud: Cloud, mine: Drive, neighbour: Drive, h
     cloud.openstack("accelerator", "arq", "bind", request, HOST_NAME, str(uuid.uuid4()), provider)
     bound = wait_for(lambda: cloud.request(request), lambda arq: arq["state"] != "BindStarted", seconds=60, pause=0.5)
     facts.demand("the request is bound", bound["state"] == "Bound", f"{bound['state']} {bound['attach_handle_info']}")
-    state = cloud.device(device)["device_state"]
+    state = cloud.state(device)
     facts.check("the drive is allocated", state == "allocated", state)
 
     facts.say("written to by its tenant")
@@ -108,17 +109,23 @@ def life_of_a_drive(facts: Facts, cloud: Cloud, mine: Drive, neighbour: Drive, h
 
     facts.say("given back and erased")
     cloud.openstack("accelerator", "arq", "unbind", request)
-    seen: list[str] = []
+    progress: list[str] = []
 
     def look() -> str:
-        state: str = cloud.device(device)["device_state"]
-        if seen[-1:] != [state]:
-            seen.append(state)
-            print(f"     {state}", flush=True)
-        return state
+        seen = cloud.operator(f"devices/{device}")
+        line = f"{seen['device_state']} {seen['progress']['percent']} {seen['progress']['step']}"
+        if progress[-1:] != [line]:
+            progress.append(line)
+            print(f"     {line}", flush=True)
+        return seen["device_state"]
 
     state = wait_for(look, lambda state: state in ("available", "error"), seconds=120, pause=0.1)
-    facts.check("the drive is offered again", state == "available", " → ".join(seen))
+    facts.check("the drive is offered again", state == "available", state)
+    history = cloud.operator(f"devices/{device}/history")["events"]
+    states = [event["to_state"] for event in history if event["to_state"] != event["from_state"]]
+    facts.check("its history is whole", states == STATES, " → ".join(states))
+    proof = next((event["evidence"] for event in history if event["from_state"] == "cleaning"), None)
+    facts.check("its history has the proof", bool(proof) and proof["serial"] == mine.serial, proof)
     rest = mine.differs_from(ZEROS)
     facts.check(
         "nothing of the tenant's data is left",
