@@ -1,6 +1,7 @@
 """Request bodies: JSON, of a bounded size, checked against a schema before anything looks into it."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from autoclave.exceptions import BadRequest
 from autoclave.rules import strict_json
 
 _JSON_TYPES = ("application/json", "application/json-patch+json")
+_NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
+_NO_NUMBER = "not usable: it holds a number beyond all bounds"
 _SHOWN = 300
 
 
@@ -69,16 +72,21 @@ def _parsed(raw: bytes) -> object:
         raise BadRequest(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from None
     try:
         document = strict_json.loads(text)
-        # What JSON can escape and a database cannot keep: NUL, and halves of surrogate pairs. And NaN.
-        if "\\u0000" in json.dumps(document, allow_nan=False):
-            raise BadRequest("The body holds a NUL character.")
-        json.dumps(document, ensure_ascii=False).encode()
     except strict_json.DuplicateKey as error:
         raise BadRequest(f"The body gives the key {_shortened(repr(error.key))} twice.") from None
+    except ValueError as error:
+        known = str(error).startswith("not ")
+        raise BadRequest(f"The body is {_shortened(str(error)) if known else _NO_NUMBER}.") from None
+    try:
+        # What JSON can escape and a database cannot keep: NUL, and halves of surrogate pairs. And NaN.
+        written = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        written.encode()
+        if _NUL.search(written):
+            raise BadRequest("The body holds a NUL character.")
     except UnicodeEncodeError:
         raise BadRequest("The body holds half of a surrogate pair.") from None
-    except ValueError as error:
-        raise BadRequest(f"The body is {_shortened(str(error))}.") from None
+    except ValueError:
+        raise BadRequest(f"The body is {_NO_NUMBER}.") from None
     return document
 
 

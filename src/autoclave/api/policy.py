@@ -5,10 +5,11 @@
 
 from typing import Any
 
+from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_policy import policy
 
-from autoclave.exceptions import Forbidden
+from autoclave.exceptions import Forbidden, InvalidConfiguration
 from autoclave.objects.context import RequestContext
 
 LOG = logging.getLogger(__name__)
@@ -108,12 +109,22 @@ def list_rules() -> list[Any]:
 
 
 class Policy:
-    """The rules in force: the defaults, and what the operator's policy file says instead."""
+    """The rules in force: the defaults, and what the operator's policy file says instead.
+
+    :raises InvalidConfiguration: the file that the configuration names does not exist, or cannot be read.
+    """
 
     def __init__(self, conf: Any) -> None:
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.register_defaults(list_rules())
-        self._enforcer.load_rules()
+        option, name = "[oslo_policy] policy_file", conf.oslo_policy.policy_file
+        try:
+            self._enforcer.load_rules()
+        except (ValueError, AttributeError, OSError, cfg.Error) as error:  # all that the library lets through
+            raise InvalidConfiguration(f"{name} cannot be read as rules: {error}", option=option) from error
+        named = conf.get_location("policy_file", "oslo_policy").location.is_user_controlled
+        if named and self._enforcer.policy_path is None:
+            raise InvalidConfiguration(f"{name} does not exist; make it, or leave the option out", option=option)
 
     def allows(self, context: RequestContext, rule: str) -> bool:
         """Whether *context* may do what *rule* governs, within its own project."""

@@ -14,6 +14,8 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.tables import arqs, devices
 from autoclave.rules.arq_states import ACTIVE
 
+_PAGE = 500
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -38,8 +40,8 @@ def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
     """The views of *records*: three queries, or none for none."""
     if not records:
         return []
-    # One device is asked for by its id; for more of them all rows are fewer bytes than the list of ids.
-    only = [records[0].id] if len(records) == 1 else None
+    # Beyond a page, all rows cost less than a list of ids, which an engine may not even take.
+    only = [record.id for record in records] if len(records) <= _PAGE else None
     deployables: dict[int, list[DeployableRecord]] = defaultdict(list)
     for deployable in device_rows.deployables_of(tx, only):
         deployables[deployable.device_id].append(deployable)

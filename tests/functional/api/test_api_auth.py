@@ -11,6 +11,7 @@ from falcon.testing import Result
 from keystone_double import Keystone
 
 from autoclave.api.policy import list_rules
+from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 
 ARQS = "/v2/accelerator_requests"
@@ -149,6 +150,17 @@ def test_the_operator_may_change_a_rule_in_the_policy_file(tmp_path: Path, keyst
     assert ask(world, "reader", "GET", "/v2/devices").status_code == 200
     assert ask(world, "reader", "GET", f"/v2/devices/{new_uuid()}").status_code == 403
     world.close()
+
+
+@pytest.mark.parametrize("text", [None, '"a": [', "- a\n- b\n"])
+def test_a_policy_file_that_cannot_be_read_keeps_the_service_from_starting(tmp_path: Path, text: str | None) -> None:
+    rules = tmp_path / "policy.yaml"
+    if text is not None:
+        rules.write_text(text)
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[oslo_policy]\npolicy_file = {rules}\n")
+    with pytest.raises(InvalidConfiguration, match=str(rules)):
+        World(tmp_path, config_files=(str(config),))
 
 
 # Service tokens

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_world import World
 from gabbi import driver
 from gabbi.fixture import GabbiFixture
-
-from api_world import World
 
 _STORIES = Path(__file__).parent / "gabbits"
 _app: Any = None
@@ -40,7 +39,7 @@ def _stories() -> list[Any]:
         test_loader_name="story",
     )
     # gabbi names the class of a request after its file and its own name
-    return [pytest.param(suite, id=next(iter(suite)).__class__.__name__.split("_")[1]) for suite in suites]
+    return [pytest.param(suite, id=next(iter(suite)).__class__.__name__.split("_")[0]) for suite in suites]
 
 
 @pytest.mark.parametrize("story", _stories())
