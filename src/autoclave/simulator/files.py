@@ -40,5 +40,6 @@ def read_json(path: Path) -> Any:
 def link(path: Path, target: Path) -> None:
     """Make *path* a relative symbolic link to *target*, replacing another one in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     temporary.symlink_to(os.path.relpath(target, path.parent))
     temporary.replace(path)

@@ -41,4 +41,7 @@ class SysfsDirs:
         shutil.rmtree(aside)
 
     def _aside(self, target: Path) -> Path:
-        return self._staging / f"{target.name}.{os.getpid()}"
+        aside = self._staging / f"{target.name}.{os.getpid()}"
+        if aside.exists():  # left by a process of the same number that was killed
+            shutil.rmtree(aside)
+        return aside

@@ -1,0 +1,397 @@
+"""Simulated hosts: laid out as the kernel does, changed by hands and guests, zeroed by blkdiscard and shred."""
+
+import subprocess
+import threading
+import time
+
+import pytest
+
+from autoclave.conf import new_config
+from autoclave.exceptions import SimulatorError
+from autoclave.simulator import media, shred_tool
+from autoclave.simulator.drive_spec import MIB, DriveSpec, default_drives
+from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
+from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import SimulatedHost
+
+SYSTEM, SANITIZING, ZEROING = "0000:01:00.0", "0000:41:00.0", "0000:42:00.0"
+LEFT, RIGHT, LONE = "0000:51:00.0", "0000:52:00.0", "0000:61:00.0"
+SECRET = b"tenant A's secret"
+
+
+@pytest.fixture
+def host(tmp_path):
+    return SimulatedHost.create(tmp_path / "host", "h1", default_drives(1))
+
+
+def plugged(tmp_path, *drives):
+    return SimulatedHost.create(tmp_path / "host", "h1", drives)
+
+
+def text(path):
+    return path.read_text().strip()
+
+
+def function(host, address):
+    return host.paths.sysfs / "bus/pci/devices" / address
+
+
+def nodes(host):
+    return {path.name for path in host.paths.dev.iterdir()}
+
+
+def tool(host, name, *arguments):
+    argv = [str(host.paths.tools[0] / name), *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+
+
+def blkdiscard(host, node, *options):
+    return tool(host, "blkdiscard", "--zeroout", "--force", "--verbose", *options, host.paths.dev / node)
+
+
+def shred(host, node):
+    return tool(host, "shred", "--iterations=0", "--zero", "--verbose", host.paths.dev / node)
+
+
+def test_a_controller_is_found_from_its_pci_function_as_in_a_real_sysfs(host):
+    controller = function(host, SANITIZING) / "nvme/nvme1"
+    assert {name: (controller / name).read_text() for name in ("serial", "model", "address", "state", "cntlid")} == {
+        "serial": "SIM0001A            \n",
+        "model": "Simulated NVMe Sanitizing               \n",
+        "address": f"{SANITIZING}\n",
+        "state": "live\n",
+        "cntlid": "0\n",
+    }
+    assert text(function(host, SANITIZING) / "class") == "0x010802"
+    assert (function(host, SANITIZING) / "driver").resolve().name == "nvme"
+    assert (host.paths.sysfs / "class/nvme/nvme1").resolve() == controller.resolve()
+    assert (controller / "device").resolve() == function(host, SANITIZING).resolve()
+    disk = controller / "nvme1n1"
+    assert (host.paths.sysfs / "block/nvme1n1").resolve() == disk.resolve()
+    assert int(text(disk / "size")) * 512 == (host.paths.dev / "nvme1n1").stat().st_size == 64 * MIB
+
+
+def test_every_link_in_sysfs_leads_somewhere_inside_it(host):
+    for path in host.paths.sysfs.rglob("*"):
+        if path.is_symlink():
+            assert path.exists(), path
+            assert path.resolve().is_relative_to(host.paths.sysfs.resolve()), path
+
+
+def test_iommu_groups_name_their_members(tmp_path):
+    host = plugged(
+        tmp_path,
+        DriveSpec(LEFT, "S1", iommu_group=7),
+        DriveSpec(RIGHT, "S2", iommu_group=7),
+        DriveSpec(LONE, "S3", iommu=False),
+    )
+    members = {path.name for path in (function(host, LEFT) / "iommu_group" / "devices").iterdir()}
+    assert members == {LEFT, RIGHT}
+    assert not (function(host, LONE) / "iommu_group").exists()
+
+
+def test_the_hosts_own_disk_is_mounted_and_never_among_those_to_manage(host):
+    device = text(host.paths.sysfs / "block/nvme0n1/nvme0n1p1/dev")
+    assert f" {device} / / " in (host.paths.proc / "self/mountinfo").read_text().splitlines()[0]
+    conf = new_config(overrides=host.conf_overrides(device_spec=True))
+    assert conf.nvme.device_spec == [f'{{"address": "{address}"}}' for address in (SANITIZING, ZEROING)]
+    assert conf.agent.resource_provider_name == "h1"
+    assert conf.agent.sysfs_root == str(host.paths.sysfs)
+
+
+def test_serial_numbers_differ_between_hosts():
+    serials = [drive.serial for index in range(20) for drive in default_drives(index)]
+    assert len(set(serials)) == len(serials) == 60
+
+
+def shared(tmp_path):
+    nqn = "nqn.2019-08.org.example:shared"
+    return plugged(tmp_path, DriveSpec(LEFT, "S1", subsystem=nqn), DriveSpec(RIGHT, "S1", subsystem=nqn))
+
+
+def test_a_shared_drive_has_one_block_device_whose_number_is_not_the_controllers(tmp_path):
+    host = shared(tmp_path)
+    left, right = function(host, LEFT) / "nvme/nvme0", function(host, RIGHT) / "nvme/nvme1"
+    assert {path.name for path in left.glob("nvme*")} == {"nvme1c0n1"}
+    assert {path.name for path in right.glob("nvme*")} == {"nvme1c1n1"}
+    assert text(left / "nvme1c0n1/hidden") == "1"
+    disk = (host.paths.sysfs / "block/nvme1n1").resolve()
+    assert disk == (host.paths.sysfs / "devices/virtual/nvme-subsystem/nvme-subsys1/nvme1n1").resolve()
+    assert nodes(host) == {"nvme0", "nvme1", "nvme1n1", "ng1n1"}
+
+
+def test_a_shared_drive_stays_while_one_of_its_controllers_does(tmp_path):
+    host = shared(tmp_path)
+    host.give_to_guest(RIGHT)
+    assert nodes(host) == {"nvme0", "nvme1n1", "ng1n1"}
+    host.pull(LEFT)
+    assert nodes(host) == set()
+    host.put_back(LEFT)
+    assert [path.name for path in (function(host, LEFT) / "nvme").iterdir()] == ["nvme0"]
+
+
+def test_virtual_functions_point_to_their_physical_one_and_have_no_controller(tmp_path):
+    virtual = "0000:51:00.1"
+    host = plugged(tmp_path, DriveSpec(LEFT, "S1"), DriveSpec(virtual, "", physfn=LEFT))
+    assert (function(host, virtual) / "physfn").resolve() == function(host, LEFT).resolve()
+    assert (function(host, LEFT) / "virtfn0").resolve() == function(host, virtual).resolve()
+    assert not (function(host, virtual) / "nvme").exists()
+    with pytest.raises(SimulatorError, match="no drive of its own"):
+        host.write(virtual, 0, SECRET)
+
+
+def test_a_guests_drive_has_no_controller_on_the_host_and_keeps_what_the_guest_wrote(host):
+    host.give_to_guest(SANITIZING)
+    assert (function(host, SANITIZING) / "driver").resolve().name == "vfio-pci"
+    assert not (function(host, SANITIZING) / "nvme").exists()
+    assert nodes(host).isdisjoint({"nvme1", "nvme1n1", "ng1n1"})
+    host.write(SANITIZING, 4096, SECRET)
+    with pytest.raises(SimulatorError, match="a guest has it already"):
+        host.give_to_guest(SANITIZING)
+    host.give_back(SANITIZING)
+    with (host.paths.dev / "nvme1n1").open("rb") as disk:
+        disk.seek(4096)
+        assert disk.read(len(SECRET)) == SECRET
+
+
+def test_a_pulled_drive_is_gone_and_comes_back_with_its_data(host):
+    host.write(SANITIZING, 0, SECRET)
+    host.pull(SANITIZING)
+    left = [path for path in host.paths.sysfs.rglob("*") if SANITIZING in path.name or "nvme1" in path.name]
+    assert left == []
+    assert nodes(host).isdisjoint({"nvme1", "nvme1n1", "ng1n1"})
+    with pytest.raises(SimulatorError, match="empty"):
+        host.read(SANITIZING, 0, 1)
+    host.put_back(SANITIZING)
+    assert host.read(SANITIZING, 0, len(SECRET)) == SECRET
+
+
+def test_another_drive_in_the_slot_has_its_own_data_and_the_first_can_be_put_back(host):
+    host.write(SANITIZING, 0, SECRET)
+    host.insert(SANITIZING, DriveSpec(SANITIZING, "OTHER", size_bytes=MIB))
+    assert text(function(host, SANITIZING) / "nvme/nvme1/serial") == "OTHER"
+    assert not host.find(SANITIZING, SECRET)
+    host.put_back(SANITIZING)
+    assert text(function(host, SANITIZING) / "nvme/nvme1/serial") == "SIM0001A"
+    assert host.find(SANITIZING, SECRET)
+
+
+def test_a_drive_moved_to_another_slot_takes_its_data_along(host):
+    host.write(SANITIZING, 0, SECRET)
+    there = "0000:43:00.0"
+    with pytest.raises(SimulatorError, match=f"SIM0001A is in {SANITIZING}"):
+        host.insert(there, DriveSpec(there, "SIM0001A"))
+    host.pull(SANITIZING)
+    host.insert(there, DriveSpec(there, "SIM0001A"))
+    assert host.read(there, 0, len(SECRET)) == SECRET
+
+
+def test_whoever_looks_meanwhile_finds_a_drive_whole_or_not_at_all(tmp_path):
+    host = plugged(tmp_path, DriveSpec(LONE, "S1", size_bytes=MIB))
+    torn, stop = [], threading.Event()
+
+    def look():
+        while not stop.is_set():
+            try:
+                serial = text(function(host, LONE) / "nvme/nvme0/serial")
+                size = text(function(host, LONE) / "nvme/nvme0/nvme0n1/size")
+                disk = (host.paths.dev / "nvme0n1").stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # gone, or going
+            if (serial, size, disk) != ("S1", "2048", MIB):
+                torn.append((serial, size, disk))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for _ in range(20):
+        host.pull(LONE)
+        host.put_back(LONE)
+    stop.set()
+    watcher.join()
+    assert torn == []
+
+
+def test_a_host_lives_in_its_directory(host, tmp_path):
+    host.write(SANITIZING, 0, SECRET)
+    assert SimulatedHost.open(host.root).find(SANITIZING, SECRET)
+    with pytest.raises(SimulatorError, match="already"):
+        SimulatedHost.create(host.root, "h2", [])
+    with pytest.raises(SimulatorError, match="no simulated host"):
+        SimulatedHost.open(tmp_path / "elsewhere")
+    with pytest.raises(SimulatorError, match=r"2\.99.*2\.13"):
+        SimulatedHost.create(tmp_path / "h2", "h2", [], style="2.99")
+
+
+def test_an_unknown_slot_is_named_along_with_those_there_are(host):
+    with pytest.raises(SimulatorError, match=f"h1 has no slot 0000:99:00.0; it has {SYSTEM}, {SANITIZING}, {ZEROING}"):
+        host.pull("0000:99:00.0")
+
+
+def test_a_write_past_the_end_or_during_a_sanitize_is_refused(host):
+    with pytest.raises(SimulatorError, match="LBA_OUT_OF_RANGE"):
+        host.write(SANITIZING, 64 * MIB - 1, b"xx")
+    host.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_SECONDS, 600))
+    assert tool(host, "nvme", "sanitize", host.paths.dev / "nvme1", "-a", "2").returncode == 0
+    with pytest.raises(SimulatorError, match="SANITIZE_IN_PROGRESS"):
+        host.write(SANITIZING, 0, SECRET)
+
+
+def test_a_text_is_found_across_the_pieces_in_which_media_is_read(tmp_path):
+    path = tmp_path / "media"
+    media.make(path, 8 * MIB)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 4 * MIB)
+        file.seek(MIB - 5)
+        file.write(SECRET)
+    assert media.find(path, SECRET) == MIB - 5
+    assert media.find(path, b"another secret") is None
+
+
+# blkdiscard and shred
+
+
+def test_blkdiscard_really_zeroes_and_says_so_in_util_linux_words(host):
+    host.fill(ZEROING, SECRET)
+    done = blkdiscard(host, "nvme2n1", "--step", MIB)
+    path = host.paths.dev / "nvme2n1"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{path}: Zero-filled {64 * MIB} bytes from the offset 0\n"
+    assert path.read_bytes() == bytes(64 * MIB)
+
+
+def test_shred_really_zeroes_and_says_so_in_coreutils_words(host):
+    host.fill(ZEROING, SECRET)
+    done = shred(host, "nvme2n1")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"shred: {host.paths.dev / 'nvme2n1'}: pass 1/1 (000000)...\n"
+    assert (host.paths.dev / "nvme2n1").read_bytes() == bytes(64 * MIB)
+
+
+def test_shred_reports_progress_from_time_to_time_and_then_the_end(host, monkeypatch, capsys):
+    monkeypatch.setattr(shred_tool, "REPORT_EVERY", 0.0)
+    path = str(host.paths.dev / "nvme2n1")
+    assert shred_tool.main(str(host.root), ["--iterations=0", "--zero", "--verbose", path]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == f"shred: {path}: pass 1/1 (000000)...4.0MiB/64MiB 6%"
+    assert lines[3] == f"shred: {path}: pass 1/1 (000000)...12MiB/64MiB 18%"
+    assert lines[-1] == f"shred: {path}: pass 1/1 (000000)...64MiB/64MiB 100%"
+
+
+def test_blkdiscard_reports_line_by_line_only_if_its_output_is_line_buffered(host):
+    """As the real one, which leaves that to stdio: a pipe sees nothing before the end."""
+    host.set_fault(ZEROING, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 24 * MIB))
+    argv = ["blkdiscard", "--zeroout", "--verbose", "--step", str(MIB), str(host.paths.dev / "nvme2n1")]
+    argv[0] = str(host.paths.tools[0] / argv[0])
+    with subprocess.Popen(["stdbuf", "--output=L", *argv], stdout=subprocess.PIPE, text=True) as process:
+        first = process.stdout.readline()
+        assert process.poll() is None
+        host.clear_faults()
+        rest = process.stdout.read()
+    lines = [line.rpartition(": Zero-filled ")[2] for line in (first + rest).splitlines()]
+    spans = [tuple(int(number) for number in line.split(" bytes from the offset ")) for line in lines]
+    assert len(spans) > 1
+    assert [offset for _, offset in spans] == [sum(size for size, _ in spans[:n]) for n in range(len(spans))]
+    assert sum(size for size, _ in spans) == 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("zero", "words"), [(blkdiscard, "BLKZEROOUT ioctl failed"), (shred, f"error writing at offset {32 * MIB}")]
+)
+def test_a_tool_that_fails_stops_there_and_says_so(host, zero, words):
+    host.fill(ZEROING, SECRET)
+    host.set_fault(ZEROING, Fault(FaultKind.ZERO_FAILS))
+    done = zero(host, "nvme2n1")
+    assert (done.returncode, words in done.stderr) == (1, True)
+    assert "Input/output error" in done.stderr
+    assert host.read(ZEROING, 0, 32 * MIB) == bytes(32 * MIB)
+    assert host.find(ZEROING, SECRET)
+
+
+@pytest.mark.parametrize("zero", [blkdiscard, shred])
+def test_a_tool_that_lies_reports_success_and_leaves_the_data(host, zero):
+    host.write(ZEROING, 0, SECRET)
+    host.set_fault(EVERY_DRIVE, Fault(FaultKind.ZERO_LEAVES_DATA))
+    assert zero(host, "nvme2n1").returncode == 0
+    assert host.find(ZEROING, SECRET)
+
+
+@pytest.mark.parametrize("zero", [blkdiscard, shred])
+def test_a_drive_that_vanishes_under_the_tool_is_an_io_error(host, zero):
+    host.fill(ZEROING, SECRET)
+    host.set_fault(ZEROING, Fault(FaultKind.VANISHES, 25))
+    done = zero(host, "nvme2n1")
+    assert (done.returncode, "Input/output error" in done.stderr) == (1, True)
+    assert not function(host, ZEROING).exists()
+    host.put_back(ZEROING)
+    assert host.read(ZEROING, 0, 16 * MIB) == bytes(16 * MIB)
+    assert host.find(ZEROING, SECRET)
+
+
+@pytest.mark.parametrize("zero", [blkdiscard, shred])
+def test_a_sanitizing_drive_cannot_be_zeroed(host, zero):
+    host.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_SECONDS, 600))
+    tool(host, "nvme", "sanitize", host.paths.dev / "nvme1", "-a", "2")
+    assert "Input/output error" in zero(host, "nvme1n1").stderr
+
+
+@pytest.mark.parametrize("zero", [blkdiscard, shred])
+@pytest.mark.parametrize(
+    ("node", "words"), [("nvme9n1", "No such file or directory"), ("nvme2", ("not a block device", "invalid file"))]
+)
+def test_only_block_devices_of_the_simulated_host_can_be_zeroed(host, zero, node, words):
+    done = zero(host, node)
+    assert done.returncode == 1
+    assert any(word in done.stderr for word in ([words] if isinstance(words, str) else words))
+
+
+def test_the_real_disk_at_the_same_name_is_never_touched(host, tmp_path):
+    stranger = tmp_path / "nvme2n1"
+    stranger.write_bytes(SECRET)
+    for name, options in (("blkdiscard", ["-z", "-f"]), ("shred", ["-n0", "-z"])):
+        assert tool(host, name, *options, stranger).returncode == 1
+    assert stranger.read_bytes() == SECRET
+
+
+# faults
+
+
+def test_a_missing_nvme_cannot_be_run_until_it_is_back(host):
+    with pytest.raises(SimulatorError, match="whole host"):
+        host.set_fault(SANITIZING, Fault(FaultKind.NVME_MISSING))
+    host.set_fault(EVERY_DRIVE, Fault(FaultKind.NVME_MISSING))
+    with pytest.raises(PermissionError):
+        tool(host, "nvme", "version")
+    host.clear_faults()
+    assert tool(host, "nvme", "version").returncode == 0
+
+
+def test_a_drives_own_fault_goes_before_the_one_of_every_drive(host):
+    host.set_fault(EVERY_DRIVE, Fault(FaultKind.SANITIZE_SECONDS, 1), Fault(FaultKind.NVME_SLOW, 0))
+    host.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_SECONDS, 2))
+    assert host.faults.active([SANITIZING])[FaultKind.SANITIZE_SECONDS] == 2
+    assert host.faults.active([ZEROING])[FaultKind.SANITIZE_SECONDS] == 1
+    host.clear_faults(kind=FaultKind.SANITIZE_SECONDS)
+    assert set(host.faults.active([SANITIZING])) == {FaultKind.NVME_SLOW}
+
+
+def test_a_fault_acts_from_now_on_and_not_on_the_past(tmp_path):
+    host = plugged(tmp_path, DriveSpec(LONE, "S1", block=True, sanitize_seconds=0.2, size_bytes=MIB))
+    host.write(LONE, 0, SECRET)
+    tool(host, "nvme", "sanitize", host.paths.dev / "nvme0", "-a", "2")
+    time.sleep(0.25)
+    host.set_fault(LONE, Fault(FaultKind.SANITIZE_FAILS))
+    assert not host.find(LONE, SECRET)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.SANITIZE_SECONDS, FaultKind.NVME_SLOW, FaultKind.ZERO_BYTES_PER_SECOND])
+def test_a_fault_that_needs_a_value_is_refused_without_one(kind):
+    with pytest.raises(ValueError, match=f"{kind} needs a value"):
+        Fault(kind)
+
+
+def test_a_fleet_makes_a_host_once_and_names_those_it_has(tmp_path):
+    fleet = Fleet(tmp_path)
+    fleet.ensure("sim-1", 1).write(SANITIZING, 0, SECRET)
+    assert fleet.ensure("sim-1", 1).find(SANITIZING, SECRET)
+    with pytest.raises(SimulatorError, match=r"no simulated host 'sim-2'; it has sim-1"):
+        fleet.host("sim-2")
