@@ -1,0 +1,109 @@
+"""Whatever a caller sends, the service is not what fails."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api_world import REMOVE_OPS, World
+from falcon.testing import Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoclave.rules.device_states import DeviceState
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(Path(tmp_path_factory.mktemp("anything")))
+    made.add_device()
+    made.add_device("0000:02:00.0", device_state=DeviceState.ERROR)
+    made.add_profile()
+    made.add_arq()
+    yield made
+    made.close()
+
+
+SOME_UUID = "7c8a5f3b-2d4e-4a9c-b1e7-9f8d3c2a1b0e"
+TEXT = st.text(max_size=20) | st.sampled_from(["", "\x00", "\ud800", "%", "١", "a" * 300, SOME_UUID, "one-drive"])
+KEYS = (
+    TEXT
+    | st.sampled_from(
+        ["name", "groups", "uuid", "description", "device_profile_name", "path", "op", "value", "/hostname", "reason"]
+    )
+    | st.sampled_from(["resources:FPGA", "trait:CUSTOM_A", "accel:x", SOME_UUID])
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+GOOD: dict[str, tuple[str, Any]] = {
+    "/v2/device_profiles": ("POST", [{"name": "p", "description": "d", "groups": [{"resources:FPGA": "1"}]}]),
+    "/v2/accelerator_requests": ("POST", {"device_profile_name": "one-drive"}),
+    "/accelerator/v2/accelerator_requests": ("PATCH", {SOME_UUID: REMOVE_OPS}),
+    "/autoclave/v1/devices/compute-1/0000:01:00.0/hold": ("POST", {"reason": "x"}),
+}
+
+
+@st.composite
+def nearly_good(draw: st.DrawFn, document: Any) -> Any:
+    """*document* with one part of it, at some depth, replaced by anything."""
+    if draw(st.booleans()) or not isinstance(document, list | dict) or not document:
+        return draw(JSON)
+    keys = range(len(document)) if isinstance(document, list) else sorted(document)
+    key = draw(st.sampled_from(list(keys)))
+    copy = document.copy()
+    copy[key] = draw(nearly_good(document[key]))
+    return copy
+
+
+def is_fit(answer: Result) -> bool:
+    return answer.status_code < 500 and "Traceback" not in answer.text
+
+
+@given(data=st.data(), path=st.sampled_from(sorted(GOOD)))
+@settings(max_examples=150, deadline=None)
+def test_no_body_makes_the_service_fail(shared: World, data: st.DataObject, path: str) -> None:
+    method, document = GOOD[path]
+    body = json.dumps(data.draw(nearly_good(document)))
+    answer = shared.http.simulate_request(method, path, body=body, headers={"Content-Type": "application/json"})
+    assert is_fit(answer), answer.text
+
+
+@given(raw=st.binary(max_size=50), path=st.sampled_from(sorted(GOOD)))
+@settings(max_examples=50, deadline=None)
+def test_no_bytes_make_the_service_fail(shared: World, raw: bytes, path: str) -> None:
+    answer = shared.http.simulate_request(GOOD[path][0], path, body=raw)
+    assert is_fit(answer), answer.text
+
+
+LISTS = ["/v2/devices", "/v2/deployables", "/v2/device_profiles", "/v2/accelerator_requests", "/autoclave/v1/devices"]
+NAMES = ["limit", "marker", "type", "vendor", "hostname", "name", "instance", "bind_state", "device_state"]
+
+
+@given(
+    path=st.sampled_from(LISTS),
+    arguments=st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, st.integers().map(str) | TEXT), max_size=3),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_question_makes_the_service_fail(shared: World, path: str, arguments: list[tuple[str, str]]) -> None:
+    query = "&".join("=".join(quote(part, errors="replace") for part in pair) for pair in arguments)
+    assert is_fit(shared.http.simulate_get(path, query_string=query))
+
+
+@given(path=st.sampled_from(LISTS), key=TEXT, method=st.sampled_from(["GET", "DELETE", "PATCH", "POST"]))
+@settings(max_examples=100, deadline=None)
+def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
+    name = quote(key.replace("/", ""), safe="", errors="replace")
+    for below in ("", "/clean", "/history"):
+        assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
+
+
+@given(version=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_no_version_makes_the_service_fail(shared: World, version: str) -> None:
+    answer = shared.http.simulate_get("/v2", headers={"OpenStack-API-Version": f"accelerator {version}"})
+    assert answer.status_code in (200, 406)
