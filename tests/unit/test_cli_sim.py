@@ -65,8 +65,9 @@ def test_drives_are_pulled_changed_and_put_back(shell):
 
     shell.run(sim.SimPull, "sim-1", SANITIZING)
     assert serial() == ""
-    shell.run(sim.SimInsert, "sim-1", SANITIZING, "NEW", "--crypto", "--size", 1)
+    shell.run(sim.SimInsert, "sim-1", SANITIZING, "NEW", "--crypto", "--size", 1, "--vendor", "0x8086")
     assert serial() == "NEW"
+    assert shell.host.inventory.slots[SANITIZING].spec.vendor == "8086"
     with shell.host.drive(SANITIZING) as drive:
         assert drive.state.sanicap & 7 == 1
         assert drive.state.capacity == 1 << 20

@@ -222,6 +222,31 @@ def test_a_host_lives_in_its_directory(host, tmp_path):
         SimulatedHost.create(tmp_path / "h2", "h2", [], style="2.99")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"address": "41:00.0"}, "at '41:00.0'"),
+        ({"address": "0000:4A:00.0"}, "0000:4a:00.0"),
+        ({"vendor": "0x144d"}, "'144d' instead of '0x144d'"),
+        ({"product": "nvme"}, "not a PCI id"),
+        ({"serial": ""}, "serial number"),
+        ({"serial": "S" * 21}, "at most 20"),
+        ({"model": "M" * 41}, "at most 40"),
+    ],
+)
+def test_a_drive_that_cannot_be_is_refused(wrong, words):
+    with pytest.raises(SimulatorError, match=words):
+        DriveSpec(**({"address": LONE, "serial": "S1"} | wrong))
+
+
+def test_reading_outside_the_namespace_is_refused(host):
+    for offset, length in ((-1, 1), (64 * MIB, 1), (0, -1)):
+        with pytest.raises(SimulatorError, match="LBA_OUT_OF_RANGE"):
+            host.read(ZEROING, offset, length)
+    with pytest.raises(SimulatorError, match="INVALID_NAMESPACE"):
+        host.read(ZEROING, 0, 1, nsid=2)
+
+
 def test_an_unknown_slot_is_named_along_with_those_there_are(host):
     with pytest.raises(SimulatorError, match=f"h1 has no slot 0000:99:00.0; it has {SYSTEM}, {SANITIZING}, {ZEROING}"):
         host.pull("0000:99:00.0")

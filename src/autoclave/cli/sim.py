@@ -8,6 +8,7 @@ from pathlib import Path
 from cliff import command, lister
 
 from autoclave.exceptions import SimulatorError
+from autoclave.rules.pci_id import parse_pci_id
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
@@ -136,13 +137,13 @@ class SimInsert(_OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: the host is not known, or the drive is plugged in elsewhere."""
+        """:raises SimulatorError: the host is not known, no drive can be like that, or it is plugged in elsewhere."""
         spec = DriveSpec(
             address=parsed_args.address,
             serial=parsed_args.serial,
             model=parsed_args.model,
-            vendor=parsed_args.vendor.lower(),
-            product=parsed_args.product.lower(),
+            vendor=_pci_id(parsed_args.vendor),
+            product=_pci_id(parsed_args.product),
             size_bytes=parsed_args.size * MIB,
             crypto=parsed_args.crypto,
             block=parsed_args.block,
@@ -218,6 +219,13 @@ def _fault_kind(text: str) -> FaultKind:
         return FaultKind(text)
     except ValueError:
         raise SimulatorError(f"{text!r} is no fault; there are {', '.join(FaultKind)}") from None
+
+
+def _pci_id(text: str) -> str:
+    try:
+        return parse_pci_id(text)
+    except ValueError as e:
+        raise SimulatorError(str(e)) from None
 
 
 def _rows(host: SimulatedHost) -> Iterator[tuple[object, ...]]:

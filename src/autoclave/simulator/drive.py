@@ -340,8 +340,12 @@ class Drive:
             target.write(data)
 
     def peek(self, nsid: int, offset: int, length: int) -> bytes:
-        """The bytes on the media, whatever the controller would answer."""
-        self.namespace(nsid)
+        """The bytes on the media, whatever the controller would answer.
+
+        :raises CommandFailed: there is no such namespace, or it is past the end.
+        """
+        if offset < 0 or length < 0 or offset + length > self.namespace(nsid).size:
+            raise CommandFailed(Status.LBA_OUT_OF_RANGE)
         with self.media(nsid).open("rb") as source:
             source.seek(offset)
             return source.read(length)

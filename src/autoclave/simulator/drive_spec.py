@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoclave.exceptions import SimulatorError
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_id import parse_pci_id
+
 MIB = 1 << 20
 
 # NVMe base specification, Identify Controller: SANICAP, OACS and ONCS.
@@ -44,6 +48,7 @@ class DriveSpec:
     :param numa_node: -1 where the platform does not say.
     :param physfn: the address of the physical function this is a virtual function of. It has no
         drive of its own, and no driver.
+    :raises SimulatorError: no drive can be like that.
     """
 
     address: str
@@ -68,6 +73,22 @@ class DriveSpec:
     iommu_group: int | None = None
     numa_node: int = -1
     physfn: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            written = str(PCIAddress.parse(self.address))
+            ids = (parse_pci_id(self.vendor), parse_pci_id(self.product))
+        except ValueError as e:
+            raise SimulatorError(f"drive {self.serial!r} at {self.address!r}: {e}") from None
+        for given, canonical in zip((self.address, self.vendor, self.product), (written, *ids), strict=True):
+            if given != canonical:
+                raise SimulatorError(f"drive {self.serial!r}: write {canonical!r} instead of {given!r}")
+        for name, longest in (("serial", 20), ("model", 40), ("firmware", 8)):
+            text = getattr(self, name)
+            if len(text) > longest or not text.isascii():
+                raise SimulatorError(f"{self.address}: {name} {text!r} is not ASCII of at most {longest} characters")
+        if not self.serial and self.physfn is None:
+            raise SimulatorError(f"{self.address}: a drive needs a serial number")
 
     @property
     def drive_id(self) -> str:

@@ -19,7 +19,7 @@ from autoclave.simulator.nvme_lists import list_devices, list_subsystems
 from autoclave.simulator.nvme_options import Options, UsageError, parse
 from autoclave.simulator.nvme_status import CommandFailed
 
-_GARBAGE = Answer(out='{\n  "nvme0":{\n    "sprog":\x00\ufffd')
+_GARBAGE = Answer(out='{\n  "nvme0":{\n    "sprog":\x00')
 _LISTS = {"list": list_devices, "list-subsys": list_subsystems}
 _LOOK_AGAIN = 0.05
 
