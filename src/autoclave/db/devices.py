@@ -13,6 +13,7 @@ from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import (
     DeviceStatus,
     DeviceType,
+    arqs,
     attach_handles,
     attributes,
     controlpath_ids,
@@ -200,6 +201,11 @@ def delete(tx: Connection, device: DeviceRecord) -> None:
 def insert_deployable(tx: Connection, values: Mapping[str, Any]) -> int:
     """Insert a deployable row and return its id."""
     return int(tx.execute(deployables.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def set_resource_class(tx: Connection, deployable: DeployableRecord, resource_class: str) -> None:
+    """Note the class of the drive that is in the slot now; only while the device is idle."""
+    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(resource_class=resource_class))
 
 
 def deployable_by_provider(tx: Connection, rp_uuid: str) -> DeployableRecord | None:

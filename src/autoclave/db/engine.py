@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from oslo_db.sqlalchemy import exc_filters
 from sqlalchemy.engine import Connection, Engine, make_url
 
-from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.db.errors import translated_errors
+from autoclave.exceptions import InvalidConfiguration
 
 BACKENDS = ("sqlite", "postgresql", "mysql", "mariadb")
 """The engines that the statements are tested on, as URLs name them."""
@@ -104,33 +104,6 @@ class Database:
         """Close all connections."""
         self._writer.dispose()
         self._reader.dispose()
-
-
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """Tell apart a database that did not answer from a statement that it refused.
-
-    :raises DatabaseUnavailable: the connection was lost or refused, a lock was not to be had, or the engine broke
-        a deadlock. An integrity error stays the ``oslo_db`` exception that it is.
-    """
-    try:
-        yield
-    except db_exc.DBNonExistentTable:  # SQLite calls it operational, but it is a schema that nobody made
-        raise
-    except (db_exc.DBError, sa.exc.OperationalError) as error:  # oslo.db lets through what it has no name for
-        cause = error.inner_exception if isinstance(error, db_exc.DBError) else error
-        if isinstance(error, db_exc.DBConnectionError | db_exc.DBDeadlock) or type(cause) in _NO_ANSWER:
-            raise DatabaseUnavailable(f"the database did not carry this out: {_plain(cause)}") from error
-        raise
-
-
-# DatabaseError itself, not what is derived from it, is a file that SQLite cannot read.
-_NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
-
-
-def _plain(error: BaseException | None) -> str:
-    """What the engine said, in one line and without the statement."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:

@@ -18,7 +18,8 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
-from autoclave.db.engine import Database, translated_errors
+from autoclave.db.engine import Database
+from autoclave.db.errors import translated_errors
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 
 LOCK_TIMEOUT = 60

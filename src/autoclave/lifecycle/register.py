@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,9 +127,13 @@ def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
     return {"rc": found.resource_class, **traits}
 
 
-def differs(device: DeviceRecord, found: DiscoveredDevice, *, known_dirty: bool) -> bool:
+def differs(device: DeviceRecord, attributes: Mapping[str, str], found: DiscoveredDevice, *, known_dirty: bool) -> bool:
     """Whether :func:`observe` would write anything. It decides alone, without a statement."""
-    return bool(_changes(device, found)) or _distrusted(device, found, known_dirty) is not None
+    return (
+        bool(_changes(device, found))
+        or _distrusted(device, found, known_dirty) is not None
+        or (_may_describe(device, found) and attributes != attributes_of(found))
+    )
 
 
 def observe(tx: Connection, device_uuid: str, found: DiscoveredDevice, cause: Cause) -> DeviceRecord | None:
@@ -150,6 +155,10 @@ def observe(tx: Connection, device_uuid: str, found: DiscoveredDevice, cause: Ca
         changes["state_reason"] = distrust
     if changes:
         device_rows.update(tx, device, changes)
+    if _may_describe(device, found):
+        for deployable in device_rows.deployables_of(tx, [device.id]):
+            device_rows.set_resource_class(tx, deployable, found.resource_class)
+            attribute_rows.replace(tx, deployable.id, attributes_of(found))
     return device_rows.get(tx, device_uuid)
 
 
@@ -216,6 +225,11 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice, known_dirty: bool
         f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} {device.serial} "
         "was; accept it with `autoclave device accept`, or put the known one back"
     )
+
+
+def _may_describe(device: DeviceRecord, found: DiscoveredDevice) -> bool:
+    # Nothing that Placement knows of a device changes under a guest, or on the word of another drive.
+    return device.device_state in IDLE_STATES and found.unreadable is None and _same_drive(device, found)
 
 
 def _same_drive(device: DeviceRecord, found: DiscoveredDevice) -> bool:

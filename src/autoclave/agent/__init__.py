@@ -1,0 +1,1 @@
+"""The service on each host: discovery, cleaning, recovery."""

@@ -1,0 +1,256 @@
+"""Cleaning: from the message, or the check that finds a message missed, to available or error (design §4, "Clean")."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import futurist
+from oslo_log import log as logging
+
+from autoclave.agent.attempt import Attempt, Stopping
+from autoclave.agent.locks import DeviceLocks
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
+from autoclave.drivers.base import CleanupControl, Driver, Evidence, Progress, ProgressSink
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, StateConflict
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.journal import ToolJournal
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.objects.context import RequestContext
+from autoclave.rules.device_states import Actor, DeviceState, Event
+
+LOG = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL = 1.0
+"""Seconds between two writes of progress; a drive may have news far more often."""
+SWAP_PATIENCE = (1.0, 5.0, 15.0)
+"""Seconds to wait between attempts to write an outcome while the database is away."""
+
+
+class Cleanup:
+    """Cleans the devices of one host, a few at a time.
+
+    :param host: the host's name.
+    :param run_id: this run of the agent; a row that names another run has lost its worker.
+    :param timeout: seconds an erase may take (``[nvme] cleanup_timeout``).
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        drivers: Mapping[str, Driver],
+        journal: ToolJournal,
+        *,
+        host: str,
+        run_id: str,
+        timeout: float,
+        max_concurrent: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ports = ports
+        self._drivers = drivers
+        self._journal = journal
+        self._host = host
+        self._run_id = run_id
+        self._timeout = timeout
+        self._sleep = sleep
+        self._locks = DeviceLocks()
+        self._pool = futurist.ThreadPoolExecutor(max_workers=max_concurrent)
+        self._guard = threading.Lock()
+        self._queued: Counter[str] = Counter()
+        self._attempts: set[Attempt] = set()
+        self._stopping = False
+
+    def request(self, context: RequestContext, device_uuid: str, state_version: int) -> bool:
+        """Begin to clean a device, if it still is at the version the request was made for.
+
+        A late or doubled request finds another version, another state, or an ARQ, and loses.
+
+        :returns: whether the device is going to be cleaned on account of this request.
+        :raises DatabaseUnavailable: nothing was decided; the periodic check finds the device.
+        """
+        with self._ports.db.read() as tx:
+            device = device_rows.get(tx, device_uuid)
+        if device is None or device.state_version != state_version or device.hostname != self._host:
+            LOG.info("A request to clean device %s at version %d came too late.", device_uuid, state_version)
+            return False
+        if device.device_state is DeviceState.ERROR:
+            return self.begin(context, device, Event.CLEAN_AGAIN, "asked for by the operator")
+        return self.begin(context, device, Event.REQUEST_CLEANING, "released by its instance")
+
+    def begin(self, context: RequestContext, device: DeviceRecord, event: Event, reason: str) -> bool:
+        """Swap *device* to pending_cleaning and hand it to a worker; False if the swap was lost."""
+        cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
+        # Announced before the swap: the periodic check takes a pending row that nobody works on for a dead one.
+        self._announce(device.uuid)
+        try:
+            with self._ports.db.write() as tx:
+                pending = swap(tx, device, event, cause, {"agent_run_id": self._run_id})
+        except StateConflict as error:
+            self._retire(device.uuid)
+            LOG.info("Device %s is not cleaned: %s", device.uuid, error)
+            return False
+        except BaseException:
+            self._retire(device.uuid)
+            raise
+        self._pool.submit(self._clean, context, pending)
+        return True
+
+    def begin_registered(self, context: RequestContext, pending: DeviceRecord) -> None:
+        """Clean a device that discovery has registered in pending_cleaning.
+
+        Discovery and the periodic check run one after the other, so nobody can take the row for a dead one.
+        """
+        self._announce(pending.uuid)
+        self._pool.submit(self._clean, context, pending)
+
+    def works_on(self, device_uuid: str) -> bool:
+        """Whether a worker of this run has the device, or will have it."""
+        with self._guard:
+            return self._queued[device_uuid] > 0
+
+    def _announce(self, device_uuid: str) -> None:
+        with self._guard:
+            self._queued[device_uuid] += 1
+
+    def _retire(self, device_uuid: str) -> None:
+        with self._guard:
+            self._queued[device_uuid] -= 1
+            if not self._queued[device_uuid]:
+                del self._queued[device_uuid]
+
+    def stop(self) -> None:
+        """Let go of all workers. Their rows stay in ``cleaning``, recorded for the recovery of the next run."""
+        with self._guard:
+            self._stopping = True
+            attempts = list(self._attempts)  # one begun from now on abandons itself
+        for attempt in attempts:
+            attempt.abandon()
+        self._pool.shutdown(wait=False)
+
+    def _clean(self, context: RequestContext, pending: DeviceRecord) -> None:
+        try:
+            if not self._stopping:
+                self._clean_one(context, pending)
+        except Stopping:
+            LOG.warning("Stopped while device %s was being cleaned; the next start puts it into error.", pending.uuid)
+        except Exception:
+            # Nobody waits for this thread. The row still says what is the case, and recovery finds it.
+            LOG.exception("Cleaning device %s ended unexpectedly", pending.uuid)
+        finally:
+            self._retire(pending.uuid)
+
+    def _clean_one(self, context: RequestContext, pending: DeviceRecord) -> None:
+        try:
+            self._locks.acquire(pending.uuid, f"a cleanup for request {context.request_id}")
+        except HardwareError as error:
+            self._finish(context, pending, Event.CLEANING_FAILED, str(error), {})
+            return
+        handed_over = False
+        try:
+            cleaning = self._start(context, pending)
+            if cleaning is None:
+                return
+            attempt, deadline = self._attempt(cleaning)
+            handed_over = True
+        finally:
+            if not handed_over:
+                self._locks.release(pending.uuid)
+        try:
+            evidence = attempt.result(deadline)
+        except Stopping:
+            raise
+        except AutoclaveError as error:
+            self._finish(context, cleaning, Event.CLEANING_FAILED, str(error), {})
+        except Exception as error:
+            LOG.exception("The driver's cleanup of device %s failed in a way it does not declare", cleaning.uuid)
+            reason = f"the driver failed unexpectedly: {type(error).__name__}: {error}"
+            self._finish(context, cleaning, Event.CLEANING_FAILED, reason, {})
+        else:
+            self._finish(context, cleaning, Event.CLEANED, f"cleaned by {cleaning.cleanup_action}", evidence)
+        finally:
+            with self._guard:
+                self._attempts.discard(attempt)
+
+    def _start(self, context: RequestContext, pending: DeviceRecord) -> DeviceRecord | None:
+        if not self._journal.wait_out(pending.uuid, Deadline.after(0)):
+            self._finish(
+                context, pending, Event.CLEANING_FAILED, "a tool of an earlier agent still works on the drive", {}
+            )
+            return None
+        cause = Cause(Actor.AGENT, self._host, context.request_id, f"erasing by {pending.cleanup_action}")
+        try:
+            with self._ports.db.write() as tx:
+                return swap(tx, pending, Event.START_CLEANING, cause)
+        except StateConflict as error:
+            LOG.info("Device %s is not cleaned: %s", pending.uuid, error)
+            return None
+
+    def _attempt(self, cleaning: DeviceRecord) -> tuple[Attempt, Deadline]:
+        with self._ports.db.read() as tx:
+            driver_name = device_rows.deployables_of(tx, [cleaning.id])[0].driver_name
+        deadline = Deadline.after(self._timeout)
+        control = CleanupControl(deadline, self._progress_of(cleaning), self._journal.for_device(cleaning.uuid))
+
+        def work() -> Evidence:
+            driver = self._drivers.get(driver_name)
+            if driver is None:
+                raise HardwareError(f"the driver {driver_name} of the device is not in [agent] enabled_drivers")
+            return driver.cleanup(cleaning, control)
+
+        attempt = Attempt(work, lambda: self._locks.release(cleaning.uuid), f"clean-{cleaning.pci_address}")
+        with self._guard:
+            self._attempts.add(attempt)
+            stopping = self._stopping
+        attempt.start()
+        if stopping:
+            attempt.abandon()
+        return attempt, deadline
+
+    def _progress_of(self, cleaning: DeviceRecord) -> ProgressSink:
+        written_at, written = 0.0, ("", False)
+
+        def sink(progress: Progress) -> None:
+            nonlocal written_at, written
+            now = time.monotonic()
+            news = (progress.step, progress.stalled)
+            if news == written and now - written_at < PROGRESS_INTERVAL:
+                return
+            written_at, written = now, news
+            try:
+                with self._ports.db.write() as tx:
+                    device_rows.set_progress(
+                        tx, cleaning.uuid, self._run_id, progress.percent, progress.step, progress.stalled
+                    )
+            except DatabaseUnavailable as error:
+                LOG.warning("The progress of device %s could not be written: %s", cleaning.uuid, error)
+
+        return sink
+
+    def _finish(
+        self, context: RequestContext, device: DeviceRecord, event: Event, reason: str, evidence: Evidence
+    ) -> None:
+        """Write the outcome with the version it is about, then settle. Who has swapped meanwhile, has won."""
+        cause = Cause(Actor.AGENT, self._host, context.request_id, reason, evidence)
+        for patience in (*SWAP_PATIENCE, None):
+            try:
+                with self._ports.db.write() as tx:
+                    swap(tx, device, event, cause)
+                break
+            except StateConflict as error:
+                LOG.warning("The outcome of cleaning device %s came too late: %s", device.uuid, error)
+                return
+            except DatabaseUnavailable as error:
+                if patience is None:
+                    LOG.error("The outcome of cleaning device %s could not be written: %s", device.uuid, error)
+                    return
+                self._sleep(patience)
+        if event is Event.CLEANING_FAILED:
+            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
+        try:
+            settle(self._ports.db, self._ports.placement, device.uuid)
+        except AutoclaveError as error:
+            LOG.warning("Placement does not know yet what became of device %s: %s", device.uuid, error)

@@ -1,0 +1,263 @@
+"""What is on this host, what the database makes of it, and what Placement is told (design §4).
+
+A period in which nothing changed costs one Placement request and a constant number of statements: a
+provider whose generation is the one that was last verified, for a row that has not changed, is not
+looked at again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from oslo_db import exception as db_exc
+from oslo_log import log as logging
+
+from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.root_provider import RootProvider
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import ledger
+from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.drivers.base import DiscoveredDevice, Driver
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.register import FoundProvider, differs, lose, observe, register
+from autoclave.lifecycle.settle import settle, whole_record
+from autoclave.lifecycle.swap import Cause
+from autoclave.objects.context import RequestContext
+from autoclave.placement.records import Provider
+from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
+from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A device of this host as the database has it."""
+
+    device: DeviceRecord
+    deployable: DeployableRecord
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Found:
+    driver: Driver
+    device: DiscoveredDevice
+
+
+class Discovery:
+    """Looks at the host, every ``[agent] periodic_interval``.
+
+    :param host: the host's name, which is its root provider's.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        drivers: Mapping[str, Driver],
+        cleanup: Cleanup,
+        root: RootProvider,
+        *,
+        host: str,
+        run_id: str,
+        clean_on_discovery: bool,
+    ) -> None:
+        self._ports = ports
+        self._drivers = drivers
+        self._cleanup = cleanup
+        self._root = root
+        self._host = host
+        self._run_id = run_id
+        self._clean_on_discovery = clean_on_discovery
+        self._verified: dict[str, tuple[object, ...]] = {}
+        self._conflicts: set[str] = set()
+
+    def run(self, context: RequestContext, *, starting: bool = False) -> None:
+        """One look.
+
+        :param starting: a device that two drivers claim stops the agent, as the specification demands;
+            later it is excluded and logged.
+        :raises InvalidConfiguration: see *starting*.
+        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises PlacementError: what is on the host was recorded, but Placement could not be told.
+        """
+        found, blind = self._look(starting)
+        cause = Cause(Actor.AGENT, self._host, context.request_id)
+        known = self._read()
+        self._observe(known, found, blind, cause)
+        root = self._root.uuid()
+        tree = self._ports.placement.providers_in_tree(root)
+        for address, seen in found.items():
+            if address not in known:
+                self._register(context, seen, tree, cause)
+        self._sync(root, tree)
+
+    def _look(self, starting: bool) -> tuple[dict[str, _Found], set[str]]:
+        """What the drivers report, by address, and the drivers that could not look."""
+        found: dict[str, _Found] = {}
+        blind: set[str] = set()
+        for name, driver in self._drivers.items():
+            try:
+                reported: Sequence[DiscoveredDevice] = driver.discover()
+            except InvalidConfiguration:
+                raise
+            except AutoclaveError as error:
+                LOG.error("Driver %s could not look at this host; its devices are left as they are: %s", name, error)
+                blind.add(name)
+                continue
+            for device in reported:
+                other = found.get(device.pci_address)
+                if other is None:
+                    found[device.pci_address] = _Found(driver, device)
+                    continue
+                message = (
+                    f"device {device.pci_address} is claimed by {other.driver.name} and by {name}; "
+                    "let only one driver's device_spec match it"
+                )
+                if starting:
+                    raise InvalidConfiguration(message, option="[agent] enabled_drivers")
+                if device.pci_address not in self._conflicts:
+                    LOG.error("%s. It stays with %s.", message, other.driver.name)
+                    self._conflicts.add(device.pci_address)
+        return found, blind
+
+    def _read(self) -> dict[str, _Known]:
+        with self._ports.db.read() as tx:
+            devices = device_rows.list_all(tx, hostname=self._host)
+            deployables = device_rows.deployables_of(tx, [device.id for device in devices])
+            attributes = attribute_rows.of_deployables(tx, [deployable.id for deployable in deployables])
+        by_device = {deployable.device_id: deployable for deployable in deployables}
+        return {
+            device.pci_address: _Known(device, by_device[device.id], attributes.get(by_device[device.id].id, {}))
+            for device in devices
+        }
+
+    def _observe(self, known: Mapping[str, _Known], found: Mapping[str, _Found], blind: set[str], cause: Cause) -> None:
+        serials = {entry.device.serial for entry in known.values() if entry.device.serial is not None}
+        with self._ports.db.read() as tx:
+            dirty = ledger.among(tx, serials)
+        for address, entry in known.items():
+            device = entry.device
+            seen = found.get(address)
+            if seen is None:
+                if not device.missing and entry.deployable.driver_name not in blind:
+                    LOG.warning("Device %s at %s is missing.", device.uuid, address)
+                    with self._ports.db.write() as tx:
+                        lose(tx, device.uuid, cause)
+                continue
+            known_dirty = (device.serial, device.drive_model or "") in dirty
+            if differs(device, entry.attributes, seen.device, known_dirty=known_dirty):
+                with self._ports.db.write() as tx:
+                    observe(tx, device.uuid, seen.device, cause)
+
+    def _register(self, context: RequestContext, seen: _Found, tree: Sequence[Provider], cause: Cause) -> None:
+        name = provider_name(self._host, PCIAddress.parse(seen.device.pci_address))
+        try:
+            provider = self._found_provider(provider_named(tree, name), seen.device.resource_class)
+        except _NotOurs:
+            LOG.error(
+                "Device %s is skipped: provider %s exists without the trait %s, so somebody else manages it. Let only "
+                "one of Autoclave and Nova's [pci] device_spec match it.",
+                seen.device.pci_address,
+                name,
+                OWNER_CYBORG,
+            )
+            return
+        try:
+            with self._ports.db.write() as tx:
+                device = register(
+                    tx,
+                    self._host,
+                    seen.driver.name,
+                    seen.device,
+                    provider,
+                    cause,
+                    clean_on_discovery=self._clean_on_discovery,
+                    run_id=self._run_id,
+                )
+        except db_exc.DBDuplicateEntry as error:
+            LOG.error("Device %s is skipped: it is in the database already: %s", seen.device.pci_address, error)
+            return
+        LOG.info("Device %s at %s: %s (%s)", device.uuid, device.pci_address, device.device_state, device.state_reason)
+        if device.device_state is DeviceState.PENDING_CLEANING:
+            self._cleanup.begin_registered(context, device)
+
+    def _found_provider(self, present: Provider | None, resource_class: str) -> FoundProvider | None:
+        if present is None:
+            return None
+        if OWNER_CYBORG not in self._ports.placement.get_traits(present.uuid).names:
+            raise _NotOurs
+        inventory = self._ports.placement.get_inventories(present.uuid).records.get(resource_class)
+        used = sum(self._ports.placement.get_usages(present.uuid).values())
+        return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
+
+    def _sync(self, root: str, tree: Sequence[Provider]) -> None:
+        providers = {provider.uuid: provider for provider in tree}
+        failure: PlacementError | None = None
+        for entry in self._read().values():
+            try:
+                self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry)
+            except PlacementError as error:
+                LOG.warning("Provider %s is not as it should be yet: %s", entry.deployable.name, error)
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: _Known) -> None:
+        device, deployable = entry.device, entry.deployable
+        fingerprint = (
+            present.generation if present else None,
+            must_be_reserved(device.offer),
+            device.release_pending,
+            deployable.resource_class,
+            tuple(sorted(entry.attributes.items())),
+        )
+        if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
+            return
+        if present is None and (taken := provider_named(tree, deployable.name)) is not None:
+            LOG.error(
+                "Provider %s of device %s has the uuid %s in Placement, and %s here: delete the foreign one.",
+                deployable.name,
+                device.uuid,
+                taken.uuid,
+                deployable.rp_uuid,
+            )
+            return
+        traits = frozenset(value for key, value in entry.attributes.items() if key.startswith("trait"))
+        desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
+        ensure_provider(self._ports.placement, desired, present)
+        if self._agrees(entry, present):
+            self._verified[deployable.rp_uuid] = fingerprint
+        else:
+            settle(self._ports.db, self._ports.placement, device.uuid)
+
+    def _agrees(self, entry: _Known, present: Provider | None) -> bool:
+        """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
+        inventories = self._ports.placement.get_inventories(entry.deployable.rp_uuid)
+        record = inventories.records.get(entry.deployable.resource_class)
+        total = entry.deployable.num_accelerators
+        must = must_be_reserved(entry.device.offer)
+        if record is None or entry.device.release_pending or record != whole_record(total, record.reserved):
+            return False
+        if must and record.reserved != total:
+            LOG.warning(
+                "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
+                "other than Autoclave wrote it, or a bind or cleanup was cut short.",
+                entry.deployable.name,
+                record.reserved,
+                entry.device.uuid,
+                entry.device.device_state,
+                total,
+            )
+            return False
+        if not must and record.reserved >= total:
+            return False  # settle says that this is an operator's hold, and leaves it
+        return present is not None and inventories.generation == present.generation
+
+
+class _NotOurs(Exception):
+    """A provider of that name belongs to somebody else."""

@@ -1,0 +1,96 @@
+"""What a crash, or a message that never came, left behind on this host (design §4, "Recover")."""
+
+from collections.abc import Callable
+
+from oslo_log import log as logging
+
+from autoclave.agent.cleanup import Cleanup
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import AutoclaveError, StateConflict
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.journal import ToolJournal
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.objects.context import RequestContext
+from autoclave.rules.device_states import Actor, DeviceState, Event
+
+LOG = logging.getLogger(__name__)
+
+_BEING_CLEANED = (DeviceState.PENDING_CLEANING, DeviceState.CLEANING)
+
+
+class Recovery:
+    """Puts right what no worker of this run will.
+
+    :param survivor_patience: seconds to wait at start for a tool that outlived its agent.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        cleanup: Cleanup,
+        journal: ToolJournal,
+        *,
+        host: str,
+        survivor_patience: float = 30.0,
+    ) -> None:
+        self._ports = ports
+        self._cleanup = cleanup
+        self._journal = journal
+        self._host = host
+        self._survivor_patience = survivor_patience
+
+    def wait_for_survivors(self) -> None:
+        """Wait, for a bounded time, for tools that outlived an agent that was killed.
+
+        One that is still there afterwards keeps its device from being cleaned.
+        """
+        deadline = Deadline.after(self._survivor_patience)
+        for device_uuid, pid, argv in self._journal.survivors():
+            LOG.warning("Waiting for %s (pid %d) on device %s, which outlived its agent.", argv[0], pid, device_uuid)
+            self._journal.wait_out(device_uuid, deadline)
+
+    def check(self, context: RequestContext) -> None:
+        """Send unworked cleanings to error, and devices that nobody holds to be cleaned.
+
+        Run at start and every period. One device that cannot be put right does not stop the others.
+
+        :raises DatabaseUnavailable: nothing could be read.
+        """
+        with self._ports.db.read() as tx:
+            being_cleaned = device_rows.list_all(tx, hostname=self._host, states=_BEING_CLEANED)
+            unheld = device_rows.held_by_nobody(tx, self._host)
+        for device in being_cleaned:
+            if not self._cleanup.works_on(device.uuid):
+                self._attempt(self._fail, context, device)
+        for device in unheld:
+            self._attempt(self._release, context, device)
+
+    def _attempt(
+        self, action: Callable[[RequestContext, DeviceRecord], None], context: RequestContext, device: DeviceRecord
+    ) -> None:
+        try:
+            action(context, device)
+        except StateConflict as error:
+            LOG.debug("Device %s moved on by itself: %s", device.uuid, error)
+        except AutoclaveError as error:
+            LOG.warning("Device %s could not be recovered yet: %s", device.uuid, error)
+
+    def _fail(self, context: RequestContext, device: DeviceRecord) -> None:
+        was = device.device_state.value if device.device_state else "unknown"
+        reason = f"the agent stopped while the device was {was}; look at it, then clean it again"
+        with self._ports.db.write() as tx:
+            swap(tx, device, Event.CRASH_RECOVERY, Cause(Actor.AGENT, self._host, context.request_id, reason))
+        LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
+        settle(self._ports.db, self._ports.placement, device.uuid)
+
+    def _release(self, context: RequestContext, device: DeviceRecord) -> None:
+        reason = "allocated, but no accelerator request holds it"
+        if device.supports_cleaning:
+            self._cleanup.begin(context, device, Event.MISSED_CLEANUP, reason)
+            return
+        with self._ports.db.write() as tx:
+            swap(tx, device, Event.RELEASE, Cause(Actor.AGENT, self._host, context.request_id, reason))
+        settle(self._ports.db, self._ports.placement, device.uuid)
