@@ -130,6 +130,13 @@ def test_a_shared_drive_stays_while_one_of_its_controllers_does(tmp_path):
     assert [path.name for path in (function(host, LEFT) / "nvme").iterdir()] == ["nvme0"]
 
 
+def test_a_number_is_not_given_again_while_a_block_device_has_it(tmp_path):
+    host = shared(tmp_path)
+    host.give_to_guest(RIGHT)
+    host.insert(LONE, DriveSpec(LONE, "S2"))
+    assert nodes(host) == {"nvme0", "nvme1n1", "ng1n1", "nvme2", "nvme2n1", "ng2n1"}
+
+
 def test_virtual_functions_point_to_their_physical_one_and_have_no_controller(tmp_path):
     virtual = "0000:51:00.1"
     host = plugged(tmp_path, DriveSpec(LEFT, "S1"), DriveSpec(virtual, "", physfn=LEFT))
