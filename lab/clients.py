@@ -82,6 +82,13 @@ class Cloud:
         """What the operator's API says, such as ``devices/<uuid>/history``."""
         return self._get(f"http://{ENDPOINT}/autoclave/v1/{path}")
 
+    def bind(self, request: str, **values: str) -> None:
+        """Bind an accelerator request, as Nova does. `openstack accelerator arq bind` would ask Compute for the
+        server first, and there is none in the lab."""
+        patch = [{"op": "add", "path": f"/{field}", "value": value} for field, value in values.items()]
+        print(f"$ PATCH accelerator_requests/{request} {patch}", flush=True)
+        self._sdk.accelerator.update_accelerator_request(request, patch)
+
     def request(self, uuid: str) -> dict[str, Any]:
         """One accelerator request."""
         return self._sdk.accelerator.get_accelerator_request(uuid).to_dict()

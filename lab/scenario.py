@@ -40,7 +40,7 @@ def main() -> int:
     HOST_FILE.write_bytes(PATTERN)
     neighbour.fill()
 
-    plan(facts, config, mine, neighbour, host_disk)
+    plan(facts, config, mine, neighbour)
     service = Service(config, log)
     try:
         start(facts, service)
@@ -58,7 +58,7 @@ def main() -> int:
     return min(facts.failed, 1)
 
 
-def plan(facts: Facts, config: Path, mine: Drive, neighbour: Drive, host_disk: Drive) -> None:
+def plan(facts: Facts, config: Path, mine: Drive, neighbour: Drive) -> None:
     """What an operator asks before anything can be erased."""
     facts.say("autoclave plan")
     done = subprocess.run([BIN / "autoclave", "plan", "--config-file", config], capture_output=True, text=True)
@@ -66,7 +66,8 @@ def plan(facts: Facts, config: Path, mine: Drive, neighbour: Drive, host_disk: D
     facts.check("plan ends well", done.returncode == 0, f"exit code {done.returncode}")
     for drive in (mine, neighbour):
         facts.check(f"plan shows {drive.serial}", drive.address in done.stdout, drive.address)
-    facts.check("plan says who uses the host's own drive", str(HOST_FILE.parent) in done.stdout, host_disk.address)
+    refusal = next((line for line in done.stdout.splitlines() if str(HOST_FILE.parent) in line), "no line")
+    facts.check("plan says what the host's own drive is used for", refusal != "no line", refusal.strip())
 
 
 def start(facts: Facts, service: Service) -> None:
@@ -97,7 +98,7 @@ def life_of_a_drive(facts: Facts, cloud: Cloud, mine: Drive, neighbour: Drive, h
     profile = cloud.openstack("accelerator", "device", "profile", "create", "scratch", groups)
     facts.check("a device profile is made", profile["name"] == "scratch", profile["uuid"])
     request = cloud.openstack("accelerator", "arq", "create", "scratch")["uuid"]
-    cloud.openstack("accelerator", "arq", "bind", request, HOST_NAME, str(uuid.uuid4()), provider)
+    cloud.bind(request, hostname=HOST_NAME, instance_uuid=str(uuid.uuid4()), device_rp_uuid=provider)
     bound = wait_for(lambda: cloud.request(request), lambda arq: arq["state"] != "BindStarted", seconds=60, pause=0.5)
     facts.demand("the request is bound", bound["state"] == "Bound", f"{bound['state']} {bound['attach_handle_info']}")
     state = cloud.state(device)
