@@ -1,0 +1,78 @@
+"""The ``autoclave`` command."""
+
+import logging as python_logging
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from cliff.app import App
+from cliff.command import Command
+from cliff.commandmanager import CommandManager
+from oslo_config import cfg
+
+from autoclave.cli import check, db, device, plan, serve, sim
+from autoclave.exceptions import AutoclaveError
+
+COMMANDS: dict[str, type[Command]] = {
+    "up": serve.Up,
+    "api": serve.RunAPI,
+    "conductor": serve.RunConductor,
+    "agent": serve.RunAgent,
+    "db sync": db.DbSync,
+    "plan": plan.Plan,
+    "check device-spec": check.CheckDeviceSpec,
+    "device list": device.DeviceList,
+    "device show": device.DeviceShow,
+    "device hold": device.DeviceHold,
+    "device release": device.DeviceRelease,
+    "device accept": device.DeviceAccept,
+    "device forget": device.DeviceForget,
+    "device history": device.DeviceHistory,
+    "sim list": sim.SimHosts,
+    "sim fault": sim.SimFault,
+    "sim clear": sim.SimClear,
+    "sim pull": sim.SimPull,
+    "sim put-back": sim.SimPutBack,
+    "sim insert": sim.SimInsert,
+    "sim write": sim.SimWrite,
+    "sim read": sim.SimRead,
+    "sim find": sim.SimFind,
+    "sim guest start": sim.SimGuestStart,
+    "sim guest stop": sim.SimGuestStop,
+}
+"""Every command. Named here rather than by entry point: what is listed is what there is."""
+
+
+class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
+    """The application: commands, and errors as one line."""
+
+    CONSOLE_MESSAGE_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+    def __init__(self) -> None:
+        commands = CommandManager("autoclave.cli")
+        for name, command in COMMANDS.items():
+            commands.add_command(name, command)
+        super().__init__(
+            description="Manages the life of the PCI devices that hosts pass through to virtual machines.",
+            version=metadata.version("autoclave"),
+            command_manager=commands,
+            deferred_help=True,
+        )
+
+    def configure_logging(self) -> None:
+        """Warnings and worse of everybody, and what Autoclave itself says, to stderr."""
+        super().configure_logging()
+        python_logging.getLogger("alembic").setLevel(python_logging.WARNING)
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        """Run one command; an error that was made for an operator is shown as it is, without a traceback."""
+        try:
+            return int(super().run_subcommand(argv))
+        except (AutoclaveError, cfg.Error) as error:
+            self.stderr.write(f"autoclave: {error}\n")
+            return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``autoclave`` command; returns the exit code."""
+    return int(Autoclave().run(list(sys.argv[1:] if argv is None else argv)) or 0)

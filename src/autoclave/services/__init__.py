@@ -1,0 +1,1 @@
+"""Wiring only: which parts make which service, and how they start and stop."""

@@ -1,0 +1,31 @@
+"""The conductor service: the RPC endpoint and the sweep."""
+
+from oslo_config import cfg
+
+from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.lifecycle.ports import Ports
+from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
+from autoclave.services.periodic import Periodic
+
+
+class ConductorService:
+    """One of any number of conductors.
+
+    :param name: told in the history of devices, and the server's name on the bus.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
+        manager = ConductorManager(ports, name, conf.conductor.bind_lease)
+        self._server = transport.serve(CONDUCTOR_TOPIC, name, manager, RPC_VERSION)
+        self._sweeper = Periodic(f"sweep of {name}", conf.conductor.sweep_interval, manager.sweep)
+
+    def start(self) -> None:
+        """Take messages, and sweep."""
+        self._server.start()
+        self._sweeper.start()
+
+    def stop(self) -> None:
+        """Finish what was begun."""
+        self._sweeper.stop()
+        self._server.stop()
+        self._server.wait()

@@ -1,0 +1,63 @@
+"""The parts that every service shares, made from one configuration."""
+
+from oslo_config import cfg
+
+from autoclave.db import agents, schema
+from autoclave.db.engine import Database
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.lifecycle.agents import RPCCleaners
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.transport import http_adapter
+from autoclave.rpc.messaging import MessagingTransport
+from autoclave.rpc.port import AGENT_TOPIC, RemoteVersion, Transport
+
+
+def database_of(conf: cfg.ConfigOpts) -> Database:
+    """The database of ``[database] connection``, at the schema that this version needs.
+
+    :raises InvalidConfiguration: it is not named, or its schema is another.
+    :raises DatabaseUnavailable: it does not answer.
+    """
+    if not conf.database.connection:
+        raise InvalidConfiguration(
+            "is not set; write for example postgresql+psycopg://autoclave:secret@db/autoclave",
+            option="[database] connection",
+        )
+    database = Database(conf.database.connection)
+    schema.require_current(database)
+    return database
+
+
+def remote_versions(database: Database) -> RemoteVersion:
+    """What each agent said that it speaks, from the database."""
+
+    def version_of(topic: str, server: str) -> str | None:
+        if topic != AGENT_TOPIC:
+            return None
+        with database.read() as tx:
+            agent = agents.get(tx, server)
+        return agent.rpc_version if agent else None
+
+    return version_of
+
+
+def cloud_transport(conf: cfg.ConfigOpts, database: Database) -> Transport:
+    """RabbitMQ.
+
+    :raises InvalidConfiguration: no broker is named. One service a process needs one.
+    """
+    if not conf.transport_url:
+        raise InvalidConfiguration(
+            "is not set; services in processes of their own need RabbitMQ: rabbit://user:password@host:5672/",
+            option="[DEFAULT] transport_url",
+        )
+    return MessagingTransport(conf, remote_version=remote_versions(database))
+
+
+def cloud_ports(conf: cfg.ConfigOpts, database: Database, transport: Transport) -> Ports:
+    """The world of a service that runs in a process of its own.
+
+    :raises InvalidConfiguration: no Placement is named.
+    """
+    return Ports(database, PlacementClient(http_adapter(conf)), RPCCleaners(transport))
