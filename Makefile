@@ -1,0 +1,39 @@
+# Every target makes its own virtual environment; nothing outside this directory is changed.
+.PHONY: install demo test lint lab docs clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+install: $(STAMP)
+
+# --group needs pip 25.1, which Debian 12 does not have
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --editable . --group test --group check
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python demo/demo.py
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Needs root, apt and QEMU's packages; see lab/README.md
+lab:
+	lab/run
+
+docs: $(STAMP)
+	$(BIN)/reno --quiet lint
+	$(BIN)/sphinx-build -W --keep-going -b html docs/source docs/build/html
+
+clean:
+	rm -rf $(VENV) build dist docs/build .lab
