@@ -211,12 +211,12 @@ class Cleanup:
         return attempt, deadline
 
     def _progress_of(self, cleaning: DeviceRecord) -> ProgressSink:
-        written_at, written = 0.0, ("", False)
+        written_at, written = 0.0, ("", False, False)
 
         def sink(progress: Progress) -> None:
             nonlocal written_at, written
             now = time.monotonic()
-            news = (progress.step, progress.stalled)
+            news = (progress.step, progress.stalled, progress.percent is None)
             if news == written and now - written_at < PROGRESS_INTERVAL:
                 return
             written_at, written = now, news
