@@ -1,0 +1,67 @@
+"""Directives that show what the code has as data: a table in the documentation cannot then differ from it.
+
+``device-states`` is the state machine of devices, as a table and as a graph in the DOT language (shown as
+text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing.
+"""
+
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from autoclave.rules.cleanup_policy import MATRIX
+from autoclave.rules.device_states import TRANSITIONS, DeviceState
+
+
+def _table(header: list[str], rows: list[list[str]]) -> nodes.table:
+    group = nodes.tgroup(cols=len(header))
+    group += [nodes.colspec(colwidth=1) for _ in header]
+    head, body = nodes.thead(), nodes.tbody()
+    head += _row(header)
+    body += [_row(row) for row in rows]
+    group += [head, body]
+    table = nodes.table()
+    table += group
+    return table
+
+
+def _row(cells: list[str]) -> nodes.row:
+    row = nodes.row()
+    for cell in cells:
+        entry = nodes.entry()
+        entry += nodes.paragraph(text=cell)
+        row += entry
+    return row
+
+
+class DeviceStates(SphinxDirective):
+    """``.. device-states::``"""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [
+            [edge.source, edge.event, edge.target, ", ".join(sorted(edge.actors)), edge.meaning] for edge in TRANSITIONS
+        ]
+        states = "\n".join(f"    {state};" for state in DeviceState)
+        edges = "\n".join(f'    {edge.source} -> {edge.target} [label="{edge.event}"];' for edge in TRANSITIONS)
+        graph = f"digraph device_state {{\n{states}\n{edges}\n}}"
+        return [
+            _table(["from", "event", "to", "caused by", "when"], rows),
+            nodes.paragraph(text="The same as a graph, for dot -Tsvg:"),
+            nodes.literal_block(graph, graph, language="dot"),
+        ]
+
+
+class CleanupMatrix(SphinxDirective):
+    """``.. cleanup-matrix::``"""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [[action, strategy, ", then ".join(allowed)] for (action, strategy), allowed in MATRIX.items()]
+        return [_table(["clear_action", "clear_strategy", "erase, the first that the drive can do"], rows)]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives."""
+    app.add_directive("device-states", DeviceStates)
+    app.add_directive("cleanup-matrix", CleanupMatrix)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
