@@ -36,6 +36,7 @@ class Cleanup:
     :param host: the host's name.
     :param run_id: this run of the agent; a row that names another run has lost its worker.
     :param timeout: seconds an erase may take (``[nvme] cleanup_timeout``).
+    :param pool: where the workers run; by default a pool of *max_concurrent* threads of its own.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Cleanup:
         timeout: float,
         max_concurrent: int,
         sleep: Callable[[float], None] = time.sleep,
+        pool: futurist.ThreadPoolExecutor | None = None,
     ) -> None:
         self._ports = ports
         self._drivers = drivers
@@ -58,7 +60,7 @@ class Cleanup:
         self._timeout = timeout
         self._sleep = sleep
         self._locks = DeviceLocks()
-        self._pool = futurist.ThreadPoolExecutor(max_workers=max_concurrent)
+        self._pool = pool or futurist.ThreadPoolExecutor(max_workers=max_concurrent)
         self._guard = threading.Lock()
         self._queued: Counter[str] = Counter()
         self._attempts: set[Attempt] = set()
