@@ -1,0 +1,143 @@
+"""``autoclave up`` is killed, or told to stop, at the worst moments; both promises hold and nothing is lost."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import COMMAND, Cloud, Process, free_port, processes_of, wait_until
+
+from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import SimulatedHost
+
+SANITIZING, ZEROING = "0000:41:00.0", "0000:42:00.0"
+SECRET = b"the tenant's secret"
+SLOW = {
+    SANITIZING: Fault(FaultKind.SANITIZE_SECONDS, 20),
+    ZEROING: Fault(FaultKind.ZERO_BYTES_PER_SECOND, 1 << 20),
+}
+"""What makes an erase last long enough to be interrupted."""
+
+
+class Machine:
+    """One machine with ``autoclave up`` on a simulated host."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data_dir = directory / "data"
+        self._log = directory / "log"
+        port = free_port()
+        self._bind = f"127.0.0.1:{port}"
+        self._url = f"http://{self._bind}"
+        self.cloud = Cloud(self._url, f"{self._url}/placement")
+        self.up()
+
+    @property
+    def host(self) -> SimulatedHost:
+        return Fleet(self.data_dir).host("sim-1")
+
+    def up(self) -> None:
+        argv = [COMMAND, "up", "--simulate", "1", "--data-dir", str(self.data_dir), "--bind", self._bind]
+        self.process = Process(argv, self._log)
+        self.process.wait_for_http(f"{self._url}/v2/devices")
+
+    def wait_for(self, address: str, state: str) -> None:
+        """Wait for a state; whatever is seen on the way must keep the promises."""
+        wait_until(f"{address} is {state}", lambda: self.cloud.state(address) == state, lambda: self.process.log)
+
+    def wait_until_offered(self, address: str) -> None:
+        """Wait until it is available, and Placement gives it away again."""
+        self.wait_for(address, "available")
+        wait_until(f"{address} is offered", lambda: self.cloud.offered(address), lambda: self.process.log)
+
+    def use(self, address: str) -> None:
+        """An instance gets the drive, writes to it, and is deleted."""
+        instance = str(uuid.uuid4())
+        self.cloud.bind(address, instance)
+        self.host.write(address, 4096, SECRET)
+        self.cloud.unbind(instance)
+
+    def begin_erase(self, address: str) -> None:
+        """As :meth:`use`; returns in the middle of the erase that follows."""
+        self.host.set_fault(address, SLOW[address])
+        self.use(address)
+        self.wait_for(address, "cleaning")
+        if address == SANITIZING:
+            wait_until("a sanitize", lambda: self._sanitizing(address), lambda: self.process.log)
+        else:
+            wait_until("a tool that zeroes", self._zeroing, lambda: self.process.log)
+
+    def _sanitizing(self, address: str) -> bool:
+        with self.host.drive(address) as drive:
+            return drive.progress is not None
+
+    def _zeroing(self) -> bool:
+        return any("write-zeroes" in tool or "blkdiscard" in tool for tool in processes_of(self.data_dir).values())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.process.kill()
+
+
+def assert_held_until_the_operator_cleans(machine: Machine, address: str) -> None:
+    assert machine.cloud.state(address) == "error"
+    assert machine.cloud.reserved(address) == 1
+    machine.host.clear_faults(address)
+    machine.cloud.clean(address)
+    machine.wait_until_offered(address)
+    assert machine.cloud.reserved(address) == 0
+    assert not machine.host.find(address, SECRET)
+
+
+@pytest.mark.parametrize("address", [SANITIZING, ZEROING], ids=["sanitize", "zero"])
+def test_a_kill_in_the_middle_of_an_erase_leaves_the_drive_held_until_it_is_cleaned(
+    machine: Machine, address: str
+) -> None:
+    machine.begin_erase(address)
+    machine.process.kill()
+    wait_until("the end of every tool", lambda: not processes_of(machine.data_dir))
+    machine.up()
+    assert_held_until_the_operator_cleans(machine, address)
+
+
+@pytest.mark.parametrize("address", [SANITIZING, ZEROING], ids=["sanitize", "zero"])
+def test_a_stop_does_not_wait_for_an_erase_and_leaves_the_drive_held_until_it_is_cleaned(
+    machine: Machine, address: str
+) -> None:
+    machine.begin_erase(address)
+    assert machine.process.terminate(patience=5) == 0
+    wait_until("the end of every tool", lambda: not processes_of(machine.data_dir))
+    machine.up()
+    assert_held_until_the_operator_cleans(machine, address)
+
+
+def test_a_kill_right_after_a_bind_leaves_the_drive_to_its_instance(machine: Machine) -> None:
+    instance = str(uuid.uuid4())
+    machine.cloud.bind(SANITIZING, instance)
+    machine.process.kill()
+    machine.host.write(SANITIZING, 4096, SECRET)
+    machine.up()
+    assert machine.cloud.state(SANITIZING) == "allocated"
+    assert machine.cloud.reserved(SANITIZING) == 1
+    machine.cloud.unbind(instance)
+    machine.wait_until_offered(SANITIZING)
+    assert not machine.host.find(SANITIZING, SECRET)
+
+
+def test_a_kill_right_after_an_unbind_converges(machine: Machine) -> None:
+    machine.use(SANITIZING)
+    machine.process.kill()
+    machine.up()
+    # What the kill interrupted decides: waiting for its erase, the drive is cleaned now; in it, it is held.
+    state = wait_until(
+        "an end of the recovery",
+        lambda: (now := machine.cloud.state(SANITIZING)) in ("available", "error") and now,
+        lambda: machine.process.log,
+    )
+    if state == "error":
+        machine.cloud.clean(SANITIZING)
+    machine.wait_until_offered(SANITIZING)
+    assert not machine.host.find(SANITIZING, SECRET)
