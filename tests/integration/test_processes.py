@@ -1,0 +1,129 @@
+"""Each service in a process of its own: RabbitMQ between them, PostgreSQL and Placement behind them."""
+
+import json
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from processes import COMMAND, Cloud, Process, free_port, wait_until
+
+from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
+from autoclave.simulator.drive_spec import default_drives
+from autoclave.simulator.host import SimulatedHost
+from dbfixtures import server_database
+
+pytestmark = pytest.mark.integration
+
+DRIVE = "0000:41:00.0"
+SECRET = b"the tenant's secret"
+
+
+class Deployment:
+    """An api, a conductor and an agent, one process each, and the Placement that they share."""
+
+    def __init__(self, directory: Path, database: str, broker: str) -> None:
+        self._directory = directory
+        name = f"host-{uuid.uuid4().hex[:12]}"
+        self.host = SimulatedHost.create(directory / "host", name, default_drives(1))
+        self._ports = {"api": free_port(), "placement": free_port()}
+        self.api, self.placement = (f"http://127.0.0.1:{self._ports[service]}" for service in ("api", "placement"))
+        self.cloud = Cloud(self.api, self.placement)
+        self.config = directory / "autoclave.conf"
+        self.config.write_text(self._configuration(database, broker))
+        self._running: dict[str, Process] = {}
+        self._pids: dict[str, int] = {}
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of these very servers, which the broker would keep for ever."""
+        conductor = f"{socket.gethostname()}-{self._pids['conductor']}" if "conductor" in self._pids else ""
+        return [f"{AGENT_TOPIC}.{self.host.name}", *([f"{CONDUCTOR_TOPIC}.{conductor}"] if conductor else [])]
+
+    @property
+    def log(self) -> str:
+        return "\n".join(f"--- {name}\n{process.log}" for name, process in self._running.items())
+
+    def start(self) -> None:
+        script = Path(__file__).with_name("placement_process.py")
+        database = str(self._directory / "placement.db")
+        self._run("placement", [sys.executable, str(script), database, str(self._ports["placement"])])
+        self._running["placement"].wait_for_http(self.placement)
+        sync = [COMMAND, "db", "sync", "--config-file", str(self.config)]
+        subprocess.run(sync, check=True, timeout=60)
+        for service in ("conductor", "agent", "api"):
+            self._run(service, [COMMAND, service, "--config-file", str(self.config)])
+        self._running["api"].wait_for_http(f"{self.api}/v2/devices")
+
+    def stop(self) -> dict[str, int]:
+        """Tell all of them to stop; how each of them did."""
+        codes = {}
+        while self._running:
+            name, process = self._running.popitem()
+            codes[name] = process.terminate()
+        return codes
+
+    def wait_until_offered(self) -> None:
+        wait_until(f"{DRIVE} is offered", lambda: self.cloud.offered(DRIVE), lambda: self.log)
+        assert self.cloud.state(DRIVE) == "available"
+
+    def _run(self, name: str, argv: list[str]) -> None:
+        self._running[name] = Process(argv, self._directory / f"{name}.log")
+        self._pids[name] = self._running[name].pid
+
+    def _configuration(self, database: str, broker: str) -> str:
+        options: dict[tuple[str | None, str], object] = {
+            (None, "transport_url"): broker,
+            ("database", "connection"): database,
+            ("placement", "endpoint"): self.placement,
+            ("placement", "auth_type"): "token",
+            ("placement", "create_root_provider"): "true",
+            ("api", "auth_strategy"): "noauth",
+            ("api", "port"): self._ports["api"],
+            ("agent", "data_dir"): self._directory / "agent",
+            ("agent", "periodic_interval"): 2,
+            ("nvme", "poll_interval"): 0.2,
+            **self.host.conf_overrides(),
+            ("nvme", "device_spec"): json.dumps({"address": DRIVE}),
+        }
+        lines = []
+        for group in dict.fromkeys(group for group, _ in options):
+            lines.append(f"[{group or 'DEFAULT'}]")
+            for (of, name), value in options.items():
+                if of == group:
+                    lines.append(f"{name} = {','.join(value) if isinstance(value, list) else value}")
+        return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, rabbitmq_url: str) -> Iterator[Deployment]:
+    import kombu
+
+    with ExitStack() as stack:
+        made = Deployment(tmp_path, stack.enter_context(server_database("postgresql")), rabbitmq_url)
+        broker = stack.enter_context(kombu.Connection(rabbitmq_url.partition("?")[0].replace("rabbit", "amqp", 1)))
+        stack.callback(lambda: [broker.default_channel.queue_delete(queue) for queue in made.queues])
+        stack.callback(made.stop)
+        made.start()
+        yield made
+
+
+def test_a_drive_makes_its_trip_through_three_processes(deployment: Deployment) -> None:
+    cloud, instance = deployment.cloud, str(uuid.uuid4())
+    wait_until("the drive", lambda: cloud.device(DRIVE), lambda: deployment.log)
+    deployment.wait_until_offered()
+
+    cloud.bind(DRIVE, instance)
+    assert cloud.state(DRIVE) == "allocated"
+    assert cloud.reserved(DRIVE) == 1
+    deployment.host.write(DRIVE, 4096, SECRET)
+
+    cloud.unbind(instance)
+    deployment.wait_until_offered()
+    assert cloud.reserved(DRIVE) == 0
+    assert not deployment.host.find(DRIVE, SECRET)
+    assert deployment.stop() == dict.fromkeys(("api", "agent", "conductor", "placement"), 0)
