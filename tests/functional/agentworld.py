@@ -1,0 +1,196 @@
+"""One simulated host with an agent on it, a database and a Placement: the whole trip but for the conductor."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoclave.agent.manager import AgentManager
+from autoclave.conf import new_config
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
+from autoclave.db.engine import Database
+from autoclave.drivers.loader import load_drivers
+from autoclave.lifecycle.agents import RPCCleaners
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.objects.context import RequestContext
+from autoclave.placement.fake import FakePlacement
+from autoclave.placement.faults import Faults
+from autoclave.placement.records import Inventory, Provider
+from autoclave.rpc.casts import HeldCasts
+from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.port import AGENT_TOPIC
+from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.services.hosts import host_paths
+from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.host import SimulatedHost
+from dbfixtures import sqlite_database
+
+HOST = "host-1"
+SANITIZING = "0000:41:00.0"
+ZEROING = "0000:42:00.0"
+SECRET = b"the last guest's secret "
+PATIENCE = 30.0
+"""Seconds after which what a test waits for is taken for never."""
+
+
+def sanitizing_drive(address: str = SANITIZING, serial: str = "SER-A", **features: Any) -> DriveSpec:
+    """A drive that is erased by sanitize."""
+    wanted = {"block": True, "namespace_management": True, "sanitize_seconds": 0.1, "size_bytes": 4 * MIB}
+    return DriveSpec(address, serial, **{**wanted, **features})
+
+
+def zeroing_drive(address: str = ZEROING, serial: str = "SER-B", **features: Any) -> DriveSpec:
+    """A drive that can only be zeroed."""
+    return DriveSpec(address, serial, **{"size_bytes": 4 * MIB, **features})
+
+
+class AgentWorld:
+    """The world around one agent; the agent may be ended and begun again in it."""
+
+    def __init__(self, tmp_path: Path, drives: Sequence[DriveSpec] | None = None) -> None:
+        self.tmp_path = tmp_path
+        drives = (sanitizing_drive(), zeroing_drive()) if drives is None else drives
+        self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives)
+        self.db = sqlite_database(tmp_path)
+        self.faults = Faults(FakePlacement())
+        self.placement = self.faults.client()
+        self.casts = HeldCasts()
+        self.transport = InProcessTransport(casts=self.casts)
+        self.ports = Ports(self.db, self.placement, RPCCleaners(self.transport))
+        self.context = RequestContext.admin()
+        self.overrides: dict[tuple[str | None, str], Any] = {}
+        self._agents: list[AgentManager] = []
+        self._server: Any = None
+
+    def build(self, db: Database | None = None) -> AgentManager:
+        """An agent that has not begun. With *db*, it sees the database through that."""
+        conf = new_config(
+            [],
+            self.sim.conf_overrides(device_spec=True)
+            | {
+                ("agent", "data_dir"): str(self.tmp_path / "data"),
+                ("agent", "rebind_timeout"): 0.2,
+                ("placement", "create_root_provider"): True,
+                ("nvme", "poll_interval"): 0.05,
+                ("nvme", "command_timeout"): 10.0,
+            }
+            | self.overrides,
+        )
+        ports = self.ports if db is None else Ports(db, self.placement, self.ports.cleaners)
+        drivers = {driver.name: driver for driver in load_drivers(conf, host_paths(conf))}
+        agent = AgentManager(conf, ports, HOST, drivers)
+        self._agents.append(agent)
+        return agent
+
+    def start(self, db: Database | None = None) -> AgentManager:
+        """An agent that has started as its service starts it."""
+        agent = self.build(db)
+        agent.init_host()
+        self._server = self.transport.serve(AGENT_TOPIC, HOST, agent, agent.rpc_version)
+        self._server.start()
+        agent.start()
+        return agent
+
+    def end(self, agent: AgentManager) -> None:
+        """End *agent* so that another can begin."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        agent.stop()
+        self._agents.remove(agent)
+
+    def close(self) -> None:
+        self.sim.clear_faults()
+        for agent in list(self._agents):
+            self.end(agent)
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith("clean-")]
+        for worker in workers:
+            worker.join(PATIENCE)
+        self.transport.close()
+        self.db.dispose()
+
+    # What the rest of the system does
+
+    def bind(self, address: str = SANITIZING) -> DeviceRecord:
+        """Let an instance have the device and write to it; nobody's request holds it afterwards."""
+        with self.db.write() as tx:
+            bound = swap(tx, self.device(address), Event.BIND, Cause(Actor.CONDUCTOR, "conductor-1"))
+        settle(self.db, self.placement, bound.uuid)
+        self.sim.fill(address, SECRET)
+        return bound
+
+    def ask_to_clean(self, address: str = SANITIZING) -> None:
+        """Send the message that an unbind or the operator sends, and deliver it."""
+        self.ports.cleaners.clean(self.context, self.device(address))
+        self.casts.deliver()
+
+    def clean(self, address: str = SANITIZING) -> DeviceRecord:
+        """Ask for a clean and wait for its outcome."""
+        self.ask_to_clean(address)
+        return self.outcome(address)
+
+    def outcome(self, address: str = SANITIZING) -> DeviceRecord:
+        """The device once no clean of it goes on, and Placement has been told if it can be told."""
+        busy = (DeviceState.PENDING_CLEANING, DeviceState.CLEANING)
+        self.wait(lambda: self.device(address).device_state not in busy, f"the clean of {address} ends")
+        device = self.device(address)
+        self.wait(lambda: not self.working(device.uuid), f"the worker of {address} retires")
+        return self.device(address)
+
+    def working(self, device_uuid: str) -> bool:
+        return any(agent._cleanup.works_on(device_uuid) for agent in self._agents)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until *condition* holds."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain until {what}"
+            time.sleep(0.01)
+
+    # What can be seen
+
+    def device(self, address: str = SANITIZING) -> DeviceRecord:
+        with self.db.read() as tx:
+            (found,) = [row for row in device_rows.list_all(tx, hostname=HOST) if row.pci_address == address]
+        return found
+
+    def provider(self, address: str = SANITIZING) -> Provider:
+        name = f"{HOST}_{address.upper()}"
+        found = self.placement.find_provider(name)
+        assert found is not None, f"there is no provider {name}"
+        return found
+
+    def inventory(self, address: str = SANITIZING) -> Inventory:
+        (record,) = self.placement.get_inventories(self.provider(address).uuid).records.values()
+        return record
+
+    def offered(self, address: str = SANITIZING) -> bool:
+        record = self.inventory(address)
+        return record.total - record.reserved > 0
+
+    def assert_withheld(self, address: str = SANITIZING) -> None:
+        """The device is in error, and Placement does not offer it."""
+        device = self.device(address)
+        assert device.device_state is DeviceState.ERROR, device.state_reason
+        assert self.inventory(address).reserved == 1
+
+    def assert_offered(self, address: str = SANITIZING) -> None:
+        """The device is available, and Placement offers it."""
+        device = self.device(address)
+        assert device.device_state is DeviceState.AVAILABLE, device.state_reason
+        assert not device.release_pending
+        assert self.inventory(address).reserved == 0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AgentWorld]:
+    """A host with a drive that sanitizes and one that is zeroed; the agent has not begun."""
+    made = AgentWorld(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,144 @@
+"""Cleaning: what makes a device available again, and what does not."""
+
+from pathlib import Path
+
+import pytest
+from agentworld import SANITIZING, SECRET, ZEROING, AgentWorld, zeroing_drive
+
+from autoclave.placement.faults import refuse
+from autoclave.rules.device_states import DeviceState
+from autoclave.simulator.faults import Fault, FaultKind
+
+FAILURES = [
+    pytest.param(SANITIZING, FaultKind.SANITIZE_FAILS, id="the sanitize fails"),
+    pytest.param(SANITIZING, FaultKind.NVME_GARBAGE, id="nvme-cli answers garbage"),
+    pytest.param(ZEROING, FaultKind.ZERO_FAILS, id="zeroing fails half-way"),
+    pytest.param(ZEROING, FaultKind.ZERO_LEAVES_DATA, id="zeroing reports success and leaves the data"),
+]
+
+
+@pytest.mark.parametrize("address", [SANITIZING, ZEROING])
+def test_a_released_drive_is_erased_and_offered_again(world: AgentWorld, address: str) -> None:
+    world.start()
+    world.bind(address)
+    assert not world.offered(address)
+
+    world.clean(address)
+
+    assert not world.sim.find(address, SECRET)
+    world.assert_offered(address)
+
+
+@pytest.mark.parametrize(("address", "kind"), FAILURES)
+def test_a_failed_clean_withholds_the_drive_until_a_clean_succeeds(
+    world: AgentWorld, address: str, kind: FaultKind
+) -> None:
+    world.start()
+    world.bind(address)
+    world.sim.set_fault(address, Fault(kind))
+
+    world.clean(address)
+    world.assert_withheld(address)
+    assert world.device(address).state_reason
+
+    world.sim.clear_faults()
+    world.clean(address)
+    assert not world.sim.find(address, SECRET)
+    world.assert_offered(address)
+
+
+def test_a_drive_that_vanishes_while_it_is_cleaned_is_withheld_until_it_is_back_and_clean(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+    world.sim.set_fault(SANITIZING, Fault(FaultKind.VANISHES))
+
+    world.clean()
+    world.assert_withheld()
+
+    world.sim.clear_faults()
+    world.sim.put_back(SANITIZING)
+    agent.period()
+    world.assert_withheld()
+    world.clean()
+    world.assert_offered()
+
+
+def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_drive_available(world: AgentWorld) -> None:
+    world.overrides["nvme", "cleanup_timeout"] = 1
+    agent = world.start()
+    world.bind()
+    world.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_HANGS))
+
+    world.clean()
+    world.assert_withheld()
+
+    world.sim.clear_faults()  # the operation in the drive ends now, too late
+    agent.period()
+    world.assert_withheld()
+
+
+def test_of_two_requests_for_one_clean_one_wins_and_a_late_one_is_ignored(world: AgentWorld) -> None:
+    world.start()
+    world.bind()
+    device = world.device()
+    world.ports.cleaners.clean(world.context, device)
+    world.casts.duplicate()
+    world.casts.duplicate()
+
+    world.casts.deliver()
+    world.casts.deliver()
+    done = world.outcome()
+    world.assert_offered()
+    assert done.state_version == device.state_version + 3, "allocated, pending, cleaning, available: once each"
+
+    world.casts.deliver()
+    assert world.outcome() == world.device() == done
+
+
+def test_a_late_request_does_not_touch_the_next_instances_drive(world: AgentWorld) -> None:
+    world.start()
+    world.bind()
+    world.ports.cleaners.clean(world.context, world.device())
+    world.casts.duplicate()
+    world.casts.deliver()
+    world.outcome()
+
+    bound = world.bind()
+    world.casts.deliver()
+
+    assert world.device() == bound
+    assert world.sim.find(SANITIZING, SECRET)
+
+
+def test_a_clean_drive_waits_for_placement_and_is_offered_once_it_answers(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+    world.faults.add(refuse)
+
+    world.clean()
+    device = world.device()
+    assert device.device_state is DeviceState.AVAILABLE
+    assert device.release_pending
+    world.faults.clear()
+    assert not world.offered()
+
+    agent.period()
+    world.assert_offered()
+
+
+def test_a_namespace_that_cannot_be_made_fails_the_clean(tmp_path: Path) -> None:
+    split = zeroing_drive(namespace_management=True, namespaces=2)
+    world = AgentWorld(tmp_path, [split])
+    try:
+        world.start()
+        world.bind(ZEROING)
+        world.sim.set_fault(ZEROING, Fault(FaultKind.CREATE_NS_REFUSED))
+        world.clean(ZEROING)
+        world.assert_withheld(ZEROING)
+
+        world.sim.clear_faults()
+        world.clean(ZEROING)
+        assert not world.sim.find(ZEROING, SECRET)
+        world.assert_offered(ZEROING)
+    finally:
+        world.close()
