@@ -4,32 +4,14 @@
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.fake import FakePlacement
-from dbfixtures import sqlite_database
-from promises.world import Broken, World
+from promises.world import World
 
 HISTORIES = int(os.environ.get("AUTOCLAVE_HISTORIES", "0"))
-LENGTH = 160
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    sqlite_database(tmp_path).dispose()
-    return tmp_path / "autoclave.db"
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[Any]:
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    yield service.app
-    service.stop()
+LENGTH = 240
 
 
 def live(seed: int, file: Path, app: Any) -> None:
@@ -51,6 +33,3 @@ def test_no_history_breaks_a_promise_with_placements_double(file: Path) -> None:
 def test_no_history_breaks_a_promise_with_the_real_placement(file: Path, real: Any) -> None:
     for seed in range(10_000, 10_000 + (HISTORIES or 200)):
         live(seed, file, real)
-
-
-__all__ = ["Broken"]

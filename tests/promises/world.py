@@ -21,7 +21,6 @@ from autoclave.db.tables import metadata
 from autoclave.drivers.base import AttachHandle, CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
 from autoclave.exceptions import (
     AutoclaveError,
-    DatabaseUnavailable,
     HardwareError,
     PlacementError,
     PlacementNotFound,
@@ -43,7 +42,7 @@ from autoclave.placement.transport import wsgi_adapter
 from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.arq_states import ACTIVE, ARQState
+from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor as Who
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
@@ -68,7 +67,7 @@ class _Eraser(Driver):
         super().__init__(new_config((), {}), HostPaths())
         self._world = world
 
-    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:  # noqa: ARG002
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
         world = self._world
         # The agent runs us in a thread of our own; we go on in the name of the worker that waits for us.
         world.stage.here.actor = world.worker_of(device.uuid)
@@ -142,9 +141,11 @@ class World:
         self._runs = self._spawned = 0
         self._seen = (-1, -1)
         self._offered: dict[str, int] = {}
+        self._rows: dict[str, tuple[Any, list[Any]]] = {}
         self.steps: list[str] = []
         self.devices = [self._add_device(n) for n in range(devices)]
         self.start_agent()
+        self.check()
 
     def _add_device(self, number: int) -> tuple[DeviceRecord, DeployableRecord]:
         address = f"0000:0{number + 1}:00.0"
@@ -217,9 +218,7 @@ class World:
             _device, deployable = rng.choice(self.devices)
             instance = str(uuid.uuid4())
             self.instances[instance] = ""
-            claim = ConsumerAllocations(
-                instance, {deployable.rp_uuid: {CLASS: 1}}, project_id="p", user_id="u"
-            )
+            claim = ConsumerAllocations(instance, {deployable.rp_uuid: {CLASS: 1}}, project_id="p", user_id="u")
             try:
                 self.placement.put_allocations(claim)
             except PlacementError:
@@ -348,42 +347,46 @@ class World:
     def history(self, seed: int, length: int) -> None:
         """*length* random steps, then recovery; everything is offered again at its end."""
         rng = random.Random(seed)
-        lives = 0
         for _ in range(length):
-            choices: list[tuple[float, Callable[[], Any]]] = [
-                (1.0, lambda actor=actor: self.run(actor, self._fate(rng))) for actor in self.stage.actors
-            ]
-            if lives < 6 and sum(a.group == "nova" for a in self.stage.actors) < 2:
-                choices.append((0.7, lambda: self.spawn("nova", "nova", self.client(rng))))
-            running = {actor.name.partition("-")[0] for actor in self.stage.actors}
-            number = rng.randrange(len(self.devices))
-            for name, group, weight, work in (
-                ("sweep", "conductor-1", 0.2, self.conductors[1].sweep),
-                ("pay", "conductor-0", 0.15, lambda: pay_debts(self.ports)),
-                ("check", "agent", 0.15, lambda: self.recovery.check(RequestContext.admin())),
-                ("hold", "api", 0.05, lambda: holds.hold(self.ports, self.devices[number][0].uuid, OPERATOR)),
-                ("release", "api", 0.1, lambda: holds.release(self.ports, self.devices[number][0].uuid, OPERATOR)),
-                ("again", "api", 0.15, lambda: self.clean_again(number)),
-            ):
-                if name not in running:
-                    choices.append((weight, lambda n=name, g=group, w=work: self.spawn(n, g, w)))
-            choices.append((0.1, self._let_time_pass))
-            for group in ("agent", "conductor-0", "conductor-1", "nova"):
-                if any(a.group == group for a in self.stage.actors):
-                    choices.append((0.03, lambda group=group: self._die(group)))
-            if self.casts.pending:
-                index = rng.randrange(len(self.casts.pending))
-                choices.append((0.7, lambda: self._deliver(index)))
-                choices.append((0.1, lambda: self.casts.drop(index)))
-                if len(self.casts.pending) < 4:
-                    choices.append((0.3, lambda: self.casts.duplicate(index)))
-            before = len(self.stage.actors)
+            choices = self._choices(rng)
             rng.choices([act for _, act in choices], [weight for weight, _ in choices])[0]()
-            lives += len(self.stage.actors) > before and self.stage.actors[-1].name.startswith("nova")
         self.recover()
 
+    def _choices(self, rng: random.Random) -> list[tuple[float, Callable[[], Any]]]:
+        """What may happen next, and how likely it is."""
+        choices: list[tuple[float, Callable[[], Any]]] = [
+            (0.3 if actor.at == "waiting" else 1.0, lambda actor=actor: self.run(actor, self._fate(rng)))
+            for actor in self.stage.actors
+        ]
+        if sum(a.group == "nova" for a in self.stage.actors) < 2:
+            choices.append((0.3, lambda: self.spawn("nova", "nova", self.client(rng))))
+        running = {actor.name.partition("-")[0] for actor in self.stage.actors}
+        number = rng.randrange(len(self.devices))
+        error = 0.3 if self._rows[self.devices[number][0].uuid][0].device_state is DeviceState.ERROR else 0.0
+        for name, group, weight, work in (
+            ("sweep", "conductor-1", 0.05, self.conductors[1].sweep),
+            ("pay", "conductor-0", 0.03, lambda: pay_debts(self.ports)),
+            ("check", "agent", 0.04, lambda: self.recovery.check(RequestContext.admin())),
+            ("hold", "api", 0.01, lambda: holds.hold(self.ports, self.devices[number][0].uuid, OPERATOR)),
+            ("release", "api", 0.03, lambda: holds.release(self.ports, self.devices[number][0].uuid, OPERATOR)),
+            ("again", "api", error, lambda: self.clean_again(number)),
+        ):
+            if weight and name not in running:
+                choices.append((weight, lambda n=name, g=group, w=work: self.spawn(n, g, w)))
+        choices.append((0.04, self._let_time_pass))
+        for group in ("agent", "conductor-0", "conductor-1", "nova"):
+            if any(a.group == group for a in self.stage.actors):
+                choices.append((0.008, lambda group=group: self._die(group)))
+        if self.casts.pending:
+            index = rng.randrange(len(self.casts.pending))
+            choices.append((0.7, lambda: self._deliver(index)))
+            choices.append((0.1, lambda: self.casts.drop(index)))
+            if len(self.casts.pending) < 4:
+                choices.append((0.3, lambda: self.casts.duplicate(index)))
+        return choices
+
     def _fate(self, rng: random.Random) -> str | None:
-        return rng.choices((None, "fail", "lose"), (0.93, 0.035, 0.035))[0]
+        return rng.choices((None, "fail", "lose"), (0.96, 0.02, 0.02))[0]
 
     def _let_time_pass(self) -> None:
         self.steps.append("time passes")
@@ -432,8 +435,6 @@ class World:
                 held = [arq.state for arq in arq_rows.active_of_device(tx, row.id)]
             if row.device_state is not DeviceState.AVAILABLE or self.free(deployable) != 1:
                 raise Broken(
-                    f"never lost for good: {row.device_state} ({row.state_reason}), free={self.free(deployable)}, {held}"
+                    f"never lost for good: {row.device_state} ({row.state_reason}), "
+                    f"free={self.free(deployable)}, {held}"
                 )
-
-
-__all__ = ["ACTIVE", "Broken", "DatabaseUnavailable", "World"]

@@ -1,0 +1,193 @@
+"""The races that the protocol was made for, one by one."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoclave.db import arqs as arq_rows
+from autoclave.exceptions import AutoclaveError
+from autoclave.lifecycle import holds
+from autoclave.lifecycle.sweep import pay_debts
+from autoclave.objects.context import RequestContext
+from autoclave.placement.fake import FakePlacement
+from autoclave.placement.records import ConsumerAllocations
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
+from dbfixtures import make_arq
+from promises.gates import Actor
+from promises.world import CLASS, HOST, LEASE, OPERATOR, World
+
+
+@pytest.fixture
+def world(file: Path) -> Iterator[World]:
+    made = World(file.parent, file, FakePlacement())
+    yield made
+    made.close()
+
+
+class Tenant:
+    """An instance, its allocation and its accelerator request."""
+
+    def __init__(self, world: World, *, claim: bool = True) -> None:
+        self.world, self.instance = world, str(uuid.uuid4())
+        self.provider = world.devices[0][1].rp_uuid
+        if claim:
+            world.placement.put_allocations(
+                ConsumerAllocations(self.instance, {self.provider: {CLASS: 1}}, project_id="p", user_id="u")
+            )
+        with world.db.write() as tx:
+            self.arq = make_arq(tx, project_id="p").uuid
+        world.instances[self.instance] = self.arq
+
+    def bind(self) -> None:
+        request = {
+            "arq_uuid": self.arq,
+            "hostname": HOST,
+            "device_rp_uuid": self.provider,
+            "instance_uuid": self.instance,
+        }
+        self.world.conductors[0].arq_bind(RequestContext.admin(), [request])
+
+    def write(self) -> None:
+        assert self.state is ARQState.BOUND
+        self.world.guests.add(self.arq)
+        self.world.dirty.add(self.world.devices[0][0].uuid)
+
+    def leave(self) -> None:
+        self.world.give_back(self.instance, self.world.conductors[1])
+        self.world.check()
+
+    @property
+    def state(self) -> ARQState | None:
+        with self.world.db.read() as tx:
+            found = arq_rows.get(tx, self.arq)
+        return found.state if found else None
+
+
+def at(world: World, group: str, work: Callable[[], Any], gate: str, times: int = 1) -> Actor:
+    """An actor that has come to *gate* for the *times*-th time, and waits there."""
+    actor = world.spawn(group, group, work)
+    while True:
+        world.run(actor)
+        assert not actor.done, f"never came to {gate}: {world.steps}"
+        times -= actor.at == gate
+        if not times:
+            return actor
+
+
+def finish(world: World, actor: Actor, fate: str | None = None) -> None:
+    world.run(actor, fate)
+    while not actor.done:
+        world.run(actor)
+
+
+def clean_now(world: World) -> None:
+    world.recovering = True
+    while world.casts.pending:
+        world.casts.deliver()
+    world.recovering = False
+    world.check()
+
+
+def used_once(world: World) -> None:
+    first = Tenant(world)
+    first.bind()
+    first.write()
+    first.leave()
+
+
+def test_a_doubled_cleanup_message_does_not_erase_the_next_tenants_drive(world: World) -> None:
+    used_once(world)
+    world.casts.duplicate()
+    world.recovering = True
+    world.casts.deliver()
+    assert world.device().device_state is DeviceState.AVAILABLE
+    second = Tenant(world)
+    second.bind()
+    second.write()
+    clean_now(world)
+    assert world.dirty, "what the second tenant wrote is still there"
+    assert (second.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
+
+
+def test_a_binder_that_wakes_up_late_does_not_take_back_what_another_has_bound_since(world: World) -> None:
+    slow = Tenant(world)
+    binder = at(world, "conductor-0", slow.bind, "GET inventories")
+    slow.leave()
+    clean_now(world)
+    next_one = Tenant(world)
+    next_one.bind()
+    next_one.write()
+    finish(world, binder, "fail")
+    assert (next_one.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
+    world.check()
+
+
+def test_a_slow_lowering_loses_against_a_newer_raise(world: World) -> None:
+    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    slow = at(world, "api", lambda: holds.release(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    finish(world, slow)
+    assert world.free(world.devices[0][1]) == 0
+
+
+def test_a_crash_between_available_and_its_offer_leaves_a_debt_that_anybody_pays(world: World) -> None:
+    used_once(world)
+    cast = world.casts.deliver
+    deliver = world.spawn("deliver", "agent", cast)
+    finish(world, deliver)
+    [worker] = world.stage.actors
+    while world.device().device_state is not DeviceState.AVAILABLE:
+        world.run(worker)
+    world.kill("agent")
+    assert world.free(world.devices[0][1]) == 0
+    pay_debts(world.ports)
+    world.check()
+    assert world.free(world.devices[0][1]) == 1
+
+
+@pytest.mark.parametrize("gate", ["GET inventories", "PUT inventories", "PUT inventories answered"])
+def test_a_conductor_dead_in_the_middle_of_a_bind_loses_nothing_for_good(world: World, gate: str) -> None:
+    tenant = Tenant(world)
+    at(world, "conductor-0", tenant.bind, gate)
+    world.kill("conductor-0")
+    tenant.leave()
+    world.recover()
+    assert world.device().device_state is DeviceState.AVAILABLE
+
+
+def test_an_expired_bind_is_swept_back_and_its_zombie_cannot_bind(world: World) -> None:
+    tenant = Tenant(world)
+    zombie = at(world, "conductor-0", tenant.bind, "PUT inventories")
+    world._let_time_pass()
+    world.conductors[1].sweep()
+    assert tenant.state is ARQState.BIND_FAILED
+    finish(world, zombie)
+    world.check()
+    assert tenant.state is ARQState.BIND_FAILED
+    assert world.device().device_state is DeviceState.AVAILABLE
+    assert LEASE < 300
+
+
+def test_an_answer_lost_after_the_write_takes_the_bind_back_and_offers_the_drive_again(world: World) -> None:
+    tenant = Tenant(world)
+    binder = at(world, "conductor-0", tenant.bind, "PUT inventories")
+    finish(world, binder, "lose")
+    assert tenant.state is ARQState.BIND_FAILED
+    assert world.device().device_state is DeviceState.AVAILABLE
+    tenant.leave()
+    assert world.free(world.devices[0][1]) == 1
+
+
+def test_of_two_binds_of_one_drive_one_wins_and_the_other_is_told(world: World) -> None:
+    first, second = Tenant(world), Tenant(world, claim=False)
+    slow = at(world, "conductor-0", first.bind, "db write", times=2)
+    second.bind()
+    finish(world, slow)
+    assert (first.state, second.state) == (ARQState.BIND_FAILED, ARQState.BOUND)
+    with pytest.raises(AutoclaveError, match="allocated"):
+        Tenant(world, claim=False).bind()
+    world.check()
