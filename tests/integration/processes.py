@@ -137,8 +137,8 @@ class Cloud:
             return bool(inventory["total"] - inventory["reserved"] - usages[name] > 0)
         return False
 
-    def bind(self, address: str, instance: str) -> None:
-        """Claim it for *instance*, and bind it; returns when it is bound."""
+    def request(self, address: str, instance: str) -> Any:
+        """Claim it for *instance*, and make an ARQ; the body of the PATCH that binds it."""
         deployable = self.deployable(address)
         [resource_class] = self._inventories(address)
         self._ask(
@@ -161,9 +161,14 @@ class Cloud:
             "device_rp_uuid": deployable["rp_uuid"],
             "instance_uuid": instance,
         }
-        patch = [{"path": f"/{name}", "op": "add", "value": value} for name, value in told.items()]
-        self.ask("PATCH", "/v2/accelerator_requests", {arq["uuid"]: patch})
-        wait_until(f"{address} is bound", lambda: self._arq_state(arq["uuid"]) == "Bound")
+        return {arq["uuid"]: [{"path": f"/{name}", "op": "add", "value": value} for name, value in told.items()]}
+
+    def bind(self, address: str, instance: str) -> None:
+        """Claim it for *instance*, and bind it; returns when it is bound."""
+        patch = self.request(address, instance)
+        [arq] = patch
+        self.ask("PATCH", "/v2/accelerator_requests", patch)
+        wait_until(f"{address} is bound", lambda: self.arq_state(arq) == "Bound")
 
     def unbind(self, instance: str) -> None:
         """Delete the ARQs of *instance*, then what it has claimed: Nova's order."""
@@ -174,7 +179,8 @@ class Cloud:
         """The operator asks for it to be cleaned again."""
         self.ask("POST", f"/v2/devices/{self.device(address)['uuid']}/clean")
 
-    def _arq_state(self, uuid: str) -> str:
+    def arq_state(self, uuid: str) -> str:
+        """The state of an ARQ."""
         return str(self.ask("GET", f"/v2/accelerator_requests/{uuid}")["state"])
 
     def _provider(self, address: str) -> str:

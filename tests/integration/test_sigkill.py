@@ -1,10 +1,15 @@
 """``autoclave up`` is killed, or told to stop, at the worst moments; both promises hold and nothing is lost."""
 
+import contextlib
+import sqlite3
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 from processes import COMMAND, Cloud, Process, free_port, processes_of, wait_until
 
 from autoclave.simulator.faults import Fault, FaultKind
@@ -26,6 +31,9 @@ class Machine:
     def __init__(self, directory: Path) -> None:
         self.data_dir = directory / "data"
         self._log = directory / "log"
+        self._config = directory / "autoclave.conf"
+        # What a kill leaves half done is taken over when its lease ends: soon, here.
+        self._config.write_text("[conductor]\nbind_lease = 3\nsweep_interval = 0.5\n")
         port = free_port()
         self._bind = f"127.0.0.1:{port}"
         self._url = f"http://{self._bind}"
@@ -38,6 +46,7 @@ class Machine:
 
     def up(self) -> None:
         argv = [COMMAND, "up", "--simulate", "1", "--data-dir", str(self.data_dir), "--bind", self._bind]
+        argv += ["--config-file", str(self._config)]
         self.process = Process(argv, self._log)
         self.process.wait_for_http(f"{self._url}/v2/devices")
 
@@ -66,6 +75,22 @@ class Machine:
             wait_until("a sanitize", lambda: self._sanitizing(address), lambda: self.process.log)
         else:
             wait_until("a tool that zeroes", self._zeroing, lambda: self.process.log)
+
+    def kill_once_taken(self, address: str, patch: Any) -> None:
+        """Send the PATCH that binds the drive, and kill the process as soon as its first write is committed."""
+
+        def bind() -> None:
+            with contextlib.suppress(requests.ConnectionError):
+                self.cloud.ask("PATCH", "/v2/accelerator_requests", patch)
+
+        with contextlib.closing(sqlite3.connect(self.data_dir / "autoclave.db")) as database:
+            binding = threading.Thread(target=bind)
+            binding.start()
+            query = "SELECT device_state FROM devices WHERE pci_address = ?"
+            while binding.is_alive() and database.execute(query, (address,)).fetchone()[0].lower() == "available":
+                pass
+            self.process.kill()
+            binding.join()
 
     def _sanitizing(self, address: str) -> bool:
         with self.host.drive(address) as drive:
@@ -112,6 +137,22 @@ def test_a_stop_does_not_wait_for_an_erase_and_leaves_the_drive_held_until_it_is
     wait_until("the end of every tool", lambda: not processes_of(machine.data_dir))
     machine.up()
     assert_held_until_the_operator_cleans(machine, address)
+
+
+def test_a_kill_in_the_middle_of_a_bind_ends_in_a_whole_bind_or_in_none(machine: Machine) -> None:
+    instance = str(uuid.uuid4())
+    patch = machine.cloud.request(SANITIZING, instance)
+    [arq] = patch
+    machine.kill_once_taken(SANITIZING, patch)
+    machine.up()
+    ended = wait_until(
+        "an end of the bind",
+        lambda: (now := machine.cloud.arq_state(arq)) in ("Bound", "BindFailed") and now,
+        lambda: machine.process.log,
+    )
+    assert machine.cloud.state(SANITIZING) == ("allocated" if ended == "Bound" else "available")
+    machine.cloud.unbind(instance)
+    machine.wait_until_offered(SANITIZING)
 
 
 def test_a_kill_right_after_a_bind_leaves_the_drive_to_its_instance(machine: Machine) -> None:
