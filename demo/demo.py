@@ -35,6 +35,7 @@ class Demo:
         self.url = url
         self._environ = os.environ | {
             "AUTOCLAVE_DATA_DIR": str(data_dir),
+            "AUTOCLAVE_URL": url,
             "OS_CLIENT_CONFIG_FILE": str(data_dir / "clouds.yaml"),
             "OS_CLOUD": "autoclave",
         }
@@ -74,6 +75,18 @@ class Demo:
         if done.returncode != expected:
             sys.exit(f"FAIL autoclave sim {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
         return done.returncode
+
+    def show(self) -> Any:
+        """What the operator sees of the drive.
+
+        :raises SystemExit: the command failed.
+        """
+        arguments = ("device", "show", f"{HOST}/{SLOT}")
+        print("   $ autoclave", *arguments, flush=True)
+        done = self._run("autoclave", *arguments, "-f", "json")
+        if done.returncode:
+            sys.exit(f"FAIL autoclave {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+        return json.loads(done.stdout)
 
     def get(self, path: str) -> Any:
         """What the operator's HTTP interface answers; it is quick enough to watch an erase with."""
@@ -154,7 +167,7 @@ def one_life(demo: Demo, device: str, provider: str) -> None:
     """Bound, written to, given back, erased, offered again."""
     demo.say("A tenant gets the drive and writes to it")
     request = demo.allocate("scratch", provider)
-    state = demo.get(f"/autoclave/v1/devices/{device}")["device_state"]
+    state = demo.show()["device_state"]
     demo.check("the drive is allocated", state == "allocated", state)
     demo.sim("write", HOST, SLOT, SECRET)
     demo.check("the tenant's bytes are on it", demo.sim("find", HOST, SLOT, SECRET) == 0, repr(SECRET))
@@ -180,7 +193,8 @@ def failed_erase(demo: Demo, device: str, provider: str) -> None:
     demo.sim("clear", HOST, SLOT)
     demo.sim("fault", HOST, SLOT, "sanitize-fails")
     demo.openstack("accelerator", "arq", "delete", request, answers=False)
-    seen = demo.watch(device)
+    demo.watch(device)
+    seen = demo.show()
     demo.check("the drive is in error, and says why", seen["device_state"] == "error", seen["state_reason"])
     demo.check("the bytes are still there", demo.sim("find", HOST, SLOT, SECRET) == 0, "found")
     reserved = demo.reserved(provider)
