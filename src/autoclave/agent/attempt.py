@@ -55,7 +55,7 @@ class Attempt:
     def _run(self) -> None:
         try:
             outcome: Evidence | BaseException = self._work()
-        except Exception as error:
+        except BaseException as error:  # whatever ended the work, its waiter must not sit out the timeout
             outcome = error
         finally:
             self._ended()

@@ -1,0 +1,165 @@
+"""What the agent makes of the drives that it sees, and of those that it does not see any more."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
+
+from autoclave.exceptions import Conflict, InvalidConfiguration
+from autoclave.lifecycle.holds import accept
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.resource_names import OWNER_CYBORG
+
+OPERATOR = Cause(Actor.OPERATOR, "admin")
+
+
+def test_a_drive_seen_for_the_first_time_is_available_and_offered_below_its_host(world: AgentWorld) -> None:
+    world.start()
+
+    root = world.placement.find_provider(HOST)
+    assert root is not None
+    for address in (SANITIZING, ZEROING):
+        provider = world.provider(address)
+        assert provider.parent == root.uuid
+        assert OWNER_CYBORG in world.placement.get_traits(provider.uuid).names
+        record = world.inventory(address)
+        assert (record.total, record.reserved, record.max_unit, record.allocation_ratio) == (1, 0, 1, 1.0)
+        world.assert_offered(address)
+
+
+def test_a_provider_that_somebody_else_manages_is_left_to_them(world: AgentWorld) -> None:
+    root = world.placement.create_provider(str(uuid.uuid4()), HOST)
+    theirs = world.placement.create_provider(str(uuid.uuid4()), f"{HOST}_{SANITIZING}", root.uuid)
+
+    world.start().period()
+
+    with pytest.raises(ValueError, match="not enough values"):
+        world.device(SANITIZING)
+    assert world.placement.get_provider(theirs.uuid) == theirs
+    world.assert_offered(ZEROING)
+
+
+def test_a_period_in_which_nothing_changed_costs_the_same_for_two_and_for_six_drives(tmp_path: Path) -> None:
+    costs = []
+    for count in (2, 6):
+        (tmp_path / str(count)).mkdir()
+        drives = [zeroing_drive(f"0000:4{number}:00.0", f"SER-{number}") for number in range(count)]
+        world = AgentWorld(tmp_path / str(count), drives)
+        try:
+            agent = world.start()
+            agent.period()  # the first look after the writes verifies them
+            statements: list[str] = []
+
+            def note(
+                _connection: object, _cursor: object, statement: str, *_: object, to: list[str] = statements
+            ) -> None:
+                to.append(statement)
+
+            sa.event.listen(sa.Engine, "before_cursor_execute", note)
+            try:
+                world.faults.clear()
+                agent.period()
+            finally:
+                sa.event.remove(sa.Engine, "before_cursor_execute", note)
+            assert [call.method for call in world.faults.calls] == ["GET"]
+            costs.append(len(statements))
+        finally:
+            world.close()
+    assert costs[0] == costs[1] > 0
+
+
+def test_a_drive_that_is_gone_is_missing_and_not_offered_until_it_is_back(world: AgentWorld) -> None:
+    agent = world.start()
+
+    world.sim.pull(SANITIZING)
+    agent.period()
+    assert world.device().missing
+    assert world.inventory().reserved == 1
+    world.assert_offered(ZEROING)
+
+    world.sim.put_back(SANITIZING)
+    agent.period()
+    assert not world.device().missing
+    world.assert_offered()
+
+
+def test_another_drive_in_a_slot_is_offered_only_when_accepted_and_cleaned(world: AgentWorld) -> None:
+    world.end(world.start())
+    world.sim.insert(SANITIZING, sanitizing_drive(serial="SER-OTHER"))
+
+    agent = world.start()
+    world.assert_withheld()
+    assert "SER-OTHER" in (world.device().state_reason or "")
+    world.clean()
+    world.assert_withheld()
+    assert world.device().serial == "SER-A"
+
+    accept(world.ports, world.device().uuid, OPERATOR)
+    world.assert_withheld()
+    agent.period()
+    world.clean()
+    assert world.device().serial == "SER-OTHER"
+    world.assert_offered()
+
+
+def test_only_what_is_in_error_and_was_found_can_be_accepted(world: AgentWorld) -> None:
+    world.start()
+    with pytest.raises(Conflict, match="available"):
+        accept(world.ports, world.device().uuid, OPERATOR)
+
+
+def test_a_dirty_drive_is_not_trusted_in_another_slot(tmp_path: Path) -> None:
+    elsewhere = "0000:45:00.0"
+    world = AgentWorld(tmp_path)
+    try:
+        agent = world.start()
+        world.bind()
+        world.sim.pull(SANITIZING)
+        world.sim.insert(elsewhere, sanitizing_drive(elsewhere))
+        world.end(agent)
+
+        world.start()
+        world.assert_withheld(elsewhere)
+        assert world.sim.find(elsewhere, b"secret")
+    finally:
+        world.close()
+
+
+def test_a_deleted_provider_is_made_again_with_what_the_row_demands(world: AgentWorld) -> None:
+    agent = world.start()
+    world.sim.pull(SANITIZING)
+    agent.period()
+    before = {address: world.provider(address).uuid for address in (SANITIZING, ZEROING)}
+    for provider in before.values():
+        world.placement.delete_provider(provider)
+
+    agent.period()
+
+    assert {address: world.provider(address).uuid for address in before} == before
+    assert world.inventory(SANITIZING).reserved == 1
+    world.assert_offered(ZEROING)
+
+
+def test_a_second_agent_on_a_host_is_refused(world: AgentWorld) -> None:
+    world.start()
+    with pytest.raises(InvalidConfiguration, match=f"another agent serves host {HOST}"):
+        world.build().init_host()
+
+
+def test_an_operators_hand_edit_that_offers_a_missing_drive_is_put_right(world: AgentWorld) -> None:
+    agent = world.start()
+    world.sim.pull(SANITIZING)
+    agent.period()
+    provider = world.provider()
+    inventories = world.placement.get_inventories(provider.uuid)
+    by_hand = {name: record.__class__(1, 0, 1, 1, 1, 1.0) for name, record in inventories.records.items()}
+    world.placement.put_inventories(provider.uuid, inventories.generation, by_hand)
+    assert world.offered()
+
+    agent.period()
+
+    assert world.inventory().reserved == 1
+    assert world.device().device_state is DeviceState.AVAILABLE
