@@ -7,11 +7,12 @@ import pytest
 import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
-from autoclave.exceptions import Conflict, InvalidConfiguration
+from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.simulator.faults import Fault, FaultKind
 
 OPERATOR = Cause(Actor.OPERATOR, "admin")
 
@@ -163,3 +164,13 @@ def test_an_operators_hand_edit_that_offers_a_missing_drive_is_put_right(world: 
 
     assert world.inventory().reserved == 1
     assert world.device().device_state is DeviceState.AVAILABLE
+
+
+def test_an_agent_without_nvme_cli_does_not_start(
+    world: AgentWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # the machine that runs the tests may have a real one
+    monkeypatch.setattr("autoclave.hardware.command._SYSTEM_DIRECTORIES", ())
+    world.sim.set_fault("*", Fault(FaultKind.NVME_MISSING))
+    with pytest.raises(HardwareError, match="nvme"):
+        world.build().init_host()
