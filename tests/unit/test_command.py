@@ -336,3 +336,9 @@ def test_without_a_usable_setpriv_tools_run_all_the_same_and_it_is_said(
 
     assert commands.run(["nvme"], deadline=soon()).stdout == "fine\n"
     assert "may outlive this process" in caplog.text
+
+
+def test_a_chosen_tool_that_may_not_be_executed_is_not_replaced_by_the_systems(tmp_path):
+    (tmp_path / "true").write_text("#!/bin/sh\n")  # and no execute bit; /bin/true has one
+    with pytest.raises(ToolMissing, match="is not executable"):
+        Commands(HostPaths(tools=(tmp_path,))).find("true")

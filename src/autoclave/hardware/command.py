@@ -67,6 +67,11 @@ class Commands:
             if shutil.which(name) is None:
                 raise ToolMissing(f"{name} does not exist or is not executable", [name])
             return name
+        for directory in self.paths.tools:
+            # What the operator put there is what is meant: another tool of that name elsewhere on PATH is not.
+            chosen = directory / name
+            if chosen.exists() and not os.access(chosen, os.X_OK):
+                raise ToolMissing(f"{chosen} is not executable", [name])
         directories = self._directories()
         found = shutil.which(name, path=os.pathsep.join(directories))
         if found is None:
