@@ -56,6 +56,9 @@ class Database:
                 "sqlite:////var/lib/autoclave/autoclave.db",
                 option="[database] connection",
             )
+        if self.backend == "mariadb":  # the same to us; oslo.db knows its errors by the other name only
+            self.backend = "mysql"
+            parsed = parsed.set(drivername=parsed.drivername.replace("mariadb", "mysql", 1))
         self._lock: AbstractContextManager[Any]
         try:
             if self.backend == "sqlite":

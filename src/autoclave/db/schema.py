@@ -2,7 +2,7 @@
 
 One process at a time changes the schema: on SQLite by the write lock, on PostgreSQL by an advisory lock, on
 MariaDB by ``GET_LOCK``. SQLite and PostgreSQL do all of an upgrade in one transaction. MariaDB commits
-each statement that changes a table, so an upgrade that died there is finished by hand or from a backup.
+each statement that changes a table; an upgrade that died there goes on where it was when it is run again.
 """
 
 import threading
@@ -119,7 +119,7 @@ def _refuse_unknown(revision: str | None) -> None:
 @contextmanager
 def _exclusive(database: Database) -> Iterator[Connection]:
     """A transaction in which no other process changes the schema."""
-    guards = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql, "mariadb": _mysql}
+    guards = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql}
     with database.writer_engine.connect() as connection, guards[database.backend](connection):
         yield connection
 

@@ -15,24 +15,19 @@ What old rows get for the columns that must have a value:
 """
 
 import json
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
 
+from autoclave.db.migrations.steps import add_column, alter_table, create_table, moment, one_of, unique
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.pci_address import PCIAddress
 
 revision = "0002_device_state"
 down_revision = "0001_base"
 
-_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+_TYPES = ("GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME")
 _ARQS = "extended_accelerator_requests"
-
-
-def _moment() -> sa.types.TypeEngine[Any]:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def _flag(name: str) -> sa.Column[bool]:
@@ -41,10 +36,6 @@ def _flag(name: str) -> sa.Column[bool]:
 
 def _number(name: str, default: int) -> sa.Column[int]:
     return sa.Column(name, sa.Integer, nullable=False, server_default=sa.text(str(default)))
-
-
-def _in(column: str, values: list[str]) -> str:
-    return f"{column} IN ({', '.join(repr(value) for value in values)})"
 
 
 def _address(document: str) -> str | None:
@@ -92,60 +83,48 @@ def _link_requests() -> None:
 
 
 def _upgrade_devices() -> None:
-    op.add_column("devices", sa.Column("pci_address", sa.String(16)))
+    add_column("devices", sa.Column("pci_address", sa.String(16)))
     _fill_addresses()
-    types = ["GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"]
-    with op.batch_alter_table("devices") as batch:
-        batch.add_column(sa.Column("device_state", sa.String(32)))
-        batch.create_check_constraint(
-            op.f("ck_devices_device_state"), sa.text(_in("device_state", [state.value for state in DeviceState]))
+    with alter_table("devices") as table:
+        table.check("device_type", one_of("type", _TYPES))
+        table.add(sa.Column("device_state", sa.String(32)))
+        table.check("device_state", one_of("device_state", tuple(DeviceState)))
+        table.forbid_null("pci_address", sa.String(16))
+        table.unique("hostname", "pci_address")
+        table.add(
+            *(sa.Column(n, sa.String(64)) for n in ("serial", "drive_model", "found_serial", "found_drive_model"))
         )
-        batch.drop_constraint(op.f("ck_devices_device_type"), type_="check")
-        batch.create_check_constraint(op.f("ck_devices_device_type"), sa.text(_in("type", types)))
-        batch.alter_column("pci_address", existing_type=sa.String(16), nullable=False)
-        batch.create_unique_constraint(op.f("uq_devices_hostname_pci_address"), ["hostname", "pci_address"])
-        for name in ("serial", "drive_model", "found_serial", "found_drive_model"):
-            batch.add_column(sa.Column(name, sa.String(64)))
-        batch.add_column(_number("state_version", 1))
-        batch.add_column(sa.Column("state_reason", sa.Text))
-        batch.add_column(_flag("release_pending"))
-        batch.add_column(_number("release_number", 0))
-        batch.add_column(_flag("held"))
-        batch.add_column(sa.Column("hold_reason", sa.Text))
-        batch.add_column(_flag("missing"))
-        batch.add_column(sa.Column("excluded_reason", sa.Text))
-        batch.add_column(sa.Column("agent_run_id", sa.String(36)))
-        batch.add_column(sa.Column("progress_percent", sa.Float))
-        batch.add_column(sa.Column("progress_step", sa.Text))
-        batch.add_column(_flag("progress_stalled"))
-        batch.create_index(op.f("ix_devices_release_pending"), ["release_pending"])
+        table.add(_number("state_version", 1), sa.Column("state_reason", sa.Text))
+        table.add(_flag("release_pending"), _number("release_number", 0))
+        table.index("release_pending")
+        table.add(_flag("held"), sa.Column("hold_reason", sa.Text), _flag("missing"))
+        table.add(sa.Column("excluded_reason", sa.Text), sa.Column("agent_run_id", sa.String(36)))
+        table.add(sa.Column("progress_percent", sa.Float), sa.Column("progress_step", sa.Text))
+        table.add(_flag("progress_stalled"))
 
 
 def _upgrade_handles() -> None:
-    op.add_column("attach_handles", sa.Column("identity", sa.String(255)))
+    add_column("attach_handles", sa.Column("identity", sa.String(255)))
     _fill_identities()
-    with op.batch_alter_table("attach_handles") as batch:
-        batch.alter_column("identity", existing_type=sa.String(255), nullable=False)
-        batch.create_unique_constraint(op.f("uq_attach_handles_deployable_id_identity"), ["deployable_id", "identity"])
+    with alter_table("attach_handles") as table:
+        table.forbid_null("identity", sa.String(255))
+        table.unique("deployable_id", "identity")
 
 
 def _upgrade_requests() -> None:
-    with op.batch_alter_table(_ARQS) as batch:
-        batch.add_column(sa.Column("device_id", sa.Integer))
-        batch.add_column(sa.Column("state_reason", sa.Text))
-        batch.add_column(sa.Column("lease_owner", sa.String(64)))
-        batch.add_column(sa.Column("lease_expires_at", _moment()))
-        batch.add_column(_flag("delete_when_unbound"))
-        batch.create_index(op.f(f"ix_{_ARQS}_device_id"), ["device_id"])
-        batch.create_index(op.f(f"ix_{_ARQS}_lease_expires_at"), ["lease_expires_at"])
-        batch.create_foreign_key(op.f(f"fk_{_ARQS}_device_id"), "devices", ["device_id"], ["id"])
+    with alter_table(_ARQS) as table:
+        table.add(sa.Column("device_id", sa.Integer), sa.Column("state_reason", sa.Text))
+        table.add(sa.Column("lease_owner", sa.String(64)), sa.Column("lease_expires_at", moment()))
+        table.add(_flag("delete_when_unbound"))
+        table.index("device_id")
+        table.index("lease_expires_at")
+        table.reference("device_id", "devices")
     _link_requests()
 
 
-def _create_tables() -> None:
-    op.create_table(
+def upgrade() -> None:
+    create_table(
         "device_events",
-        sa.Column("id", sa.Integer, nullable=False),
         sa.Column("device_uuid", sa.String(36), nullable=False),
         sa.Column("serial", sa.String(64)),
         sa.Column("from_state", sa.String(32)),
@@ -155,38 +134,26 @@ def _create_tables() -> None:
         sa.Column("request_id", sa.String(64)),
         sa.Column("reason", sa.Text),
         sa.Column("evidence", sa.Text),
-        sa.Column("created_at", _moment(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_device_events")),
-        **_MYSQL,
+        sa.Column("created_at", moment(), nullable=False),
+        indexes=("device_uuid",),
     )
-    op.create_index(op.f("ix_device_events_device_uuid"), "device_events", ["device_uuid"])
-    op.create_table(
+    create_table(
         "dirty_serials",
-        sa.Column("id", sa.Integer, nullable=False),
         sa.Column("serial", sa.String(64), nullable=False),
         sa.Column("drive_model", sa.String(64), nullable=False),
         sa.Column("device_uuid", sa.String(36), nullable=False),
-        sa.Column("created_at", _moment(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_dirty_serials")),
-        sa.UniqueConstraint("serial", "drive_model", name=op.f("uq_dirty_serials_serial_drive_model")),
-        **_MYSQL,
+        sa.Column("created_at", moment(), nullable=False),
+        unique("dirty_serials", "serial", "drive_model"),
     )
-    op.create_table(
+    create_table(
         "agents",
-        sa.Column("id", sa.Integer, nullable=False),
         sa.Column("hostname", sa.String(255), nullable=False),
         sa.Column("run_id", sa.String(36), nullable=False),
         sa.Column("rpc_version", sa.String(8), nullable=False),
-        sa.Column("started_at", _moment(), nullable=False),
-        sa.Column("last_seen", _moment(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_agents")),
-        sa.UniqueConstraint("hostname", name=op.f("uq_agents_hostname")),
-        **_MYSQL,
+        sa.Column("started_at", moment(), nullable=False),
+        sa.Column("last_seen", moment(), nullable=False),
+        unique("agents", "hostname"),
     )
-
-
-def upgrade() -> None:
-    _create_tables()
     _upgrade_devices()
     _upgrade_handles()
     _upgrade_requests()

@@ -1,0 +1,407 @@
+"""The schema after all revisions is the one that the statements are written for, and no row is lost on the way."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from cliff.app import App
+from cliff.commandmanager import CommandManager
+from oslo_db.exception import DBDuplicateEntry, DBError
+
+from autoclave.cli.db import DbSync
+from autoclave.db import schema
+from autoclave.db.engine import Database
+from autoclave.db.tables import metadata
+from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.rules.device_states import DeviceState
+from dbfixtures import make_device
+
+NOW = "2026-01-02 03:04:05"
+HEAD = "0002_device_state"
+
+
+@pytest.fixture
+def empty(empty_url: str) -> Iterator[Database]:
+    found = Database(empty_url)
+    yield found
+    found.dispose()
+
+
+def sync(url: str, tmp_path: Path) -> str:
+    """``autoclave db sync``; returns what it printed."""
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[database]\nconnection = {url}\n")
+    output = io.StringIO()
+    command = DbSync(App("autoclave", "test", CommandManager("autoclave.test"), stdout=output), None)
+    assert command.run(command.get_parser("db sync").parse_args(["--config-file", str(config)])) == 0
+    return output.getvalue()
+
+
+def shape(database: Database) -> dict[str, Any]:
+    """All that an inspector can see, by table."""
+    with database.writer_engine.connect() as connection:
+        inspector = sa.inspect(connection)
+        return {
+            table: {
+                "columns": {column["name"]: str(column["type"]) for column in inspector.get_columns(table)},
+                "checks": {
+                    check["name"]: "".join(str(check["sqltext"]).split()).replace("`", "")
+                    for check in inspector.get_check_constraints(table)
+                },
+                "uniques": sorted(str(unique["name"]) for unique in inspector.get_unique_constraints(table)),
+                "indexes": sorted(str(index["name"]) for index in inspector.get_indexes(table)),
+                "references": sorted(
+                    (str(key["name"]), key["referred_table"], str(key["options"].get("ondelete")))
+                    for key in inspector.get_foreign_keys(table)
+                ),
+                "primary": inspector.get_pk_constraint(table)["constrained_columns"],
+            }
+            for table in inspector.get_table_names()
+            if table != "alembic_version"
+        }
+
+
+def insert(tx: sa.Connection, table: str, **values: Any) -> None:
+    """Insert as a service of an older release would: by the names of columns, without our metadata."""
+    columns = {"created_at": NOW, **values}
+    statement = sa.table(table, *map(sa.column, columns)).insert()
+    tx.execute(statement.values(**columns))
+
+
+def old_device(tx: sa.Connection, number: int, cpid_info: str | None, hostname: str = "host-1") -> None:
+    insert(
+        tx,
+        "devices",
+        id=number,
+        uuid=f"device-{number}",
+        type="SSD",
+        vendor="144d",
+        model="a808",
+        hostname=hostname,
+        status="enabled",
+    )
+    insert(
+        tx,
+        "deployables",
+        id=number,
+        uuid=f"deployable-{number}",
+        name=f"name-{number}",
+        num_accelerators=1,
+        device_id=number,
+        rp_uuid=f"provider-{number}",
+        resource_class="CUSTOM_SSD",
+        driver_name="ssd",
+    )
+    insert(tx, "attributes", uuid=f"attribute-{number}", deployable_id=number, key="rc", value="CUSTOM_SSD")
+    if cpid_info is not None:
+        insert(tx, "controlpath_ids", uuid=f"path-{number}", device_id=number, cpid_type="PCI", cpid_info=cpid_info)
+
+
+def address(bus: str) -> str:
+    return json.dumps({"domain": "0000", "bus": bus, "device": "00", "function": "0"})
+
+
+def column(database: Database, table: str, name: str) -> list[Any]:
+    with database.read() as tx:
+        return list(tx.scalars(sa.select(sa.column(name)).select_from(sa.table(table)).order_by(sa.column("id"))))
+
+
+def test_the_schema_is_the_one_that_the_statements_are_written_for(empty: Database) -> None:
+    schema.upgrade(empty)
+    options = {"compare_type": True, "compare_server_default": True}
+    with empty.read() as tx:
+        assert compare_metadata(MigrationContext.configure(tx, opts=options), metadata) == []
+
+
+def test_the_schema_has_every_constraint_by_its_name(empty: Database, tmp_path: Path) -> None:
+    with empty.writer_engine.begin() as connection:
+        metadata.create_all(connection)
+    wanted = shape(empty)
+    with empty.writer_engine.begin() as connection:
+        metadata.drop_all(connection)
+    schema.upgrade(empty)
+    assert shape(empty) == wanted
+
+
+@pytest.mark.parametrize(
+    ("table", "bad"),
+    [
+        ("devices", {"type": "TOASTER"}),
+        ("devices", {"type": "nvme"}),
+        ("devices", {"status": "tired"}),
+        ("devices", {"device_state": "spotless"}),
+        ("devices", {"device_state": "AVAILABLE"}),
+        ("attach_handles", {"attach_type": "GLUE"}),
+        ("extended_accelerator_requests", {"state": "Lost"}),
+    ],
+)
+def test_the_engine_itself_refuses_a_value_that_is_not_in_the_table_of_states(
+    database: Database, table: str, bad: dict[str, str]
+) -> None:
+    with database.write() as tx:
+        device = make_device(tx)
+        insert(tx, "device_profiles", id=1, uuid="p", name="p", profile_json="{}")
+        insert(
+            tx, "deployables", id=1, uuid="d", name="d", num_accelerators=1, device_id=device.id, rp_uuid="d",
+            resource_class="X", driver_name="x",
+        )  # fmt: skip
+    good = {
+        "devices": {"uuid": "u", "type": "NVME", "vendor": "v", "model": "m", "hostname": "h", "status": "enabled",
+                    "pci_address": "a", "device_state": "error"},
+        "attach_handles": {"uuid": "u", "deployable_id": 1, "attach_type": "PCI", "attach_info": "", "identity": ""},
+        "extended_accelerator_requests": {"uuid": "u", "state": "Bound", "device_profile_id": 1,
+                                          "device_profile_group_id": 0},
+    }[table]  # fmt: skip
+    with pytest.raises(DBError, match=r"(?i)check|constraint"), database.write() as tx:
+        insert(tx, table, **{**good, **bad})
+    with database.write() as tx:
+        insert(tx, table, **good)
+
+
+@pytest.mark.parametrize("state", [*DeviceState, None])
+def test_every_state_of_the_table_can_be_stored(database: Database, state: DeviceState | None) -> None:
+    with database.write() as tx:
+        assert make_device(tx, device_state=state).device_state is state
+
+
+def test_one_slot_is_one_device(database: Database) -> None:
+    with database.write() as tx:
+        make_device(tx, hostname="h", pci_address="0000:01:00.0")
+        make_device(tx, hostname="other", pci_address="0000:01:00.0")
+    with pytest.raises(DBDuplicateEntry), database.write() as tx:
+        make_device(tx, hostname="h", pci_address="0000:01:00.0")
+
+
+def test_devices_of_the_first_revision_are_kept_without_a_state_and_in_their_slots(empty: Database) -> None:
+    schema.upgrade(empty, "0001_base")
+    with empty.write() as tx:
+        old_device(tx, 1, address("0A"))
+        old_device(tx, 2, address("0b"))
+        old_device(tx, 3, address("0a"), hostname="host-2")
+        old_device(tx, 4, address("0a"))
+        old_device(tx, 5, None)
+        old_device(tx, 6, '{"bus": 7}')
+        old_device(tx, 7, "[]")
+    assert schema.upgrade(empty) == "0001_base"
+    assert column(empty, "devices", "pci_address") == [
+        "0000:0a:00.0",
+        "0000:0b:00.0",
+        "0000:0a:00.0",
+        "unknown-4",
+        "unknown-5",
+        "unknown-6",
+        "unknown-7",
+    ]
+    assert column(empty, "devices", "device_state") == [None] * 7
+    assert column(empty, "devices", "state_version") == [1] * 7
+    assert [bool(flag) for flag in column(empty, "devices", "release_pending")] == [False] * 7
+    assert column(empty, "deployables", "device_id") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_hangs_on_a_device_survives_the_copying_of_its_table(empty: Database) -> None:
+    schema.upgrade(empty, "0001_base")
+    with empty.write() as tx:
+        old_device(tx, 1, address("0a"))
+    schema.upgrade(empty)
+    assert column(empty, "attributes", "value") == ["CUSTOM_SSD"]
+    assert column(empty, "controlpath_ids", "cpid_info") == [address("0a")]
+    with empty.write() as tx:
+        assert schema.current(empty) == HEAD
+        tx.execute(sa.text("DELETE FROM deployables"))
+    assert column(empty, "attributes", "value") == [], "the reference still cascades"
+
+
+def test_handles_are_told_apart_by_the_address_in_them(empty: Database) -> None:
+    schema.upgrade(empty, "0001_base")
+    with empty.write() as tx:
+        old_device(tx, 1, address("0a"))
+        for number, info in enumerate([address("0a"), address("0a"), '{"vgpu_mark": "x"}'], start=1):
+            insert(
+                tx, "attach_handles", id=number, uuid=f"h-{number}", deployable_id=1, attach_type="PCI",
+                attach_info=info,
+            )  # fmt: skip
+    schema.upgrade(empty)
+    assert column(empty, "attach_handles", "identity") == ["0000:0a:00.0", "h-2", "h-3"]
+
+
+def test_a_request_that_holds_a_device_still_holds_it(empty: Database) -> None:
+    schema.upgrade(empty, "0001_base")
+    states = ["Initial", "BindStarted", "Bound", "BindFailed", "Unbound", "Deleting"]
+    with empty.write() as tx:
+        old_device(tx, 7, address("0a"))
+        insert(tx, "device_profiles", id=1, uuid="p", name="p", profile_json="{}")
+        for number, state in enumerate(states, start=1):
+            insert(
+                tx, "extended_accelerator_requests", id=number, uuid=f"arq-{number}", state=state, deployable_id=7,
+                device_profile_id=1, device_profile_group_id=0,
+            )  # fmt: skip
+    schema.upgrade(empty)
+    found = dict(zip(states, column(empty, "extended_accelerator_requests", "device_id"), strict=True))
+    assert found == {"Initial": None, "BindStarted": 7, "Bound": 7, "BindFailed": None, "Unbound": None, "Deleting": 7}
+    assert not any(column(empty, "extended_accelerator_requests", "delete_when_unbound"))
+
+
+def test_a_service_of_the_release_before_may_still_insert_requests(database: Database) -> None:
+    with database.write() as tx:
+        insert(tx, "device_profiles", id=1, uuid="p", name="p", profile_json="{}")
+        insert(
+            tx, "extended_accelerator_requests", uuid="arq", state="Initial", device_profile_id=1,
+            device_profile_group_id=0,
+        )  # fmt: skip
+    assert not any(column(database, "extended_accelerator_requests", "delete_when_unbound"))
+
+
+class PowerCutError(Exception):
+    """The migrating process dies."""
+
+
+@contextmanager
+def dying_at(database: Database, statement: int) -> Iterator[None]:
+    """The process dies just before its *statement*-th statement that changes something."""
+    left = statement
+
+    def before(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        nonlocal left
+        if not sql.lstrip().startswith(("SELECT", "PRAGMA", "SHOW", "DESCRIBE", "SET")):
+            left -= 1
+            if left == 0:
+                raise PowerCutError("power cut")
+
+    sa.event.listen(database.writer_engine, "before_cursor_execute", before)
+    try:
+        yield
+    except DBError as error:  # oslo.db wraps whatever a statement raises
+        assert isinstance(error.inner_exception, PowerCutError)
+        raise error.inner_exception from None
+    finally:
+        sa.event.remove(database.writer_engine, "before_cursor_execute", before)
+
+
+def deaths(database: Database) -> range:
+    """When to die: at every statement where that costs little, at every third one on a server."""
+    return range(1, 500, 1 if database.backend == "sqlite" else 3)
+
+
+def test_a_migration_that_dies_anywhere_is_finished_by_the_next_one(empty: Database) -> None:
+    schema.upgrade(empty, "0001_base")
+    with empty.write() as tx:
+        old_device(tx, 1, address("0a"))
+    before = shape(empty)
+    for statement in deaths(empty):
+        try:
+            with dying_at(empty, statement):
+                schema.upgrade(empty)
+        except PowerCutError:
+            if empty.backend in ("sqlite", "postgresql"):
+                assert shape(empty) == before, f"statement {statement}"
+            assert schema.current(empty) == "0001_base"
+        else:
+            break
+    assert statement > 3
+    assert schema.current(empty) == HEAD
+    with empty.read() as tx:
+        assert compare_metadata(MigrationContext.configure(tx, opts={"compare_type": True}), metadata) == []
+    assert column(empty, "devices", "pci_address") == ["0000:0a:00.0"]
+
+
+def test_a_first_schema_that_died_anywhere_is_finished_by_the_next_one(empty: Database) -> None:
+    for statement in deaths(empty):
+        try:
+            with dying_at(empty, statement):
+                schema.upgrade(empty, "0001_base")
+        except PowerCutError:
+            if empty.backend in ("sqlite", "postgresql"):
+                assert shape(empty) == {}, f"statement {statement}"
+        else:
+            break
+    assert statement > 3
+    schema.upgrade(empty)
+    with empty.read() as tx:
+        assert compare_metadata(MigrationContext.configure(tx, opts={"compare_type": True}), metadata) == []
+
+
+def test_references_hold_again_after_a_migration(empty: Database) -> None:
+    schema.upgrade(empty)
+    with pytest.raises(DBError), empty.write() as tx:
+        insert(tx, "attributes", uuid="a", deployable_id=99, key="k", value="v")
+
+
+def test_two_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url: str) -> None:
+    script = (
+        "import sys\n"
+        "from autoclave.db import schema\n"
+        "from autoclave.db.engine import Database\n"
+        "d = Database(sys.argv[1])\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(schema.upgrade(d))\n"
+    )
+    argv = [sys.executable, "-c", script, empty_url]
+    processes = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outcomes = [(*process.communicate(), process.returncode) for process in processes]
+    assert [(code, error) for _, error, code in outcomes] == [(0, "")] * 3
+    assert sorted(found.strip() for found, _, _ in outcomes) == [HEAD, HEAD, "None"]
+
+
+def test_a_database_is_refused_until_its_schema_is_made(empty: Database) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"no schema.*autoclave db sync"):
+        schema.require_current(empty)
+    schema.upgrade(empty, "0001_base")
+    with pytest.raises(InvalidConfiguration, match=f"schema 0001_base.*needs {HEAD}.*autoclave db sync"):
+        schema.require_current(empty)
+    schema.upgrade(empty)
+    schema.require_current(empty)
+
+
+def test_a_schema_of_a_newer_release_is_refused_and_left_alone(empty: Database) -> None:
+    schema.upgrade(empty)
+    with empty.write() as tx:
+        tx.execute(sa.text("UPDATE alembic_version SET version_num = '0099_future'"))
+    for refuse in (schema.require_current, schema.upgrade):
+        with pytest.raises(InvalidConfiguration, match=r"0099_future.*upgrade Autoclave"):
+            refuse(empty)
+    assert schema.current(empty) == "0099_future"
+
+
+def test_an_unreachable_database_is_not_taken_for_an_empty_one() -> None:
+    away = Database("postgresql+psycopg://someone@127.0.0.1:1/x")
+    for ask in (schema.current, schema.require_current, schema.upgrade):
+        with pytest.raises(DatabaseUnavailable, match="refused"):
+            ask(away)
+
+
+def test_db_sync_says_from_which_revision_to_which(empty_url: str, tmp_path: Path) -> None:
+    database = Database(empty_url)
+    shown = sa.make_url(empty_url).render_as_string()
+    schema.upgrade(database, "0001_base")
+    assert sync(empty_url, tmp_path) == f"{shown}: upgraded from 0001_base to {HEAD}\n"
+    assert sync(empty_url, tmp_path) == f"{shown}: already at {HEAD}\n"
+    database.dispose()
+
+
+def test_db_sync_makes_a_schema_in_an_empty_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    assert sync(url, tmp_path) == f"{url}: upgraded from an empty database to {HEAD}\n"
+
+
+def test_db_sync_without_a_database_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"\[database\] connection"):
+        sync("", tmp_path)
