@@ -18,7 +18,7 @@ class Facts:
     def check(self, fact: str, holds: bool, seen: object) -> bool:
         """Print the fact as ``ok`` or ``FAIL``, with what was seen, and return whether it holds."""
         self.failed += not holds
-        print(f"{'ok  ' if holds else 'FAIL'} {fact}: {seen}", flush=True)
+        print(f"{'ok  ' if holds else 'FAIL'} {fact}: {' / '.join(str(seen).splitlines())}", flush=True)
         return holds
 
     def demand(self, fact: str, holds: bool, seen: object) -> None:

@@ -9,6 +9,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import yaml
 from clients import BIN, Cloud, Service
 from drives import CHUNK, PATTERN, Drive, drives
 from facts import Facts, wait_for
@@ -40,7 +41,7 @@ def main() -> int:
     HOST_FILE.write_bytes(PATTERN)
     neighbour.fill()
 
-    plan(facts, config, mine, neighbour)
+    plan(facts, config, mine, neighbour, host_disk)
     service = Service(config, log)
     try:
         start(facts, service)
@@ -58,16 +59,19 @@ def main() -> int:
     return min(facts.failed, 1)
 
 
-def plan(facts: Facts, config: Path, mine: Drive, neighbour: Drive) -> None:
+def plan(facts: Facts, config: Path, mine: Drive, neighbour: Drive, host_disk: Drive) -> None:
     """What an operator asks before anything can be erased."""
     facts.say("autoclave plan")
-    done = subprocess.run([BIN / "autoclave", "plan", "--config-file", config], capture_output=True, text=True)
-    print(done.stdout + done.stderr)
-    facts.check("plan ends well", done.returncode == 0, f"exit code {done.returncode}")
+    command = [BIN / "autoclave", "plan", "--config-file", config, "-f", "yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(done.stderr + done.stdout)
+    facts.demand("plan ends well", done.returncode == 0, f"exit code {done.returncode}")
+    rows = {row["address"]: row for row in yaml.safe_load(done.stdout)}
     for drive in (mine, neighbour):
-        facts.check(f"plan shows {drive.serial}", drive.address in done.stdout, drive.address)
-    refusal = next((line for line in done.stdout.splitlines() if str(HOST_FILE.parent) in line), "no line")
-    facts.check("plan says what the host's own drive is used for", refusal != "no line", refusal.strip())
+        row = rows[drive.address]
+        facts.check(f"plan would erase {drive.serial} by Write Zeroes", row["action"] == "write_zeroes", row["why"])
+    refused = rows[host_disk.address]["refused"]
+    facts.check("plan refuses the host's own drive, by its mount", str(HOST_FILE.parent) in refused, refused)
 
 
 def start(facts: Facts, service: Service) -> None:
