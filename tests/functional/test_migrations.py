@@ -280,8 +280,9 @@ def dying_at(database: Database, statement: int) -> Iterator[None]:
     try:
         yield
     except DBError as error:  # oslo.db wraps whatever a statement raises
-        assert isinstance(error.inner_exception, PowerCutError)
-        raise error.inner_exception from None
+        if isinstance(error.inner_exception, PowerCutError):
+            raise error.inner_exception from None
+        raise
     finally:
         sa.event.remove(database.writer_engine, "before_cursor_execute", before)
 

@@ -149,7 +149,8 @@ def list_all(
     """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
     query = sa.select(*_DEVICE).order_by(devices.c.id)
     if device_type is not None:
-        query = query.where(sa.cast(devices.c.type, sa.String) == device_type)
+        # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
+        query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
     if vendor is not None:
         query = query.where(devices.c.vendor == vendor)
     if hostname is not None:
@@ -194,7 +195,10 @@ def delete(tx: Connection, device: DeviceRecord) -> None:
     tx.execute(attach_handles.delete().where(attach_handles.c.deployable_id.in_(owned)))
     tx.execute(attributes.delete().where(attributes.c.deployable_id.in_(owned)))
     tx.execute(controlpath_ids.delete().where(controlpath_ids.c.device_id == device.id))
-    tx.execute(deployables.delete().where(deployables.c.device_id == device.id))
+    mine = deployables.c.device_id == device.id
+    # MariaDB looks at references row by row, so a parent could not go before its child.
+    tx.execute(deployables.update().where(mine).values(parent_id=None, root_id=None))
+    tx.execute(deployables.delete().where(mine))
     tx.execute(devices.delete().where(devices.c.id == device.id))
 
 

@@ -1,0 +1,31 @@
+"""One run serves a host, on SQLite, PostgreSQL and MariaDB."""
+
+from datetime import timedelta
+
+from autoclave.db import agents
+from autoclave.db.engine import Database
+from autoclave.db.tables import utcnow
+
+
+def test_an_agent_that_starts_again_takes_the_place_of_its_former_run(database: Database) -> None:
+    start = utcnow()
+    first = agents.AgentRecord("host-1", "run-1", "1.1", start, start)
+    second = agents.AgentRecord("host-1", "run-2", "1.1", start + timedelta(1), start + timedelta(1))
+    other = agents.AgentRecord("host-0", "run-9", "1.0", start, start)
+    with database.write() as tx:
+        for record in (first, second, second, other):
+            agents.register(tx, record)
+    with database.read() as tx:
+        assert agents.list_all(tx) == [other, second]
+        assert agents.get(tx, "host-2") is None
+
+
+def test_only_the_run_that_serves_the_host_can_say_that_it_is_alive(database: Database) -> None:
+    start = utcnow()
+    later = start + timedelta(microseconds=1)
+    with database.write() as tx:
+        agents.register(tx, agents.AgentRecord("host-1", "run-2", "1.1", start, start))
+        agents.touch(tx, "host-1", "run-1", later)
+        assert agents.get(tx, "host-1") == agents.AgentRecord("host-1", "run-2", "1.1", start, start)
+        agents.touch(tx, "host-1", "run-2", later)
+        assert agents.get(tx, "host-1") == agents.AgentRecord("host-1", "run-2", "1.1", start, later)

@@ -1,0 +1,34 @@
+"""A handle is in use iff an active request names it, on SQLite, PostgreSQL and MariaDB."""
+
+import pytest
+from oslo_db.exception import DBDuplicateEntry
+
+from autoclave.db import handles
+from autoclave.db.engine import Database
+from autoclave.db.tables import AttachType
+from autoclave.rules.arq_states import ACTIVE, ARQState
+from dbfixtures import make_arq, make_handle, make_slot
+
+
+def test_a_handle_is_free_unless_an_active_request_names_it(database: Database) -> None:
+    with database.write() as tx:
+        slot = make_slot(tx)
+        made = {state: make_handle(tx, slot.deployable.id, state) for state in ARQState}
+        for state, handle_id in made.items():
+            make_arq(tx, state=state, attach_handle_id=handle_id)
+        make_arq(tx, state=ARQState.INITIAL, attach_handle_id=made[ARQState.BOUND])
+        make_slot(tx)
+    with database.read() as tx:
+        every = handles.of_deployable(tx, slot.deployable.id)
+        free = handles.free(tx, slot.deployable.id)
+    assert [handle.id for handle in every] == [slot.handle_id, *made.values()]
+    assert [handle.id for handle in free] == [slot.handle_id, *(made[s] for s in ARQState if s not in ACTIVE)]
+    assert every[0].attach_type is AttachType.PCI
+
+
+def test_a_deployable_has_one_handle_an_identity(database: Database) -> None:
+    with database.write() as tx:
+        slot, other = make_slot(tx), make_slot(tx)
+        make_handle(tx, other.deployable.id, slot.device.pci_address)
+    with pytest.raises(DBDuplicateEntry), database.write() as tx:
+        make_handle(tx, slot.deployable.id, slot.device.pci_address)
