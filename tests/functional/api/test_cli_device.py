@@ -1,0 +1,103 @@
+"""``autoclave device`` and openstacksdk's Device, over a real socket."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openstack
+import pytest
+from api_world import ERROR, World, new_uuid
+from cheroot import wsgi
+from openstack import exceptions
+
+from autoclave.cli.main import main
+from autoclave.cli.osc.sdk_device import Device
+
+
+@pytest.fixture
+def url(world: World) -> Iterator[str]:
+    server = wsgi.Server(("127.0.0.1", 0), world.app, numthreads=2)
+    server.prepare()
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield f"http://127.0.0.1:{server.bind_addr[1]}"
+    server.stop()
+    thread.join()
+
+
+def ask(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> Any:
+    assert main(["device", *words, "--url", url, "-f", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(*words: str) -> str:
+    """What the command, run as an operator runs it, says on stderr when it fails."""
+    command = Path(sys.executable).with_name("autoclave")
+    ended = subprocess.run([command, "device", *words], capture_output=True, text=True, check=False)
+    assert (ended.returncode != 0, ended.stdout) == (True, "")
+    return ended.stderr
+
+
+def test_a_device_is_listed_and_shown_by_its_place(world: World, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    device = world.add_device()
+    assert [row["uuid"] for row in ask(capsys, url, "list")] == [device.uuid]
+    assert ask(capsys, url, "show", "compute-1/0000:01:00.0")["uuid"] == device.uuid
+
+
+def test_a_hold_reserves_the_device_until_its_release_and_its_reason_stays_in_the_history(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device()
+    assert main(["device", "hold", device.uuid, "--reason", "bad fan", "--url", url]) == 0
+    assert (world.device(device.uuid).held, world.reserved(device)) == (True, 1)
+    assert main(["device", "release", device.uuid, "--url", url]) == 0
+    assert (world.device(device.uuid).held, world.reserved(device)) == (False, 0)
+    capsys.readouterr()
+    assert "bad fan" in [event["reason"] for event in ask(capsys, url, "history", device.uuid)]
+
+
+def test_a_hold_without_a_reason_is_not_sent(world: World, url: str) -> None:
+    device = world.add_device()
+    assert "--reason" in refused("hold", device.uuid, "--url", url)
+    assert not world.device(device.uuid).held
+
+
+def test_a_refusal_is_one_line_that_names_the_device(url: str) -> None:
+    unknown = new_uuid()
+    [line] = refused("show", unknown, "--url", url).splitlines()
+    assert f"There is no device {unknown}." in line
+
+
+def test_a_service_that_is_not_there_is_one_line_that_says_where_it_was_looked_for() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, not listening: a connection is refused
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        [line] = refused("list", "--url", url).splitlines()
+    assert url in line
+    assert "--url" in line
+
+
+def accelerator(url: str) -> Any:
+    return openstack.connection.Connection(
+        auth_type="admin_token",
+        auth={"endpoint": url, "token": "admin"},
+        accelerator_endpoint_override=f"{url}/accelerator/v2",
+        accelerator_default_microversion="2.5",
+    ).accelerator
+
+
+def test_clean_asks_the_agent_to_clean_the_device_in_error(world: World, url: str) -> None:
+    device = world.add_device(device_state=ERROR)
+    world.see_agent()
+    Device(id=device.uuid).clean(accelerator(url))
+    assert [asked.uuid for asked in world.agent.asked] == [device.uuid]
+
+
+def test_clean_raises_what_the_service_refuses(world: World, url: str) -> None:
+    with pytest.raises(exceptions.NotFoundException):
+        Device(id=new_uuid()).clean(accelerator(url))
