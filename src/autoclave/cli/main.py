@@ -8,10 +8,8 @@ from importlib import metadata
 from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
-from oslo_config import cfg
 
 from autoclave.cli import check, db, device, plan, serve, sim
-from autoclave.exceptions import AutoclaveError
 
 COMMANDS: dict[str, type[Command]] = {
     "up": serve.Up,
@@ -44,7 +42,7 @@ COMMANDS: dict[str, type[Command]] = {
 
 
 class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
-    """The application: commands, and errors as one line."""
+    """The application. cliff shows a command's error as one line, and its traceback only with --debug."""
 
     CONSOLE_MESSAGE_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -63,14 +61,6 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
         """Warnings and worse of everybody, and what Autoclave itself says, to stderr."""
         super().configure_logging()
         python_logging.getLogger("alembic").setLevel(python_logging.WARNING)
-
-    def run_subcommand(self, argv: list[str]) -> int:
-        """Run one command; an error that was made for an operator is shown as it is, without a traceback."""
-        try:
-            return int(super().run_subcommand(argv))
-        except (AutoclaveError, cfg.Error) as error:
-            self.stderr.write(f"autoclave: {error}\n")
-            return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

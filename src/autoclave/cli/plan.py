@@ -7,6 +7,7 @@ from typing import Any
 from cliff import lister
 
 from autoclave.conf import new_config
+from autoclave.drivers.loader import load_drivers
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.drivers.nvme_inspection import Finding
 from autoclave.rules.pci_address import PCIAddress
@@ -43,10 +44,13 @@ class Plan(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
         conf = new_config(parsed_args.config_file)
-        driver = NVMeDriver(conf, host_paths(conf))
-        driver.init_host()
         host = host_name(conf)
-        return _COLUMNS, [_row(host, finding) for finding in driver.inspect()]
+        rows = []
+        for driver in load_drivers(conf, host_paths(conf)):
+            driver.init_host()
+            if isinstance(driver, NVMeDriver):
+                rows += [_row(host, finding) for finding in driver.inspect()]
+        return _COLUMNS, rows
 
 
 def _row(host: str, finding: Finding) -> tuple[Any, ...]:
