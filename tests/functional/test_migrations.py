@@ -1,7 +1,6 @@
 """The schema after all revisions is the one that the statements are written for, and no row is lost on the way."""
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,8 +23,8 @@ from autoclave.db.tables import metadata
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
+from oldrows import address, column, insert, old_device
 
-NOW = "2026-01-02 03:04:05"
 HEAD = "0002_device_state"
 
 
@@ -68,51 +67,6 @@ def shape(database: Database) -> dict[str, Any]:
             for table in inspector.get_table_names()
             if table != "alembic_version"
         }
-
-
-def insert(tx: sa.Connection, table: str, **values: Any) -> None:
-    """Insert as a service of an older release would: by the names of columns, without our metadata."""
-    columns = {"created_at": NOW, **values}
-    statement = sa.table(table, *map(sa.column, columns)).insert()
-    tx.execute(statement.values(**columns))
-
-
-def old_device(tx: sa.Connection, number: int, cpid_info: str | None, hostname: str = "host-1") -> None:
-    insert(
-        tx,
-        "devices",
-        id=number,
-        uuid=f"device-{number}",
-        type="SSD",
-        vendor="144d",
-        model="a808",
-        hostname=hostname,
-        status="enabled",
-    )
-    insert(
-        tx,
-        "deployables",
-        id=number,
-        uuid=f"deployable-{number}",
-        name=f"name-{number}",
-        num_accelerators=1,
-        device_id=number,
-        rp_uuid=f"provider-{number}",
-        resource_class="CUSTOM_SSD",
-        driver_name="ssd",
-    )
-    insert(tx, "attributes", uuid=f"attribute-{number}", deployable_id=number, key="rc", value="CUSTOM_SSD")
-    if cpid_info is not None:
-        insert(tx, "controlpath_ids", uuid=f"path-{number}", device_id=number, cpid_type="PCI", cpid_info=cpid_info)
-
-
-def address(bus: str) -> str:
-    return json.dumps({"domain": "0000", "bus": bus, "device": "00", "function": "0"})
-
-
-def column(database: Database, table: str, name: str) -> list[Any]:
-    with database.read() as tx:
-        return list(tx.scalars(sa.select(sa.column(name)).select_from(sa.table(table)).order_by(sa.column("id"))))
 
 
 def test_the_schema_is_the_one_that_the_statements_are_written_for(empty: Database) -> None:
@@ -179,85 +133,6 @@ def test_one_slot_is_one_device(database: Database) -> None:
         make_device(tx, hostname="other", pci_address="0000:01:00.0")
     with pytest.raises(DBDuplicateEntry), database.write() as tx:
         make_device(tx, hostname="h", pci_address="0000:01:00.0")
-
-
-def test_devices_of_the_first_revision_are_kept_without_a_state_and_in_their_slots(empty: Database) -> None:
-    schema.upgrade(empty, "0001_base")
-    with empty.write() as tx:
-        old_device(tx, 1, address("0A"))
-        old_device(tx, 2, address("0b"))
-        old_device(tx, 3, address("0a"), hostname="host-2")
-        old_device(tx, 4, address("0a"))
-        old_device(tx, 5, None)
-        old_device(tx, 6, '{"bus": 7}')
-        old_device(tx, 7, "[]")
-    assert schema.upgrade(empty) == "0001_base"
-    assert column(empty, "devices", "pci_address") == [
-        "0000:0a:00.0",
-        "0000:0b:00.0",
-        "0000:0a:00.0",
-        "unknown-4",
-        "unknown-5",
-        "unknown-6",
-        "unknown-7",
-    ]
-    assert column(empty, "devices", "device_state") == [None] * 7
-    assert column(empty, "devices", "state_version") == [1] * 7
-    assert [bool(flag) for flag in column(empty, "devices", "release_pending")] == [False] * 7
-    assert column(empty, "deployables", "device_id") == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_what_hangs_on_a_device_survives_the_copying_of_its_table(empty: Database) -> None:
-    schema.upgrade(empty, "0001_base")
-    with empty.write() as tx:
-        old_device(tx, 1, address("0a"))
-    schema.upgrade(empty)
-    assert column(empty, "attributes", "value") == ["CUSTOM_SSD"]
-    assert column(empty, "controlpath_ids", "cpid_info") == [address("0a")]
-    with empty.write() as tx:
-        assert schema.current(empty) == HEAD
-        tx.execute(sa.text("DELETE FROM deployables"))
-    assert column(empty, "attributes", "value") == [], "the reference still cascades"
-
-
-def test_handles_are_told_apart_by_the_address_in_them(empty: Database) -> None:
-    schema.upgrade(empty, "0001_base")
-    with empty.write() as tx:
-        old_device(tx, 1, address("0a"))
-        for number, info in enumerate([address("0a"), address("0a"), '{"vgpu_mark": "x"}'], start=1):
-            insert(
-                tx, "attach_handles", id=number, uuid=f"h-{number}", deployable_id=1, attach_type="PCI",
-                attach_info=info,
-            )  # fmt: skip
-    schema.upgrade(empty)
-    assert column(empty, "attach_handles", "identity") == ["0000:0a:00.0", "h-2", "h-3"]
-
-
-def test_a_request_that_holds_a_device_still_holds_it(empty: Database) -> None:
-    schema.upgrade(empty, "0001_base")
-    states = ["Initial", "BindStarted", "Bound", "BindFailed", "Unbound", "Deleting"]
-    with empty.write() as tx:
-        old_device(tx, 7, address("0a"))
-        insert(tx, "device_profiles", id=1, uuid="p", name="p", profile_json="{}")
-        for number, state in enumerate(states, start=1):
-            insert(
-                tx, "extended_accelerator_requests", id=number, uuid=f"arq-{number}", state=state, deployable_id=7,
-                device_profile_id=1, device_profile_group_id=0,
-            )  # fmt: skip
-    schema.upgrade(empty)
-    found = dict(zip(states, column(empty, "extended_accelerator_requests", "device_id"), strict=True))
-    assert found == {"Initial": None, "BindStarted": 7, "Bound": 7, "BindFailed": None, "Unbound": None, "Deleting": 7}
-    assert not any(column(empty, "extended_accelerator_requests", "delete_when_unbound"))
-
-
-def test_a_service_of_the_release_before_may_still_insert_requests(database: Database) -> None:
-    with database.write() as tx:
-        insert(tx, "device_profiles", id=1, uuid="p", name="p", profile_json="{}")
-        insert(
-            tx, "extended_accelerator_requests", uuid="arq", state="Initial", device_profile_id=1,
-            device_profile_group_id=0,
-        )  # fmt: skip
-    assert not any(column(database, "extended_accelerator_requests", "delete_when_unbound"))
 
 
 class PowerCutError(Exception):
