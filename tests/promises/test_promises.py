@@ -11,7 +11,7 @@ from autoclave.placement.fake import FakePlacement
 from promises.world import World
 
 HISTORIES = int(os.environ.get("AUTOCLAVE_HISTORIES", "0"))
-LENGTH = 240
+LENGTH = 200
 
 
 def live(seed: int, file: Path, app: Any) -> None:
