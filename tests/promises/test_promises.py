@@ -26,10 +26,10 @@ def live(seed: int, file: Path, app: Any) -> None:
 
 
 def test_no_history_breaks_a_promise_with_placements_double(file: Path) -> None:
-    for seed in range(HISTORIES or 300):
+    for seed in range(HISTORIES or 100):
         live(seed, file, FakePlacement())
 
 
 def test_no_history_breaks_a_promise_with_the_real_placement(file: Path, real: Any) -> None:
-    for seed in range(10_000, 10_000 + (HISTORIES or 200)):
+    for seed in range(10_000, 10_000 + (HISTORIES or 20)):
         live(seed, file, real)

@@ -1,8 +1,7 @@
 """The races that the protocol was made for, one by one."""
 
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,20 +11,12 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
 from promises.gates import Actor
 from promises.world import CLASS, HOST, LEASE, OPERATOR, World
-
-
-@pytest.fixture
-def world(file: Path) -> Iterator[World]:
-    made = World(file.parent, file, FakePlacement())
-    yield made
-    made.close()
 
 
 class Tenant:
@@ -114,16 +105,7 @@ def test_a_doubled_cleanup_message_does_not_erase_the_next_tenants_drive(world: 
 
 
 def test_a_binder_that_wakes_up_late_does_not_take_back_what_another_has_bound_since(world: World) -> None:
-    slow = Tenant(world)
-    binder = at(world, "conductor-0", slow.bind, "GET inventories")
-    slow.leave()
-    clean_now(world)
-    next_one = Tenant(world)
-    next_one.bind()
-    next_one.write()
-    finish(world, binder, "fail")
-    assert (next_one.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
-    world.check()
+    zombie_binder_meets_a_new_tenant(world)
 
 
 def test_a_slow_lowering_loses_against_a_newer_raise(world: World) -> None:
@@ -191,3 +173,38 @@ def test_of_two_binds_of_one_drive_one_wins_and_the_other_is_told(world: World) 
     with pytest.raises(AutoclaveError, match="allocated"):
         Tenant(world, claim=False).bind()
     world.check()
+
+
+def slow_lowering_meets_a_new_tenant(world: World, gate: str) -> None:
+    """Somebody pays a debt slowly; meanwhile it is paid, and the drive bound, used and let go of."""
+    used_once(world)
+    finish(world, world.spawn("deliver", "agent", world.casts.deliver))
+    [worker] = world.stage.actors
+    while world.device().device_state is not DeviceState.AVAILABLE:
+        world.run(worker)
+    slow = at(world, "api", lambda: pay_debts(world.ports), gate)
+    pay_debts(world.ports)
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    finish(world, slow)
+    tenant.leave()
+
+
+@pytest.mark.parametrize("gate", ["GET inventories", "GET inventories answered", "PUT inventories"])
+def test_a_slow_lowering_never_offers_the_drive_that_a_tenant_has_written_since(world: World, gate: str) -> None:
+    slow_lowering_meets_a_new_tenant(world, gate)
+    assert world.free(world.devices[0][1]) == 0
+
+
+def zombie_binder_meets_a_new_tenant(world: World) -> None:
+    """A binder hangs; its request is deleted, the drive cleaned and used by another; then the binder wakes up."""
+    slow = Tenant(world)
+    binder = at(world, "conductor-0", slow.bind, "GET inventories")
+    slow.leave()
+    clean_now(world)
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    finish(world, binder, "fail")
+    assert (tenant.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
