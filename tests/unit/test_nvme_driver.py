@@ -144,6 +144,11 @@ def test_a_virtual_function_is_refused_with_its_physical_function(make):
     assert f"virtual function of {ONE}" in driver.inspect()[1].refused
 
 
+def test_a_drive_with_enabled_virtual_functions_is_not_offered(make):
+    driver, _ = make(drive(ONE, "S1"), drive("0000:41:00.1", "S2", physfn=ONE))
+    assert "the virtual function 0000:41:00.1" in only(driver.discover()).excluded
+
+
 def test_a_policy_that_the_drive_cannot_satisfy_excludes_it_and_is_logged_once_as_an_error(make, caplog):
     driver, _ = make(drive(ONE, "S1"), specs=[{"address": "*", "clear_action": "sanitize"}])
     with caplog.at_level(logging.ERROR):

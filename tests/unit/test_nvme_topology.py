@@ -9,7 +9,7 @@ from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
 from autoclave.hardware import attribute, nvme
 from autoclave.hardware.nvme import Namespace, block_directory, controller_at
 from autoclave.rules.pci_address import PCIAddress
-from sysfs_tree import DISK_BYTES, SysfsTree
+from sysfs_tree import DISK_BYTES, SysfsTree, link
 
 A, B = "0000:01:00.0", "0000:02:00.0"
 AT_A, AT_B = PCIAddress.parse(A), PCIAddress.parse(B)
@@ -218,3 +218,10 @@ def test_a_disk_that_is_gone_from_sysfs_has_vanished(tree: SysfsTree) -> None:
 
     with pytest.raises(DeviceVanished, match="nvme0n1"):
         block_directory(tree.paths, controller, controller.namespaces[0])
+
+
+def test_an_enabled_virtual_function_is_another_way_to_the_media(tree: SysfsTree) -> None:
+    tree.controller(A, "nvme0", "nvme-subsys0")
+    link(tree.sys / "bus/pci/devices" / A / "virtfn0", tree.function("0000:01:00.1"))
+
+    assert controller_at(tree.paths, AT_A).other_paths == ("the virtual function 0000:01:00.1",)

@@ -47,8 +47,9 @@ class Controller:
     :param cntlid: the controller id, or None where the kernel does not say.
     :param subsystem: the kernel's name of the subsystem, such as ``nvme-subsys2``.
     :param namespaces: in order of nsid.
-    :param other_paths: other controllers of the same subsystem that are live or may become so again:
-        second ways to the same media. One that another driver has is not seen by the kernel, nor here.
+    :param other_paths: second ways to the same media: other controllers of the same subsystem that are live or may
+        become so again, and the controller's own virtual functions, whoever has them. Another physical
+        function that another driver has is not seen by the kernel, nor here.
     """
 
     address: PCIAddress
@@ -135,7 +136,7 @@ def _read(paths: HostPaths, address: PCIAddress, directory: Path) -> Controller:
         subsysnqn=nqn,
         subsystem=None if subsystem is None else subsystem.name,
         namespaces=_namespaces(paths, directory, subsystem),
-        other_paths=tuple(_other_paths(paths, directory.name, subsystem, nqn)),
+        other_paths=(*_other_paths(paths, directory.name, subsystem, nqn), *_virtual_functions(paths, address)),
     )
 
 
@@ -209,3 +210,9 @@ def _other_paths(paths: HostPaths, name: str, subsystem: Path | None, nqn: str) 
             if attribute.is_there(entry):
                 raise
     return others
+
+
+def _virtual_functions(paths: HostPaths, address: PCIAddress) -> list[str]:
+    """The enabled virtual functions, each a controller of its own: guests that have one share the media."""
+    links = [e for e in attribute.entries(function_directory(paths, address)) if e.name.startswith("virtfn")]
+    return [f"the virtual function {attribute.link_name(link)}" for link in links]

@@ -1,0 +1,153 @@
+"""Autoclave as an operator runs it, and the real OpenStack clients that talk to it."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.prefix, "bin")
+DATA_DIR = Path("/srv/host-disk/autoclave")
+ENDPOINT = "127.0.0.1:6666"
+
+
+class Service:
+    """``autoclave up`` in the background.
+
+    :param config: its configuration file.
+    :param log: the file that gets what it says.
+    """
+
+    def __init__(self, config: Path, log: Path) -> None:
+        command = [BIN / "autoclave", "up", "--data-dir", DATA_DIR, "--config-file", config, "--bind", ENDPOINT]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def healthy(self) -> bool:
+        """Whether it answers /healthcheck with 200."""
+        try:
+            with urllib.request.urlopen(f"http://{ENDPOINT}/healthcheck", timeout=10) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def stop(self, seconds: float) -> int:
+        """Ask it to end, as systemd does, and return its exit code.
+
+        :raises subprocess.TimeoutExpired: it does not.
+        """
+        self._process.terminate()
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Cloud:
+    """The clients, told by the clouds.yaml that ``autoclave up`` wrote."""
+
+    def __init__(self) -> None:
+        os.environ["OS_CLIENT_CONFIG_FILE"] = str(DATA_DIR / "clouds.yaml")
+        os.environ["OS_CLOUD"] = "autoclave"
+
+    def openstack(self, *arguments: str) -> Any:
+        """Run the ``openstack`` command, show it, and return its answer.
+
+        :raises SystemExit: it failed.
+        """
+        print("$ openstack", *arguments, flush=True)
+        done = subprocess.run([BIN / "openstack", *arguments, "-f", "json"], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"FAIL openstack {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """All that the operator can see of the devices, by PCI address.
+
+        An `openstack` command takes long in the lab: what is asked often goes through openstacksdk.
+        """
+        return {row["pci_address"]: row for row in self.operator("devices")["devices"]}
+
+    def device(self, uuid: str) -> dict[str, Any]:
+        """All that the operator can see of one device."""
+        return self.operator(f"devices/{uuid}")
+
+    def history(self, uuid: str) -> list[dict[str, Any]]:
+        """What has happened to one device, oldest first."""
+        return self.operator(f"devices/{uuid}/history")["events"]
+
+    def operator(self, path: str) -> dict[str, Any]:
+        """What the operator's API says, such as ``devices/<uuid>/history``."""
+        return self._do("get", f"http://{ENDPOINT}/autoclave/v1/{path}").json()
+
+    def clean(self, uuid: str) -> None:
+        """Ask for a device to be cleaned, as `openstack accelerator device clean` does."""
+        print(f"$ POST devices/{uuid}/clean", flush=True)
+        self._do("post", f"/devices/{uuid}/clean", microversion="2.5")
+
+    def make_profile(self, name: str, resource_class: str) -> None:
+        """Make a device profile that asks for one of *resource_class*."""
+        self._do("post", "/device_profiles", json=[{"name": name, "groups": [{f"resources:{resource_class}": "1"}]}])
+
+    def claim(self, instance: str, provider: str, resource_class: str) -> None:
+        """Claim one unit of a provider for an instance, as Nova's scheduler does."""
+        allocations = {provider: {"resources": {resource_class: 1}}}
+        body = {"allocations": allocations, "project_id": "lab", "user_id": "lab", "consumer_generation": None,
+                "consumer_type": "INSTANCE"}  # fmt: skip
+        answer = self._sdk.placement.put(f"/allocations/{instance}", json=body, microversion="1.38")
+        if answer.status_code != 204:
+            sys.exit(f"FAIL Placement does not give {provider} to {instance}: {answer.status_code} {answer.text}")
+
+    def drop_claim(self, instance: str) -> None:
+        """The instance is gone: so is what it claimed."""
+        self._sdk.placement.delete(f"/allocations/{instance}").raise_for_status()
+
+    def make_request(self, profile: str) -> str:
+        """Make an accelerator request, and return its uuid."""
+        answer = self._do("post", "/accelerator_requests", json={"device_profile_name": profile})
+        return answer.json()["arqs"][0]["uuid"]
+
+    def bind(self, request: str, **values: str) -> None:
+        """Bind an accelerator request, as Nova does. `openstack accelerator arq bind` would ask Compute for the
+        server first, and there is none in the lab."""
+        patch = [{"op": "add", "path": f"/{field}", "value": value} for field, value in values.items()]
+        print(f"$ PATCH accelerator_requests/{request} {patch}", flush=True)
+        self._do("patch", "/accelerator_requests", json={request: patch})
+
+    def request(self, uuid: str) -> dict[str, Any]:
+        """One accelerator request, with ``managed``."""
+        return self._do("get", f"/accelerator_requests/{uuid}", microversion="2.4").json()
+
+    def delete_requests(self, instance: str) -> None:
+        """Delete an instance's accelerator requests, as Nova does when the instance goes."""
+        print(f"$ DELETE accelerator_requests?instance={instance}", flush=True)
+        self._do("delete", f"/accelerator_requests?instance={instance}")
+
+    def inventory(self, provider: str) -> dict[str, Any]:
+        """The one inventory of a resource provider, from Placement."""
+        answer = self._sdk.placement.get(f"/resource_providers/{provider}/inventories")
+        answer.raise_for_status()
+        ((_, record),) = answer.json()["inventories"].items()
+        return record
+
+    def _do(self, method: str, url: str, **options: Any) -> Any:
+        answer = self._sdk.accelerator.request(url, method.upper(), **options)
+        if answer.status_code >= 400:
+            sys.exit(f"FAIL {method.upper()} {url}: {answer.status_code} {answer.text}")
+        return answer
+
+    @cached_property
+    def _sdk(self) -> Any:
+        import openstack  # seconds in the lab, which pass while the service starts
+
+        return openstack.connect()

@@ -1,0 +1,90 @@
+"""The service is killed, and the machine loses its power, while drives are being erased."""
+
+from pathlib import Path
+
+from stories.drives import CHUNK, SECRET
+from stories.facts import wait_for
+from stories.host import SHARE, Host, Visit
+
+ZEROS = bytes(CHUNK)
+SERIALS = {"LABSLOW": "zeroed", "LABCRYPT": "sanitized"}
+ERASERS = ("blkdiscard", "shred", "nvme")
+
+
+def killed(host: Host) -> None:
+    """SIGKILL in the middle of a zero and of a sanitize."""
+    host.facts.say("killed while erasing")
+    Path("/mnt/sanitize/LABCRYPT/seconds").write_text("15")
+    visits = [begin(host, serial) for serial in SERIALS]
+    host.service.kill()
+    alive = wait_for(tools, lambda found: not found, seconds=5, pause=0.1)
+    host.facts.check("no tool outlives the service", not alive, alive or "none is left")
+    host.start()
+    cleaned_again(host, "killed", {visit.drive.serial: visit.device for visit in visits})
+
+
+def power_cut(host: Host) -> None:
+    """The machine loses its power at the same point; told on by :func:`after_power_cut`."""
+    host.facts.say("a power cut while erasing")
+    for serial in SERIALS:
+        begin(host, serial)
+    (SHARE / "failed").write_text(str(host.facts.failed))
+    (SHARE / "again").touch()
+    print("the power is cut", flush=True)
+    Path("/proc/sysrq-trigger").write_text("o", encoding="ascii")
+    wait_for(lambda: False, bool, seconds=60, pause=1)
+
+
+def after_power_cut(host: Host) -> None:
+    """The machine is up again. The service finds what it was at, and another drive in a slot."""
+    host.start()
+    devices = host.wait_for_devices()
+    cleaned_again(host, "power cut", {serial: devices[host.drives[serial].address]["uuid"] for serial in SERIALS})
+    host.facts.say("another drive in the slot")
+    other = host.drives["LABSLOT2"]
+    other.fill()
+    device = devices[other.address]["uuid"]
+    host.check_out_of_reach("another drive in a known slot", device, "LABSLOT1", "LABSLOT2")
+    host.cloud.clean(device)
+    host.check_out_of_reach("and it is not cleaned either", device, "LABSLOT2")
+    untouched = other.differs_from(ZEROS)
+    host.facts.check("it was not touched", untouched == 0, "its data are there" if untouched == 0 else untouched)
+
+
+def begin(host: Host, serial: str) -> Visit:
+    """An instance comes and goes; its drive is in the middle of its cleaning then."""
+    drive = host.drives[serial]
+    drive.write(SECRET, at=drive.size - CHUNK)
+    visit = host.bind(drive)
+    host.give_back(visit)
+    seen = host.watch(visit.device, lambda seen: (seen["progress"]["percent"] or 0) > 2, seconds=30)
+    host.facts.demand(f"{serial} is being {SERIALS[serial]}", seen["device_state"] == "cleaning", seen["progress"])
+    return visit
+
+
+def cleaned_again(host: Host, what: str, devices: dict[str, str]) -> None:
+    """The drives are in error; the operator has them cleaned, and they are offered."""
+    for serial, device in devices.items():
+        host.check_out_of_reach(f"{serial}, {what} while it was {SERIALS[serial]}", device)
+    for device in devices.values():
+        host.cloud.clean(device)
+    for device in devices.values():
+        host.watch(device, lambda seen: seen["device_state"] != "error", seconds=10)
+    for serial, device in devices.items():
+        host.check_offered(f"{serial}, cleaned again", device)
+        drive = host.drives[serial]
+        left = SECRET in drive.read(drive.size - CHUNK, CHUNK)
+        host.facts.check(f"nothing of the tenant is left on {serial}", not left, f"{CHUNK} bytes read where it wrote")
+
+
+def tools() -> list[str]:
+    """Processes of the tools that erase."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            name = entry.read_text(encoding="ascii").strip()
+        except OSError:  # it has ended
+            continue
+        if name in ERASERS:
+            found.append(f"{name} ({entry.parent.name})")
+    return found

@@ -1,0 +1,102 @@
+"""The guest's NVMe drives, seen past the system under test: sysfs for the way, O_DIRECT for the medium."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CHUNK = 1 << 20
+PATTERN = (b"This belongs to a tenant. " * (CHUNK // 26 + 1))[:CHUNK]
+
+
+SECRET = b"Tenant's secret\n" * 32
+"""What a guest writes (``lab/tenant.S``): one block of 512 bytes, at LBA 16."""
+SECRET_AT = 16 * 512
+SYSFS_PCI = Path("/sys/bus/pci")
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One drive with one namespace.
+
+    :param address: the controller's PCI address.
+    """
+
+    serial: str
+    address: str
+
+    @property
+    def node(self) -> Path:
+        """The block device of its first namespace, as it is numbered now.
+
+        :raises StopIteration: it has none, or the nvme driver has not got it.
+        """
+        heads = sorted((SYSFS_PCI / "devices" / self.address).glob("nvme/nvme*/nvme*n*"))
+        return Path("/dev", next(head.name for head in heads if "c" not in head.name))
+
+    @property
+    def driver(self) -> str | None:
+        """The kernel driver that has it."""
+        link = SYSFS_PCI / "devices" / self.address / "driver"
+        return link.readlink().name if link.is_symlink() else None
+
+    def fill(self) -> int:
+        """Write the pattern over all of it, and return the bytes written."""
+        return sum(self.write(PATTERN, at=offset) for offset in range(0, self.size, CHUNK))
+
+    def write(self, content: bytes, *, at: int) -> int:
+        """Write *content*, whole blocks of it, and return the bytes written."""
+        with _buffer(content) as buffer, self._open(os.O_WRONLY) as fd, memoryview(buffer)[: len(content)] as part:
+            return os.pwritev(fd, [part], at)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """*length* bytes, up to one chunk, from a multiple of 4096 on, around the page cache."""
+        with _buffer(bytes(CHUNK)) as buffer, self._open(os.O_RDONLY) as fd:
+            os.preadv(fd, [buffer], offset)
+            return buffer[:length]
+
+    def differs_from(self, chunk: bytes, *, exclusive: bool = True) -> int | None:
+        """The offset of the first chunk that is not *chunk*, or None if all of the drive repeats it."""
+        with _buffer(bytes(CHUNK)) as buffer, self._open(os.O_RDONLY, exclusive=exclusive) as fd:
+            for offset in range(0, self.size, CHUNK):
+                read = os.preadv(fd, [buffer], offset)
+                if read != CHUNK or buffer[:] != chunk:
+                    return offset
+        return None
+
+    def holds(self, chunk: bytes) -> bool:
+        """Whether *chunk* is one of the drive's chunks."""
+        return any(self.read(offset, CHUNK) == chunk for offset in range(0, self.size, CHUNK))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        sectors = Path("/sys/class/block", self.node.name, "size").read_text(encoding="ascii")
+        return int(sectors) * 512
+
+    @contextmanager
+    def _open(self, mode: int, *, exclusive: bool = True) -> Iterator[int]:
+        # Around the page cache: what it holds is no evidence of what the drive holds.
+        fd = os.open(self.node, mode | os.O_DIRECT | (os.O_EXCL if exclusive else 0))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def drives() -> dict[str, Drive]:
+    """All drives by serial number; of one with two controllers, the last."""
+    found = {}
+    for controller in Path("/sys/class/nvme").iterdir():
+        serial = (controller / "serial").read_text(encoding="ascii").strip()
+        found[serial] = Drive(serial, (controller / "address").read_text(encoding="ascii").strip())
+    return found
+
+
+def _buffer(content: bytes) -> mmap.mmap:
+    """Memory that O_DIRECT accepts: a map begins on a page."""
+    buffer = mmap.mmap(-1, CHUNK)
+    buffer[: len(content)] = content
+    return buffer

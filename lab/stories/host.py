@@ -1,0 +1,197 @@
+"""The host in the guest: its drives, the service that runs on it, and what instances do to both."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stories.clients import Cloud, Service
+from stories.drives import Drive, drives
+from stories.facts import Facts, wait_for
+from stories.libvirt import Hypervisor
+
+SHARE = Path("/mnt")
+"""Outlives the guest; the rest of its file system does not."""
+LOG = SHARE / "autoclave.log"
+CONFIG = Path("/run/autoclave.conf")
+HOST_NAME = "lab-host"
+PROFILE = "drive"
+RESOURCE_CLASS = "CUSTOM_NVME_1B36_0010"
+REBIND_TIMEOUT = 8
+STALL_TIMEOUT = 4
+_CONFIG = """\
+[agent]
+resource_provider_name = {HOST_NAME}
+periodic_interval = 5
+rebind_timeout = {REBIND_TIMEOUT}
+
+[nvme]
+device_spec = [
+    {{"address": "{crypto}", "clear_action": "sanitize", "clear_strategy": "crypto"}},
+    {{"address": "{block}", "clear_action": "sanitize", "clear_strategy": "block"}},
+    {{"vendor_id": "1b36", "product_id": "0010"}}]
+poll_interval = 0.5
+stall_timeout = {STALL_TIMEOUT}
+"""
+
+
+@dataclass
+class Visit:
+    """An instance that has a drive.
+
+    :param device: the device's uuid.
+    :param info: the accelerator request's ``attach_handle_info``.
+    """
+
+    drive: Drive
+    device: str
+    instance: str
+    info: dict[str, Any]
+
+
+class Host:
+    """What the stories have in common."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.drives = drives()
+        self.hypervisor = Hypervisor()
+        self._service: Service | None = None
+        CONFIG.write_text(
+            _CONFIG.format(
+                HOST_NAME=HOST_NAME,
+                REBIND_TIMEOUT=REBIND_TIMEOUT,
+                STALL_TIMEOUT=STALL_TIMEOUT,
+                crypto=self.drives["LABCRYPT"].address,
+                block=self.drives["LABBLOCK"].address,
+            ),
+            encoding="ascii",
+        )
+
+    @cached_property
+    def cloud(self) -> Cloud:
+        """The clients of the service that :meth:`start` started."""
+        return Cloud()
+
+    @property
+    def service(self) -> Service:
+        """The running service."""
+        assert self._service is not None, "nothing was started"
+        return self._service
+
+    def start(self) -> None:
+        """Start ``autoclave up``, and wait until it is healthy and has looked at the host."""
+        self.facts.say("autoclave up")
+        service = self._service = Service(CONFIG, LOG)
+        healthy = wait_for(lambda: service.healthy() or service.ended, bool, seconds=180, pause=0.5)
+        healthy = healthy and not service.ended
+        self.facts.demand("the service is healthy", healthy, "/healthcheck answers 200" if healthy else "no answer")
+
+    def wait_for_devices(self) -> dict[str, dict[str, Any]]:
+        """All devices by PCI address, once the first discovery is through."""
+        return wait_for(self.cloud.devices, bool, seconds=60, pause=0.5)
+
+    def stop(self) -> None:
+        """End the service as systemd does, if it runs, and show what it said last if a fact failed."""
+        if self._service is not None and not self._service.ended:
+            code = self._service.stop(60)
+            self.facts.check("the service ends when it is told to", code == 0, f"exit code {code}")
+
+    def clear_up(self) -> None:
+        """Leave nothing running; show what the service said last if something went wrong."""
+        if self._service is not None and not self._service.ended:
+            self._service.kill()
+        if self.facts.failed or sys.exc_info()[0]:
+            lines = LOG.read_text(errors="replace").splitlines()[-80:]
+            print("\n== the end of the service's log", *lines, sep="\n", flush=True)
+
+    def bind(self, drive: Drive) -> Visit:
+        """Have an instance claim the drive in Placement, as Nova's scheduler would, and bind it.
+
+        :raises SystemExit: it is not bound.
+        """
+        row = self.cloud.devices()[drive.address]
+        instance = str(uuid.uuid4())
+        self.cloud.claim(instance, row["rp_uuid"], row["resource_class"])
+        request = self.cloud.make_request(PROFILE)
+        self.cloud.bind(request, hostname=HOST_NAME, instance_uuid=instance, device_rp_uuid=row["rp_uuid"])
+        bound = wait_for(lambda: self.cloud.request(request), lambda arq: arq["state"] != "BindStarted",
+                         seconds=60, pause=0.3)  # fmt: skip
+        if bound["state"] != "Bound":
+            sys.exit(f"FAIL {drive.serial} is not bound: {bound}")
+        return Visit(drive, row["uuid"], instance, bound["attach_handle_info"])
+
+    def give_back(self, visit: Visit) -> None:
+        """The instance is deleted: its requests first, then its allocation, as Nova does."""
+        self.cloud.delete_requests(visit.instance)
+        self.cloud.drop_claim(visit.instance)
+
+    def end_of_cleaning(self, device: str) -> dict[str, Any]:
+        """Wait until a device is available or in error, and show how it got there."""
+        return self.watch(device, lambda seen: seen["device_state"] in ("available", "error"))
+
+    def watch(self, device: str, until: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
+        """Show each step of a device's cleaning until *until*, and return what was seen last."""
+        shown: list[str] = []
+
+        def look() -> dict[str, Any]:
+            seen = self.cloud.device(device)
+            progress = seen["progress"]
+            stalled = " (stalled)" if progress["stalled"] else ""
+            line = f"{seen['device_state']} {progress['percent']} {progress['step']}{stalled}"
+            if shown[-1:] != [line]:
+                shown.append(line)
+                print(f"     {line}", flush=True)
+            return seen
+
+        return wait_for(look, until, seconds=seconds, pause=0.1)
+
+    def reserved(self, device: str) -> int:
+        """What Placement holds back of the device's one unit."""
+        return self.cloud.inventory(self.cloud.device(device)["rp_uuid"])["reserved"]
+
+    def check_out_of_reach(self, what: str, device: str, *reasons: str) -> None:
+        """The device is in error for a reason that has all of *reasons* in it, and Placement does not offer it."""
+        seen = self.end_of_cleaning(device)
+        reason = seen["state_reason"] or ""
+        self.facts.check(
+            f"{what}: in error, and why",
+            seen["device_state"] == "error" and all(word in reason for word in reasons),
+            f"{seen['device_state']}: {reason}",
+        )
+        reserved = wait_for(lambda: self.reserved(device), lambda n: n == 1, seconds=10, pause=0.3)
+        self.facts.check(f"{what}: not offered", reserved == 1, f"total 1, reserved {reserved}")
+
+    def check_offered(self, what: str, device: str) -> None:
+        """The device ends available, and Placement offers it."""
+        seen = self.end_of_cleaning(device)
+        state = f"{seen['device_state']} {seen['state_reason'] or ''}"
+        self.facts.check(f"{what}: available", seen["device_state"] == "available", state)
+        reserved = wait_for(lambda: self.reserved(device), lambda n: n == 0, seconds=10, pause=0.3)
+        self.facts.check(f"{what}: offered", reserved == 0, f"total 1, reserved {reserved}")
+
+
+def run(*command: object, **options: Any) -> str:
+    """Run a command of the host and return its output; what it says otherwise goes into the report.
+
+    :raises subprocess.CalledProcessError: it failed.
+    """
+    return subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
+def pci(address: str, file: str, text: str) -> None:
+    """Write to a file of a PCI device in sysfs."""
+    Path("/sys/bus/pci/devices", address, file).write_text(text, encoding="ascii")
+
+
+def give_to(driver: str, address: str) -> None:
+    """Have a PCI device leave its driver for another, as an operator does by hand."""
+    pci(address, "driver_override", driver)
+    if Path("/sys/bus/pci/devices", address, "driver").exists():
+        pci(address, "driver/unbind", address)
+    Path("/sys/bus/pci/drivers_probe").write_text(address, encoding="ascii")
+    pci(address, "driver_override", "\n")

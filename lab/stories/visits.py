@@ -1,0 +1,67 @@
+"""A tenant's whole visit: libvirt gives it the drive, it writes, it goes, and nothing of it is left."""
+
+from stories.drives import CHUNK, PATTERN, SECRET, SECRET_AT
+from stories.facts import wait_for
+from stories.host import REBIND_TIMEOUT, Host, Visit, give_to, run
+
+ZEROS = bytes(CHUNK)
+METHODS = {"LAB0001": "zeros", "LABCRYPT": "sanitize, crypto erase", "LABBLOCK": "sanitize, block erase"}
+
+
+def tell(host: Host) -> None:
+    """By each way of erasing; and with a drive that does not come back."""
+    for number, (serial, method) in enumerate(METHODS.items()):
+        host.facts.say(f"a tenant on {serial}, erased by {method}")
+        visit = stay(host, serial, f"tenant-{number}")
+        host.give_back(visit)
+        host.check_offered(f"{serial} after its tenant", visit.device)
+        nothing_left(host, visit)
+    never_given_back(host)
+
+
+def stay(host: Host, serial: str, name: str) -> Visit:
+    """A guest gets the drive by libvirt, writes to it, and ends; the drive has the secret then."""
+    facts, drive = host.facts, host.drives[serial]
+    drive.fill()
+    visit = host.bind(drive)
+    domain = host.hypervisor.domain(name, visit.info)
+    facts.check("libvirt's schema accepts the domain", True, run("virt-xml-validate", domain, "domain").strip())
+    said = host.hypervisor.run_tenant(name, domain)
+    facts.demand("the guest has written to the drive", "tenant: written" in said, said)
+    driver = wait_for(lambda: drive.driver, lambda found: found == "nvme", seconds=20, pause=0.2)
+    facts.demand("libvirt has given the drive back", driver == "nvme", f"its driver is {driver}")
+    wait_for(lambda: drive.node.exists() if driver else False, bool, seconds=10, pause=0.2)
+    block = drive.read(SECRET_AT, len(SECRET))
+    facts.demand("the drive has the guest's secret", block == SECRET, block[:15])
+    return visit
+
+
+def nothing_left(host: Host, visit: Visit) -> None:
+    """Neither the guest's block nor anything that was on the drive before is there."""
+    drive = visit.drive
+    if METHODS[drive.serial] == "sanitize, crypto erase":
+        # The media hold noise: what there was, without the key to it.
+        left = SECRET[:15] in drive.read(SECRET_AT, len(SECRET)) or drive.holds(PATTERN)
+        host.facts.check(
+            f"nothing of the tenant is left on {drive.serial}", not left, drive.read(SECRET_AT, len(SECRET))[:15]
+        )
+        return
+    rest = drive.differs_from(ZEROS)
+    seen = f"{drive.size} bytes read, " + ("all zero" if rest is None else f"data at byte {rest}")
+    host.facts.check(f"nothing of the tenant is left on {drive.serial}", rest is None, seen)
+    proof = [event["evidence"] for event in host.cloud.history(visit.device) if event["evidence"]][-1]
+    host.facts.check("its history has the proof", proof["serial"] == drive.serial, proof)
+
+
+def never_given_back(host: Host) -> None:
+    """A drive that stays with vfio-pci is not cleaned, and not offered."""
+    host.facts.say("a drive that is not given back")
+    drive = host.drives["LAB0002"]
+    visit = host.bind(drive)
+    give_to("vfio-pci", drive.address)
+    host.give_back(visit)
+    host.check_out_of_reach(f"a drive with vfio-pci, after {REBIND_TIMEOUT} s", visit.device, "vfio-pci")
+    give_to("nvme", drive.address)
+    wait_for(lambda: drive.driver, lambda found: found == "nvme", seconds=10, pause=0.2)
+    untouched = drive.differs_from(PATTERN)
+    host.facts.check("it was not touched", untouched is None, "unchanged" if untouched is None else untouched)

@@ -1,0 +1,1 @@
+"""Guests: what the hypervisor is told."""
