@@ -13,6 +13,7 @@
     │   └── Locked (423)
     ├── StateConflict                 a swap found the row changed: somebody else was there first
     ├── DatabaseUnavailable           the database did not answer; nothing was decided
+    │   └── TransactionAborted        the engine let another transaction go first; nothing was written
     ├── HardwareError                 something on this host
     │   ├── DeviceVanished            the function or its controller is no longer there
     │   ├── DriverMismatch            the function is bound to another kernel driver
@@ -108,6 +109,13 @@ class StateConflict(AutoclaveError):
 
 class DatabaseUnavailable(AutoclaveError):
     """The database did not answer. The transaction may or may not have been committed."""
+
+
+class TransactionAborted(DatabaseUnavailable):
+    """The engine gave the transaction up so that another could go on (deadlock, serialization failure).
+
+    Nothing of it was written: the same transaction may be tried again.
+    """
 
 
 class HardwareError(AutoclaveError):

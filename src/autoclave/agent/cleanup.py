@@ -89,8 +89,7 @@ class Cleanup:
         # Announced before the swap: the periodic check takes a pending row that nobody works on for a dead one.
         self._announce(device.uuid)
         try:
-            with self._ports.db.write() as tx:
-                pending = swap(tx, device, event, cause, {"agent_run_id": self._run_id})
+            pending = self._ports.db.transact(lambda tx: swap(tx, device, event, cause, {"agent_run_id": self._run_id}))
         except StateConflict as error:
             self._retire(device.uuid)
             LOG.info("Device %s is not cleaned: %s", device.uuid, error)
@@ -185,8 +184,7 @@ class Cleanup:
             return None
         cause = Cause(Actor.AGENT, self._host, context.request_id, f"erasing by {pending.cleanup_action}")
         try:
-            with self._ports.db.write() as tx:
-                return swap(tx, pending, Event.START_CLEANING, cause)
+            return self._ports.db.transact(lambda tx: swap(tx, pending, Event.START_CLEANING, cause))
         except StateConflict as error:
             LOG.info("Device %s is not cleaned: %s", pending.uuid, error)
             return None
@@ -223,10 +221,11 @@ class Cleanup:
                 return
             written_at, written = now, news
             try:
-                with self._ports.db.write() as tx:
-                    device_rows.set_progress(
+                self._ports.db.transact(
+                    lambda tx: device_rows.set_progress(
                         tx, cleaning.uuid, self._run_id, progress.percent, progress.step, progress.stalled
                     )
+                )
             except DatabaseUnavailable as error:
                 LOG.warning("The progress of device %s could not be written: %s", cleaning.uuid, error)
 
@@ -239,8 +238,7 @@ class Cleanup:
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason, evidence)
         for patience in (*SWAP_PATIENCE, None):
             try:
-                with self._ports.db.write() as tx:
-                    swap(tx, device, event, cause)
+                self._ports.db.transact(lambda tx: swap(tx, device, event, cause))
                 break
             except StateConflict as error:
                 LOG.warning("The outcome of cleaning device %s came too late: %s", device.uuid, error)

@@ -7,6 +7,7 @@ looked at again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from oslo_db import exception as db_exc
 from oslo_log import log as logging
@@ -146,13 +147,11 @@ class Discovery:
             if seen is None:
                 if not device.missing and entry.deployable.driver_name not in blind:
                     LOG.warning("Device %s at %s is missing.", device.uuid, address)
-                    with self._ports.db.write() as tx:
-                        lose(tx, device.uuid, cause)
+                    self._ports.db.transact(partial(lose, device_uuid=device.uuid, cause=cause))
                 continue
             known_dirty = (device.serial, device.drive_model or "") in dirty
             if differs(device, entry.attributes, seen.device, known_dirty=known_dirty):
-                with self._ports.db.write() as tx:
-                    observe(tx, device.uuid, seen.device, cause)
+                self._ports.db.transact(partial(observe, device_uuid=device.uuid, found=seen.device, cause=cause))
 
     def _register(self, context: RequestContext, seen: _Found, tree: Sequence[Provider], cause: Cause) -> None:
         name = provider_name(self._host, PCIAddress.parse(seen.device.pci_address))
@@ -168,8 +167,8 @@ class Discovery:
             )
             return
         try:
-            with self._ports.db.write() as tx:
-                device = register(
+            device = self._ports.db.transact(
+                lambda tx: register(
                     tx,
                     self._host,
                     seen.driver.name,
@@ -179,6 +178,7 @@ class Discovery:
                     clean_on_discovery=self._clean_on_discovery,
                     run_id=self._run_id,
                 )
+            )
         except db_exc.DBDuplicateEntry as error:
             LOG.error("Device %s is skipped: it is in the database already: %s", seen.device.pci_address, error)
             return

@@ -82,8 +82,8 @@ class AgentManager:
         for driver in self._drivers.values():
             driver.init_host()
         now = self._ports.clock()
-        with self._ports.db.write() as tx:
-            agents.register(tx, AgentRecord(self.host, self._run_id, self.rpc_version, now, now))
+        record = AgentRecord(self.host, self._run_id, self.rpc_version, now, now)
+        self._ports.db.transact(lambda tx: agents.register(tx, record))
 
     def start(self) -> None:
         """Recover what the last run left, then look at the host for the first time.
@@ -132,8 +132,8 @@ class AgentManager:
         self._cleanup.request(context, device.uuid, device.state_version)
 
     def _touch(self) -> None:
-        with self._ports.db.write() as tx:
-            agents.touch(tx, self.host, self._run_id, self._ports.clock())
+        now = self._ports.clock()
+        self._ports.db.transact(lambda tx: agents.touch(tx, self.host, self._run_id, now))
 
     def _take_lock(self) -> None:
         path = self._directory / f"agent-{self.host}.lock"

@@ -81,8 +81,8 @@ class Recovery:
     def _fail(self, context: RequestContext, device: DeviceRecord) -> None:
         was = device.device_state.value if device.device_state else "unknown"
         reason = f"the agent stopped while the device was {was}; look at it, then clean it again"
-        with self._ports.db.write() as tx:
-            swap(tx, device, Event.CRASH_RECOVERY, Cause(Actor.AGENT, self._host, context.request_id, reason))
+        cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
+        self._ports.db.transact(lambda tx: swap(tx, device, Event.CRASH_RECOVERY, cause))
         LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
         settle(self._ports.db, self._ports.placement, device.uuid)
 
@@ -91,6 +91,6 @@ class Recovery:
         if device.supports_cleaning:
             self._cleanup.begin(context, device, Event.MISSED_CLEANUP, reason)
             return
-        with self._ports.db.write() as tx:
-            swap(tx, device, Event.RELEASE, Cause(Actor.AGENT, self._host, context.request_id, reason))
+        cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
+        self._ports.db.transact(lambda tx: swap(tx, device, Event.RELEASE, cause))
         settle(self._ports.db, self._ports.placement, device.uuid)

@@ -14,7 +14,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles
 from autoclave.db.arqs import ARQRecord
-from autoclave.db.devices import DeployableRecord
+from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
@@ -85,12 +85,13 @@ class Binder:
 
     def _begin(self, context: RequestContext, requests: Sequence[BindRequest], owner: str) -> None:
         expires = self._ports.clock() + self._lease
-        with self._ports.db.write() as tx:
+
+        def begin(tx: Connection) -> None:
             arqs = visible_arqs(tx, context, [request.arq_uuid for request in requests])
             for request in requests:
                 _check_instance(tx, arqs, request)
                 _deployable(tx, request)
-            for request in requests:
+            for request in sorted(requests, key=lambda r: r.arq_uuid):  # one order, no deadlock
                 values = {
                     "hostname": request.hostname,
                     "device_rp_uuid": request.device_rp_uuid,
@@ -105,27 +106,37 @@ class Binder:
                     state = arqs[request.arq_uuid].state.value
                     raise Conflict(f"Accelerator request {request.arq_uuid} is {state}: it cannot be bound.")
 
+        # "The instance has no other requests" is a statement about rows that may not be there yet: no lock holds them.
+        self._ports.db.transact(begin, serializable=True)
+
     def _claim(self, requests: Sequence[BindRequest], owner: str, cause: Cause) -> list[str]:
         """Win every device in one transaction, or none; return the devices to settle."""
-        claimed: dict[str, None] = {}
-        with self._ports.db.write() as tx:
+
+        def claim(tx: Connection) -> list[str]:
             wanted = sorted(((_deployable(tx, request), request) for request in requests), key=lambda w: w[0].device_id)
-            for deployable, request in wanted:
-                claimed[_claim_one(tx, deployable, request, owner, cause)] = None
-        return list(claimed)
+            devices = [_claim_one(tx, deployable, request, owner, cause) for deployable, request in wanted]
+            return list(dict.fromkeys(devices))
+
+        return self._ports.db.transact(claim)
 
     def _finish(self, uuids: Sequence[str], owner: str) -> None:
-        with self._ports.db.write() as tx:
-            for arq_uuid in uuids:
+        def finish(tx: Connection) -> None:
+            for arq_uuid in sorted(uuids):
                 values = {"lease_owner": None, "lease_expires_at": None}
                 if not arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BOUND, values, lease_owner=owner):
                     raise StateConflict(f"accelerator request {arq_uuid} was taken away while it was being bound")
 
+        self._ports.db.transact(finish)
+
     def _take_back(self, uuids: Sequence[str], owner: str, cause: Cause, reason: str) -> None:
         told = Cause(cause.actor, cause.name, cause.request_id, reason)
-        with self._ports.db.write() as tx:
-            returned = [take_bind_back(tx, arq_uuid, reason, told, lease_owner=owner) for arq_uuid in uuids]
-        for device in returned:
+
+        def take_back(tx: Connection) -> list[DeviceRecord | None]:
+            held = {arq.uuid: arq.device_id or 0 for arq in arq_rows.get_many(tx, uuids)}
+            ordered = sorted(uuids, key=lambda arq_uuid: (held.get(arq_uuid, 0), arq_uuid))
+            return [take_bind_back(tx, arq_uuid, reason, told, lease_owner=owner) for arq_uuid in ordered]
+
+        for device in self._ports.db.transact(take_back):
             if device is None:
                 continue
             try:

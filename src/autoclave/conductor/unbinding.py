@@ -8,7 +8,6 @@ from autoclave.conductor.visibility import visible_arqs
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
-from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import begin_unbind, complete_unbind
 from autoclave.lifecycle.settle import settle
@@ -16,9 +15,6 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor
-
-_ATTEMPTS = 3
-"""How often an ARQ that moves under our hands is looked at again."""
 
 
 class Unbinder:
@@ -75,15 +71,11 @@ class Unbinder:
     def _begin(self, context: RequestContext, arq_uuid: str, delete: bool) -> ARQRecord | None:
         """Put one ARQ into Deleting and return it as it was, or None if it is gone already."""
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
-        for _ in range(_ATTEMPTS):
-            expires = self._ports.clock() + self._lease
-            with self._ports.db.write() as tx:
-                arq = arq_rows.get(tx, arq_uuid)
-                if arq is None:
-                    return None
-                if begin_unbind(tx, arq, lease_owner=owner, lease_expires_at=expires, delete=delete):
-                    return arq
-        raise StateConflict(f"accelerator request {arq_uuid} is being worked on by others; ask again")
+        expires = self._ports.clock() + self._lease
+
+        return self._ports.db.transact(
+            lambda tx: begin_unbind(tx, arq_uuid, lease_owner=owner, lease_expires_at=expires, delete=delete)
+        )
 
     def _secure(self, arq: ARQRecord) -> None:
         # The settle of a Bound ARQ stands since its bind. Of any other we do not know.

@@ -4,23 +4,37 @@ SQLite gets two engines on one file: writers begin with BEGIN IMMEDIATE behind o
 transaction that reads before it writes can never fail half-way with "database is locked"; readers
 never wait. ``synchronous=FULL``: a power cut must not take back ``allocated`` after Placement has
 been told. PostgreSQL and MariaDB get one engine at READ COMMITTED; there the rows are locked by
-``FOR UPDATE``.
+``FOR UPDATE``, and what no row stands for is decided in a serializable transaction. Either engine may
+give up one of several transactions to let the others go on; :meth:`Database.transact` runs it again.
 """
 
+import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from oslo_db.sqlalchemy import exc_filters
+from oslo_log import log as logging
 from sqlalchemy.engine import Connection, Engine, make_url
 
 from autoclave.db.errors import translated_errors
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.exceptions import InvalidConfiguration, TransactionAborted
+
+LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 BACKENDS = ("sqlite", "postgresql", "mysql", "mariadb")
 """The engines that the statements are tested on, as URLs name them."""
+
+ATTEMPTS = 10
+"""How often a transaction is tried that the engine gives up for the sake of others."""
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+"""Seconds at most before the second try, and before any: ten of them last about two seconds."""
 
 _SQLITE_PRAGMAS = (
     "PRAGMA busy_timeout=30000",
@@ -70,6 +84,12 @@ class Database:
                     parsed, pool_size=8, max_overflow=16, pool_pre_ping=True, isolation_level="READ COMMITTED"
                 )
                 self._lock = nullcontext()
+            # SQLite's writers come one after the other whatever they are told.
+            self._serial_writer = (
+                self._writer
+                if self.backend == "sqlite"
+                else self._writer.execution_options(isolation_level="SERIALIZABLE")
+            )
         except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
             raise InvalidConfiguration(
                 f"no driver for this URL ({error}); install autoclave[cloud], or use sqlite, postgresql+psycopg "
@@ -85,14 +105,39 @@ class Database:
         return self._writer
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, serializable: bool = False) -> Iterator[Connection]:
         """One transaction that may write; commits at the end, rolls back on any exception.
 
-        :raises DatabaseUnavailable: the database is gone, locked by another process for too long, or
-            chose this transaction to break a deadlock.
+        :param serializable: it must come out as if it and others of the kind ran one after the other,
+            also where they read what another has yet to insert.
+        :raises TransactionAborted: the engine let another transaction go first. Use :meth:`transact` where
+            that can happen.
+        :raises DatabaseUnavailable: the database is gone, or locked by another for too long.
         """
-        with self._lock, translated_errors(), self._writer.begin() as connection:
+        engine = self._serial_writer if serializable else self._writer
+        with self._lock, translated_errors(), engine.begin() as connection:
             yield connection
+
+    def transact(self, work: Callable[[Connection], Result], *, serializable: bool = False) -> Result:
+        """Run *work* in a transaction of its own, again if the engine gives it up, and return its result.
+
+        :param work: speaks to the database and to nothing else, and decides by what it reads there each time.
+        :param serializable: see :meth:`write`.
+        :raises TransactionAborted: it was given up :data:`ATTEMPTS` times.
+        :raises DatabaseUnavailable: see :meth:`write`; it may have been committed, so it is not tried again.
+        """
+        pause = _FIRST_PAUSE
+        for _ in range(ATTEMPTS - 1):
+            try:
+                with self.write(serializable=serializable) as tx:
+                    return work(tx)
+            except TransactionAborted as error:
+                LOG.debug("A transaction is tried again: %s", error)
+                # Of uneven length, or the same transactions would meet again.
+                time.sleep(random.uniform(0, pause))  # noqa: S311
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        with self.write(serializable=serializable) as tx:
+            return work(tx)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import events
-from autoclave.db.devices import DeviceRecord
+from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
@@ -29,9 +29,11 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
     :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
-    with ports.db.write() as tx:
-        device = _require(tx, uuid)
-        _note(tx, device, "hold", cause, {"held": True, "hold_reason": cause.reason})
+
+    def note(tx: Connection) -> None:
+        _note(tx, _require(tx, uuid), "hold", cause, {"held": True, "hold_reason": cause.reason})
+
+    ports.db.transact(note)
     return _settled(ports, uuid)
 
 
@@ -41,10 +43,13 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
-    with ports.db.write() as tx:
+
+    def note(tx: Connection) -> None:
         device = _require(tx, uuid)
         changes: dict[str, Any] = {"held": False, "hold_reason": None}
         _note(tx, device, "release", cause, {**changes, **debt(device)})
+
+    ports.db.transact(note)
     return _settled(ports, uuid)
 
 
@@ -64,7 +69,8 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     :raises NotFound: there is no such device.
     :raises Conflict: it is not in ``error``, or there is nothing to accept.
     """
-    with ports.db.write() as tx:
+
+    def note(tx: Connection) -> DeviceRecord:
         device = _require(tx, uuid)
         if device.device_state is not DeviceState.ERROR:
             state = device.device_state.value if device.device_state else "unknown"
@@ -82,7 +88,9 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
             _note(tx, device, "accept", cause, changes)
         else:
             swap(tx, device, Event.ACCEPT, cause, changes)
-        accepted = _require(tx, uuid)
+        return _require(tx, uuid)
+
+    accepted = ports.db.transact(note)
     _settled(ports, uuid)
     return accepted
 
@@ -96,21 +104,25 @@ def forget(ports: Ports, uuid: str, cause: Cause) -> None:
     :raises Conflict: it is still there, held, in use, or being cleaned.
     :raises PlacementError: its provider could not be deleted; the row stays, too.
     """
-    with ports.db.write() as tx:
+
+    def begin(tx: Connection) -> list[DeployableRecord]:
         device = _require(tx, uuid)
         _refuse_to_forget(tx, device)
         # What is being forgotten must not be bound by somebody who still has an old candidate.
         _note(tx, device, "forget", cause, {"held": True, "hold_reason": "being forgotten"})
-        deployables = device_rows.deployables_of(tx, [device.id])
-    for deployable in deployables:
+        return device_rows.deployables_of(tx, [device.id])
+
+    def finish(tx: Connection) -> None:
+        device = _require(tx, uuid)
+        if device.missing:
+            device_rows.delete(tx, device)
+
+    for deployable in ports.db.transact(begin):
         try:
             ports.placement.delete_provider(deployable.rp_uuid)
         except PlacementNotFound:
             LOG.info("Provider %s of forgotten device %s was gone already.", deployable.rp_uuid, uuid)
-    with ports.db.write() as tx:
-        device = _require(tx, uuid)
-        if device.missing:
-            device_rows.delete(tx, device)
+    ports.db.transact(finish)
 
 
 def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:

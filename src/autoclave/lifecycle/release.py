@@ -11,7 +11,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import handles
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
-from autoclave.exceptions import PlacementError, RPCError
+from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
@@ -33,6 +33,7 @@ def take_bind_back(
     :param lease_owner: take back only what this owner began; None for a sweeper.
     :returns: the device to settle, or None if there is none: the ARQ held nothing, or somebody else
         has moved it, and then it is theirs.
+    :raises StateConflict: it was given a device while we looked.
     """
     arq, device = _locked(tx, arq_uuid)
     values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED}
@@ -45,19 +46,26 @@ def take_bind_back(
     return device
 
 
-def begin_unbind(tx: Connection, arq: ARQRecord, *, lease_owner: str, lease_expires_at: datetime, delete: bool) -> bool:
+def begin_unbind(
+    tx: Connection, arq_uuid: str, *, lease_owner: str, lease_expires_at: datetime, delete: bool
+) -> ARQRecord | None:
     """Any state → Deleting, with a lease. A binder still at work sees it and stops.
 
     An unbind that was begun and not finished is taken over: every later step can be done twice.
 
-    :returns: whether *arq* still was in the state that the caller read.
+    :returns: the ARQ as it was, or None if it is gone.
     """
+    # Locked: a binder that links a device between the look and the swap would leave the caller without it.
+    arq = arq_rows.get(tx, arq_uuid, lock=True)
+    if arq is None:
+        return None
     values = {
         "lease_owner": lease_owner,
         "lease_expires_at": lease_expires_at,
         "delete_when_unbound": delete or arq.delete_when_unbound,
     }
-    return arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
+    arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
+    return arq
 
 
 @dataclass(frozen=True)
@@ -120,8 +128,7 @@ def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause
     """
     host = _host_of(ports, arq)
     can_clean = ports.cleaners.can_clean(host) if host else False
-    with ports.db.write() as tx:
-        released = finish_unbind(tx, arq.uuid, cause, agent_can_clean=can_clean)
+    released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, agent_can_clean=can_clean))
     if released is None:
         return None
     try:
@@ -144,7 +151,14 @@ def has_free_handle(tx: Connection, device: DeviceRecord) -> bool:
 
 
 def _locked(tx: Connection, arq_uuid: str) -> tuple[ARQRecord | None, DeviceRecord | None]:
+    """An ARQ and the device that it holds, both locked.
+
+    :raises StateConflict: a binder has linked the two while we looked.
+    """
     # The device row is always locked before the ARQ is written: one order, no deadlock.
-    arq = arq_rows.get(tx, arq_uuid)
-    device = device_rows.get_by_id(tx, arq.device_id, lock=True) if arq and arq.device_id is not None else None
-    return arq_rows.get(tx, arq_uuid, lock=True) if device is not None else arq, device
+    seen = arq_rows.get(tx, arq_uuid)
+    device = device_rows.get_by_id(tx, seen.device_id, lock=True) if seen and seen.device_id is not None else None
+    arq = arq_rows.get(tx, arq_uuid, lock=True)
+    if arq is not None and arq.device_id not in (None, device.id if device else None):
+        raise StateConflict(f"accelerator request {arq_uuid} was given a device meanwhile")
+    return arq, device

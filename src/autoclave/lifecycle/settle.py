@@ -114,13 +114,13 @@ def whole_record(total: int, reserved: int) -> Inventory:
 
 def _clear_debt(db: Database, device_uuid: str, state_version: int, release_number: int) -> None:
     # A swap on the version: a debt made since then is not ours to clear.
-    with db.write() as tx:
-        tx.execute(
-            devices.update()
-            .where(
-                devices.c.uuid == device_uuid,
-                devices.c.state_version == state_version,
-                devices.c.release_number == release_number,
-            )
-            .values(release_pending=False, updated_at=utcnow())
+    paid = (
+        devices.update()
+        .where(
+            devices.c.uuid == device_uuid,
+            devices.c.state_version == state_version,
+            devices.c.release_number == release_number,
         )
+        .values(release_pending=False, updated_at=utcnow())
+    )
+    db.transact(lambda tx: tx.execute(paid))

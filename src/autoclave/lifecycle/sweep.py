@@ -49,8 +49,7 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
     if arq.state is ARQState.BIND_STARTED:
         reason = "the bind was not finished within its lease"
         cause = Cause(Actor.CONDUCTOR, who, context.request_id, reason)
-        with ports.db.write() as tx:
-            device = take_bind_back(tx, arq.uuid, reason, cause, lease_owner=arq.lease_owner)
+        device = ports.db.transact(lambda tx: take_bind_back(tx, arq.uuid, reason, cause, lease_owner=arq.lease_owner))
         if device is not None:
             settle(ports.db, ports.placement, device.uuid)
         return

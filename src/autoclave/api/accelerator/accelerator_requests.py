@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import falcon
 from oslo_db import exception as db_exc
+from sqlalchemy.engine import Connection
 
 from autoclave.api import body, microversion, query, uuids
 from autoclave.api.accelerator.arq_patches import parse
@@ -72,24 +73,27 @@ class AcceleratorRequests:
         context = self._api.authorize(req, "cyborg:arq:create")
         query.arguments(req)
         name = body.read(req, VALIDATE_CREATE, self._api.max_body)["device_profile_name"]
+
+        def make(tx: Connection) -> list[ARQView]:
+            profile = profile_rows.find(tx, name=name)
+            if profile is None:
+                raise _no_profile(name)
+            made: list[str] = []
+            for number, group in enumerate(profile.groups):
+                for _ in range(sum(counts(group))):
+                    made.append(str(uuid4()))
+                    values = {
+                        "uuid": made[-1],
+                        "project_id": context.project_id,
+                        "state": ARQState.INITIAL,
+                        "device_profile_id": profile.id,
+                        "device_profile_group_id": number,
+                    }
+                    arq_rows.insert(tx, values)
+            return arq_rows.views(tx, uuids=made)
+
         try:
-            with self._api.ports.db.write() as tx:
-                profile = profile_rows.find(tx, name=name)
-                if profile is None:
-                    raise _no_profile(name)
-                made: list[str] = []
-                for number, group in enumerate(profile.groups):
-                    for _ in range(sum(counts(group))):
-                        made.append(str(uuid4()))
-                        values = {
-                            "uuid": made[-1],
-                            "project_id": context.project_id,
-                            "state": ARQState.INITIAL,
-                            "device_profile_id": profile.id,
-                            "device_profile_group_id": number,
-                        }
-                        arq_rows.insert(tx, values)
-                found = arq_rows.views(tx, uuids=made)
+            found = self._api.ports.db.transact(make)
         except db_exc.DBReferenceError:
             # Deleted between the look and the insertion.
             raise _no_profile(name) from None

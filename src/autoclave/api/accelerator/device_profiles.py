@@ -52,15 +52,17 @@ class DeviceProfiles:
             "description": asked.get("description"),
             "profile_json": stored,
         }
+
+        def make(tx: Connection) -> ProfileRecord:
+            profile_rows.insert(tx, values)
+            return _find(tx, str(values["uuid"]))
+
         try:
-            with self._api.ports.db.write() as tx:
-                profile_rows.insert(tx, values)
-                profile = profile_rows.find(tx, uuid=values["uuid"])
+            profile = self._api.ports.db.transact(make)
         except db_exc.DBDuplicateEntry:
             raise Conflict(
                 f"A device profile with the name {values['name']} or the uuid {values['uuid']} exists already."
             ) from None
-        assert profile is not None, "the row that this transaction has just inserted"
         resp.status = falcon.HTTP_201
         resp.media = _shown(profile, public_url(req, self._api.conf))
 
@@ -113,13 +115,16 @@ def _find(tx: Connection, key: str) -> ProfileRecord:
 
 def _delete(api: Api, keys: list[str]) -> None:
     """All of them or none."""
+
+    def delete(tx: Connection) -> None:
+        found = {profile.id: profile for profile in (_find(tx, key) for key in keys)}
+        for _, profile in sorted(found.items()):  # one order, no deadlock
+            if profile_rows.in_use(tx, profile):
+                raise _in_use(profile.name)
+            profile_rows.delete(tx, profile)
+
     try:
-        with api.ports.db.write() as tx:
-            found = {profile.id: profile for profile in (_find(tx, key) for key in keys)}
-            for profile in found.values():
-                if profile_rows.in_use(tx, profile):
-                    raise _in_use(profile.name)
-                profile_rows.delete(tx, profile)
+        api.ports.db.transact(delete)
     except db_exc.DBReferenceError:
         # Asked for between the look and the deletion.
         raise _in_use(", ".join(keys)) from None
