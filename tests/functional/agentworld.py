@@ -10,9 +10,9 @@ import pytest
 
 from autoclave.agent.manager import AgentManager
 from autoclave.conf import new_config
+from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.engine import Database
 from autoclave.drivers.loader import load_drivers
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
@@ -25,6 +25,7 @@ from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
+from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
@@ -58,8 +59,11 @@ class AgentWorld:
         drives = (sanitizing_drive(), zeroing_drive()) if drives is None else drives
         self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives)
         self.db = sqlite_database(tmp_path)
-        self.faults = Faults(FakePlacement())
+        service = FakePlacement()
+        self.faults = Faults(service)
         self.placement = self.faults.client()
+        self.onlooker = service.client()
+        """Sees Placement as it is, whatever happens to the requests of others."""
         self.casts = HeldCasts()
         self.transport = InProcessTransport(casts=self.casts)
         self.ports = Ports(self.db, self.placement, RPCCleaners(self.transport))
@@ -68,8 +72,8 @@ class AgentWorld:
         self._agents: list[AgentManager] = []
         self._server: Any = None
 
-    def build(self, db: Database | None = None) -> AgentManager:
-        """An agent that has not begun. With *db*, it sees the database through that."""
+    def build(self, ports: Ports | None = None) -> AgentManager:
+        """An agent that has not begun. With *ports*, it sees the world through those."""
         conf = new_config(
             [],
             self.sim.conf_overrides(device_spec=True)
@@ -82,15 +86,14 @@ class AgentWorld:
             }
             | self.overrides,
         )
-        ports = self.ports if db is None else Ports(db, self.placement, self.ports.cleaners)
         drivers = {driver.name: driver for driver in load_drivers(conf, host_paths(conf))}
-        agent = AgentManager(conf, ports, HOST, drivers)
+        agent = AgentManager(conf, ports or self.ports, HOST, drivers)
         self._agents.append(agent)
         return agent
 
-    def start(self, db: Database | None = None) -> AgentManager:
+    def start(self, ports: Ports | None = None) -> AgentManager:
         """An agent that has started as its service starts it."""
-        agent = self.build(db)
+        agent = self.build(ports)
         agent.init_host()
         self._server = self.transport.serve(AGENT_TOPIC, HOST, agent, agent.rpc_version)
         self._server.start()
@@ -155,24 +158,49 @@ class AgentWorld:
 
     # What can be seen
 
-    def device(self, address: str = SANITIZING) -> DeviceRecord:
+    def find_device(self, address: str = SANITIZING) -> DeviceRecord | None:
         with self.db.read() as tx:
-            (found,) = [row for row in device_rows.list_all(tx, hostname=HOST) if row.pci_address == address]
+            found = device_rows.list_all(tx, hostname=HOST)
+        return next((row for row in found if row.pci_address == address), None)
+
+    def device(self, address: str = SANITIZING) -> DeviceRecord:
+        found = self.find_device(address)
+        assert found is not None, f"there is no device at {address}"
         return found
 
     def provider(self, address: str = SANITIZING) -> Provider:
-        name = f"{HOST}_{address.upper()}"
-        found = self.placement.find_provider(name)
-        assert found is not None, f"there is no provider {name}"
+        found = self.onlooker.find_provider(f"{HOST}_{address.upper()}")
+        assert found is not None, f"there is no provider of {address}"
         return found
 
     def inventory(self, address: str = SANITIZING) -> Inventory:
-        (record,) = self.placement.get_inventories(self.provider(address).uuid).records.values()
+        (record,) = self.onlooker.get_inventories(self.provider(address).uuid).records.values()
         return record
 
     def offered(self, address: str = SANITIZING) -> bool:
-        record = self.inventory(address)
-        return record.total - record.reserved > 0
+        """Whether Placement would give it to somebody."""
+        provider = self.onlooker.find_provider(f"{HOST}_{address.upper()}")
+        if provider is None:
+            return False
+        used = self.onlooker.get_usages(provider.uuid)
+        records = self.onlooker.get_inventories(provider.uuid).records
+        return any(record.total - record.reserved - used[name] > 0 for name, record in records.items())
+
+    def assert_promises(self, address: str = SANITIZING) -> None:
+        """Never bound dirty, never offered dirty: as the database, Placement and the drive are at this moment."""
+        dirty = self.sim.find(address, SECRET)
+        device = self.find_device(address)
+        state = device.device_state if device else None
+        assert not (dirty and state is DeviceState.AVAILABLE), "a bind would win a dirty drive"
+        if not self.offered(address):
+            return
+        assert not dirty, "a dirty drive is offered"
+        assert device is not None, "a drive is offered that nobody has recorded"
+        if state is not DeviceState.AVAILABLE:
+            assert state is DeviceState.ALLOCATED, f"a drive in {state} is offered"
+            with self.db.read() as tx:
+                holders = {arq.state for arq in arq_rows.active_of_device(tx, device.id)}
+            assert holders & {ARQState.BIND_STARTED, ARQState.DELETING}, "no unfinished bind holds what is offered"
 
     def assert_withheld(self, address: str = SANITIZING) -> None:
         """The device is in error, and Placement does not offer it."""

@@ -1,53 +1,19 @@
 """An agent that dies at any write of a clean, and the next one that finds what it left."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
 
 import pytest
 from agentworld import SANITIZING, SECRET, AgentWorld
-from sqlalchemy.engine import Connection
+from strikes import Death, Strike, death
 
-from autoclave.db.engine import Database
+from autoclave.agent import cleanup
+from autoclave.agent.manager import AgentManager
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.rules.device_states import Actor, DeviceState, Event
 
 AGENT = Cause(Actor.AGENT, "host-1")
-
-
-class Death(BaseException):
-    """The process is gone: nothing that would handle an error runs."""
-
-
-class MortalDatabase(Database):
-    """Dies at the write that it is told, and answers nobody afterwards, as a dead process's would."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._count = threading.Lock()
-        self.writes_left: int | None = None
-        self.dead = threading.Event()
-
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
-        with self._count:
-            if self.writes_left is not None:
-                self.writes_left -= 1
-                if self.writes_left <= 0:
-                    self.dead.set()
-        self._answer()
-        with super().write() as tx:
-            yield tx
-
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
-        self._answer()
-        with super().read() as tx:
-            yield tx
-
-    def _answer(self) -> None:
-        if self.dead.is_set():
-            raise Death
+CLEAN_WRITES = 7
+"""pending_cleaning; cleaning; twice progress; available; reserved=0; the debt is paid."""
 
 
 @pytest.mark.parametrize("state", [DeviceState.PENDING_CLEANING, DeviceState.CLEANING])
@@ -90,34 +56,48 @@ def test_a_drive_that_nobody_holds_is_cleaned_by_the_next_period(world: AgentWor
     world.assert_offered()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("write", range(1, 7))
-def test_an_agent_that_dies_at_a_write_of_a_clean_leaves_nothing_dirty_on_offer(world: AgentWorld, write: int) -> None:
-    mortal = MortalDatabase(f"sqlite:///{world.tmp_path / 'autoclave.db'}")
-    agent = world.start(mortal)
-    world.bind()
-    mortal.writes_left = write
-    world.ports.cleaners.clean(world.context, world.device())
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No progress is written on account of the time, so that the writes of a clean can be counted."""
+    monkeypatch.setattr(cleanup, "PROGRESS_INTERVAL", 3600)
 
-    def ended() -> bool:
-        return mortal.dead.is_set() or (world.device().device_state in (DeviceState.AVAILABLE, DeviceState.ERROR))
 
-    try:
+def clean_by(world: AgentWorld, strike: Strike, at: int | None) -> AgentManager:
+    """An agent cleans a drive that was written on; returns when no worker is left, done or dead."""
+    agent = world.start(strike.ports(world))
+    bound = world.bind()
+    strike.arm(at)
+    world.ports.cleaners.clean(world.context, bound)
+    with contextlib.suppress(Death):
         world.casts.deliver()
-    except Death:
-        assert write == 1
-    world.wait(ended, "the agent dies, or is done")
-    uuid = world.device().uuid
-    world.wait(lambda: not world.working(uuid), "the worker is gone")
+    if at is not None:
+        world.wait(strike.struck.is_set, "the agent dies")
+    world.wait(lambda: not world.working(bound.uuid), "the worker is gone")
+    return agent
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_clean_writes_as_often_as_is_struck_below(world: AgentWorld) -> None:
+    counted = death()
+    clean_by(world, counted, None)
+    world.assert_offered()
+    assert counted.calls == CLEAN_WRITES
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(1, CLEAN_WRITES + 1))
+def test_an_agent_that_dies_at_any_write_of_a_clean_leaves_nothing_dirty_on_offer(
+    world: AgentWorld, at: int, applied: bool
+) -> None:
+    agent = clean_by(world, death(applied=applied), at)
     world.end(agent)
-    mortal.dispose()
-    if world.sim.find(SANITIZING, SECRET):
-        assert world.device().device_state is not DeviceState.AVAILABLE, "a bind would win a dirty drive"
-        assert not world.offered()
+    world.assert_promises()
 
     successor = world.start()
-    device = world.outcome()
-    if device.device_state is DeviceState.ERROR:
+    world.assert_promises()
+    if world.outcome().device_state is DeviceState.ERROR:
         world.assert_withheld()
         world.clean()
     successor.period()

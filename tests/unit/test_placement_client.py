@@ -299,12 +299,13 @@ def test_the_wsgi_adapter_can_be_closed_and_used_again() -> None:
 # The faults themselves
 
 
-def test_a_lost_answer_was_applied_and_a_refused_request_was_not() -> None:
+def test_a_lost_answer_was_applied_and_a_request_refused_or_not_answered_in_time_was_not() -> None:
     fake = FakePlacement()
     faults = Faults(fake)
     faults.add(effects.refuse, method="POST", times=1)
+    faults.add(effects.time_out, method="POST", times=1)
     faults.add(effects.lose_answer, method="POST")
-    for applied in (False, True):
+    for applied in (False, False, True):
         with pytest.raises(PlacementUnavailable):
             faults.client().create_provider(UUID, "h")
         assert bool(fake.ledger.entries) is applied

@@ -92,10 +92,10 @@ class Discovery:
         self._observe(known, found, blind, cause)
         root = self._root.uuid()
         tree = self._ports.placement.providers_in_tree(root)
-        for address, seen in found.items():
-            if address not in known:
-                self._register(context, seen, tree, cause)
-        self._sync(root, tree)
+        untold = self._register_new(context, {a: seen for a, seen in found.items() if a not in known}, tree, cause)
+        untold = self._sync(root, tree) or untold
+        if untold is not None:
+            raise untold
 
     def _look(self, starting: bool) -> tuple[dict[str, _Found], set[str]]:
         """What the drivers report, by address, and the drivers that could not look."""
@@ -153,6 +153,19 @@ class Discovery:
             if differs(device, entry.attributes, seen.device, known_dirty=known_dirty):
                 self._ports.db.transact(partial(observe, device_uuid=device.uuid, found=seen.device, cause=cause))
 
+    def _register_new(
+        self, context: RequestContext, found: Mapping[str, _Found], tree: Sequence[Provider], cause: Cause
+    ) -> PlacementError | None:
+        """Record what is new, each device by itself; returns why the last one could not be, if so."""
+        failure: PlacementError | None = None
+        for address, seen in found.items():
+            try:
+                self._register(context, seen, tree, cause)
+            except PlacementError as error:
+                LOG.warning("Device %s is not recorded yet: what Placement has of it is not known: %s", address, error)
+                failure = error
+        return failure
+
     def _register(self, context: RequestContext, seen: _Found, tree: Sequence[Provider], cause: Cause) -> None:
         name = provider_name(self._host, PCIAddress.parse(seen.device.pci_address))
         try:
@@ -195,7 +208,8 @@ class Discovery:
         used = sum(self._ports.placement.get_usages(present.uuid).values())
         return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
 
-    def _sync(self, root: str, tree: Sequence[Provider]) -> None:
+    def _sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
+        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
         providers = {provider.uuid: provider for provider in tree}
         failure: PlacementError | None = None
         for entry in self._read().values():
@@ -204,8 +218,7 @@ class Discovery:
             except PlacementError as error:
                 LOG.warning("Provider %s is not as it should be yet: %s", entry.deployable.name, error)
                 failure = error
-        if failure is not None:
-            raise failure
+        return failure
 
     def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: _Known) -> None:
         device, deployable = entry.device, entry.deployable

@@ -110,6 +110,11 @@ def refuse(_app: "WSGIApplication", _environ: "WSGIEnvironment", _start: "StartR
     raise ConnectionRefusedError("connection refused, as arranged")
 
 
+def time_out(_app: "WSGIApplication", _environ: "WSGIEnvironment", _start: "StartResponse") -> Iterable[bytes]:
+    """Nobody answers in time; the request is not applied."""
+    raise TimeoutError("timed out, as arranged")
+
+
 def lose_answer(app: "WSGIApplication", environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
     """The request is applied; then the connection breaks."""
     call_joined(app, environ, start)

@@ -38,8 +38,9 @@ _EMBEDDED_URL = "http://placement.embedded/placement"
 class WsgiAdapter(requests.adapters.BaseAdapter):
     """Lets ``requests`` call a WSGI application instead of the network.
 
-    A :class:`ConnectionError` out of the application is a lost connection; anything else that it
-    raises is what an HTTP server makes of it, a 500. Timeouts do not apply: nothing is waited for.
+    A :class:`ConnectionError` out of the application is a lost connection, a :class:`TimeoutError` an
+    answer that did not come in time; anything else that it raises is what an HTTP server makes of it, a
+    500. No timeout is kept here: nothing is waited for.
 
     :param app: the application.
     :param mount: path of the URL that belongs to SCRIPT_NAME, such as ``/placement``.
@@ -61,6 +62,8 @@ class WsgiAdapter(requests.adapters.BaseAdapter):
             content = call_joined(self._app, _environ(request, self._mount), start_response)
         except ConnectionError as exc:
             raise requests.exceptions.ConnectionError(exc, request=request) from exc
+        except TimeoutError as exc:
+            raise requests.exceptions.ReadTimeout(exc, request=request) from exc
         except Exception:
             LOG.exception("The embedded application failed at %s %s", request.method, request.url)
             content = b""

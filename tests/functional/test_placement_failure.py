@@ -1,0 +1,302 @@
+"""A Placement that fails at any one request of a discovery, a bind, an unbind or a clean."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive
+from strikes import Death, death
+from tenant import Tenant, assert_promises, recover
+
+from autoclave.exceptions import Conflict, PlacementError
+from autoclave.lifecycle.settle import whole_record
+from autoclave.placement.faults import Call, Effect, answer, lose_answer, refuse, time_out
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
+from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.simulator.faults import Fault, FaultKind
+
+BOTH = (SANITIZING, ZEROING)
+
+FIRST_DISCOVERY = (
+    "GET resource_providers",  # the root, by its name
+    "GET resource_providers",  # in another spelling
+    "POST resource_providers",
+    "GET resource_providers",  # the tree
+    "POST resource_providers",  # the drive's
+    "PUT resource_classes",
+    "GET traits",
+    "GET traits",  # those that Placement knows
+    "PUT traits",
+    "GET inventories",  # to compare
+    "GET inventories",  # to settle
+    "PUT inventories",
+)
+FOUND_PROVIDER = (
+    "GET resource_providers",
+    "GET resource_providers",
+    "GET traits",
+    "GET inventories",
+    "GET usages",
+)
+"""Until the drive of a provider that is there already is recorded; afterwards as in a first discovery."""
+SETTLE = ("GET inventories", "PUT inventories")
+BIND_OF_TWO = SETTLE * 2
+UNBIND_OF_AN_UNFINISHED_BIND = SETTLE
+CLEAN = SETTLE
+
+FAILURES = {
+    "500": (answer(500), 1),
+    "409": (answer(409, "placement.concurrent_update"), 1),
+    "timeout": (time_out, 1),
+    "answer lost": (lose_answer, 1),
+    "down from then on": (refuse, None),
+}
+
+
+def every_failure_at(requests: Sequence[str]) -> pytest.MarkDecorator:
+    """At each of *requests*, by its number, each of the failures."""
+    return pytest.mark.parametrize(
+        ("at", "effect", "times"),
+        [
+            pytest.param(at, *failure, id=f"{at}-{request}-{name}")
+            for at, request in enumerate(requests)
+            for name, failure in FAILURES.items()
+        ],
+    )
+
+
+def shape(calls: Sequence[Call]) -> tuple[str, ...]:
+    """The calls without what differs from run to run: method and resource."""
+    kinds = ("usages", "inventories", "traits", "resource_classes", "resource_providers")
+    return tuple(f"{call.method} {next(kind for kind in kinds if f'/{kind}' in call.path)}" for call in calls)
+
+
+@contextmanager
+def failing(world: AgentWorld, at: int, effect: Effect, times: int | None) -> Iterator[None]:
+    """Placement fails at the request *at*, from now on counted; it must come to that, and then Placement is well."""
+    world.faults.clear()
+    fault = world.faults.add(effect, skip=at, times=times)
+    yield
+    assert fault.struck, f"there was no request {at}: {shape(world.faults.calls)}"
+    world.faults.clear()
+
+
+@pytest.fixture
+def one_drive(tmp_path: Path) -> Iterator[AgentWorld]:
+    made = AgentWorld(tmp_path, [sanitizing_drive()])
+    yield made
+    made.close()
+
+
+def provider_left_reserved(world: AgentWorld) -> None:
+    """Placement has our provider of a drive that no database knows, and reserved: an operator must look at it."""
+    placement, root, ours = world.onlooker, str(uuid.uuid4()), str(uuid.uuid4())
+    placement.create_provider(root, HOST)
+    placement.create_provider(ours, f"{HOST}_{SANITIZING}", root)
+    generation = placement.put_traits(ours, 0, [OWNER_CYBORG])
+    resource_class = "CUSTOM_NVME_1B36_0010"
+    placement.ensure_resource_class(resource_class)
+    placement.put_inventories(ours, generation, {resource_class: whole_record(1, 1)})
+
+
+def dead_bind(world: AgentWorld) -> Tenant:
+    """A tenant whose conductor died when it had won the drive and told Placement nothing."""
+    tenant = Tenant(world)
+    with pytest.raises(Death):
+        tenant.bind(death(2, applied=True).ports(world))
+    return tenant
+
+
+# Discovery
+
+
+def test_a_first_discovery_makes_the_requests_that_are_struck_below(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    assert shape(one_drive.faults.calls) == FIRST_DISCOVERY
+
+
+@every_failure_at(FIRST_DISCOVERY)
+def test_a_first_discovery_that_placement_fails_is_completed_by_the_next_period(
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    with failing(one_drive, at, effect, times):
+        agent = one_drive.start()
+        one_drive.assert_promises()
+
+    agent.period()
+
+    assert OWNER_CYBORG in one_drive.onlooker.get_traits(one_drive.provider().uuid).names
+    one_drive.assert_offered()
+
+
+def test_a_drive_with_a_provider_makes_the_requests_that_are_struck_below(one_drive: AgentWorld) -> None:
+    provider_left_reserved(one_drive)
+    one_drive.start()
+    assert shape(one_drive.faults.calls)[: len(FOUND_PROVIDER)] == FOUND_PROVIDER
+
+
+@every_failure_at(FOUND_PROVIDER)
+def test_a_reservation_that_placement_does_not_tell_is_not_taken_for_none(
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    provider_left_reserved(one_drive)
+    with failing(one_drive, at, effect, times):
+        agent = one_drive.start()
+        assert not one_drive.offered()
+
+    agent.period()
+
+    one_drive.assert_withheld()
+
+
+def test_a_provider_that_placement_does_not_show_hides_no_other_drive(world: AgentWorld) -> None:
+    provider_left_reserved(world)
+    world.faults.add(answer(500), path=f"^/resource_providers/{world.provider().uuid}/")
+
+    world.start()
+
+    assert world.find_device(SANITIZING) is None
+    world.assert_offered(ZEROING)
+
+
+# Bind
+
+
+def test_a_bind_makes_the_requests_that_are_struck_below(world: AgentWorld) -> None:
+    world.start()
+    tenant = Tenant(world, *BOTH)
+    world.faults.clear()
+    tenant.bind()
+    assert shape(world.faults.calls) == BIND_OF_TWO
+
+
+@every_failure_at(BIND_OF_TWO)
+def test_a_bind_that_placement_fails_binds_both_drives_or_gives_both_back(
+    world: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    agent = world.start()
+    tenant = Tenant(world, *BOTH)
+    bound = True
+    with failing(world, at, effect, times):
+        try:
+            tenant.bind()
+        except Conflict:
+            bound = False
+        assert_promises(world, BOTH)
+    assert tenant.states() == {ARQState.BOUND if bound else ARQState.BIND_FAILED}
+    if not bound:
+        tenant.give_up()  # Nova looks for another host
+        assert_promises(world, BOTH)
+
+    recover(world, agent, BOTH)
+
+    for address in BOTH:
+        if bound:
+            assert world.device(address).device_state is DeviceState.ALLOCATED
+            assert world.inventory(address).reserved == 1
+        else:
+            world.assert_offered(address)
+
+
+def test_only_a_generation_that_moved_is_tried_again_by_a_bind(world: AgentWorld) -> None:
+    world.start()
+    tenant = Tenant(world)
+    with failing(world, 1, answer(409, "placement.concurrent_update"), 1):
+        tenant.bind()
+    assert tenant.states() == {ARQState.BOUND}
+    assert world.inventory().reserved == 1
+
+
+# Unbind
+
+
+def test_an_unbind_of_what_was_bound_asks_nothing_of_placement(world: AgentWorld) -> None:
+    world.start()
+    tenant = Tenant(world)
+    tenant.bind()
+    world.faults.clear()
+    tenant.delete()
+    assert world.faults.calls == []
+
+
+def test_an_unbind_of_an_unfinished_bind_makes_the_requests_that_are_struck_below(world: AgentWorld) -> None:
+    world.start()
+    tenant = dead_bind(world)
+    world.faults.clear()
+    tenant.delete()
+    assert shape(world.faults.calls) == UNBIND_OF_AN_UNFINISHED_BIND
+
+
+@every_failure_at(UNBIND_OF_AN_UNFINISHED_BIND)
+def test_an_unbind_that_placement_fails_keeps_the_allocation_or_is_finished_by_itself(
+    world: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    agent = world.start()
+    tenant = dead_bind(world)
+    done = True
+    with failing(world, at, effect, times):
+        try:
+            tenant.delete()
+        except PlacementError:
+            done = False
+        world.assert_promises()
+    if done:
+        tenant.give_up()
+        world.assert_promises()
+
+    recover(world, agent)
+
+    assert tenant.states() == set()
+    if not done:
+        tenant.give_up()  # told to keep it, Nova has asked again
+    world.assert_promises()
+    world.assert_offered()
+
+
+# Clean
+
+
+def test_a_clean_makes_the_requests_that_are_struck_below(world: AgentWorld) -> None:
+    world.start()
+    world.bind()
+    world.faults.clear()
+    world.clean()
+    assert shape(world.faults.calls) == CLEAN
+
+
+@every_failure_at(CLEAN)
+def test_a_clean_that_placement_fails_is_not_lost_and_the_drive_is_offered_by_the_next_period(
+    world: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    agent = world.start()
+    world.bind()
+    with failing(world, at, effect, times):
+        assert world.clean().device_state is DeviceState.AVAILABLE
+        world.assert_promises()
+
+    agent.period()
+
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
+@every_failure_at(CLEAN)
+def test_a_failed_clean_withholds_the_drive_whether_placement_hears_of_it_or_not(
+    world: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    agent = world.start()
+    world.bind()
+    world.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
+    with failing(world, at, effect, times):
+        world.clean()
+        world.assert_promises()
+        world.assert_withheld()
+
+    world.sim.clear_faults()
+    agent.period()
+    world.assert_withheld()
+    world.clean()
+    world.assert_offered()
