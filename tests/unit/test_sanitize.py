@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from erase_doubles import Watcher, eraser
@@ -12,13 +13,16 @@ from autoclave.exceptions import (
     EraseFailed,
     EraseTimeout,
     EraseUnsupported,
+    HardwareError,
     ToolFailed,
     ToolGarbage,
+    WrongDrive,
 )
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.nvme import Controller
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
+from sysfs_tree import SysfsTree
 
 BLOCK, CRYPTO = CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO
 ADDRESS = PCIAddress.parse("0000:41:00.0")
@@ -47,23 +51,11 @@ def drive(tmp_path):
         def __init__(self):
             (tmp_path / "tools").mkdir()
             self.tool = ScriptedNvme(tmp_path / "tools")
-            self.paths = HostPaths(sysfs=tmp_path / "sys", dev=tmp_path / "dev", tools=(self.tool.root,))
-            self.function = tmp_path / "sys/bus/pci/devices" / str(ADDRESS)
-            (self.function / "nvme/nvme7").mkdir(parents=True)
-            self.controller = Controller(
-                address=ADDRESS,
-                name="nvme7",
-                path=tmp_path / "dev/nvme7",
-                serial="LAB0001",
-                model="QEMU NVMe Ctrl",
-                firmware="7.2.22",
-                state="live",
-                cntlid=0,
-                subsysnqn="nqn",
-                subsystem=None,
-                namespaces=(),
-                other_paths=(),
-            )
+            self.host = SysfsTree(tmp_path)
+            self.paths = replace(self.host.paths, tools=(self.tool.root,))
+            self.host.controller(str(ADDRESS), "nvme7", "nvme-subsys7", serial="LAB0001", model="QEMU NVMe Ctrl")
+            self.controller = controller_at(self.paths, ADDRESS)
+            self.function = function_directory(self.paths, ADDRESS)
             self.tool.replays("version", "2.13", "version")
             self.tool.replays("id-ctrl", "2.13", "id-ctrl")
             self.watcher = Watcher()
@@ -327,8 +319,44 @@ def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
 
     def pull(progress):
         if progress.percent is not None:
-            shutil.rmtree(drive.function, ignore_errors=True)
+            shutil.rmtree(drive.function.resolve())
 
     drive.watcher.on_progress = pull
     with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away"):
+        drive.erase()
+
+
+def test_the_log_of_another_drive_that_took_the_name_proves_nothing(drive):
+    # Ours is pulled while it is sanitizing; the kernel gives its number to the next drive that is plugged in, whose
+    # log has an old success of the same action.
+    drive.host.controller("0000:42:00.0", "nvme8", "nvme-subsys8", serial="OTHER")
+    drive.logs(log(0, 0), log(2, progress=100))
+    drive.tool.says("sanitize-log", log(1), hook=f"rm -rf {drive.function.resolve()} {drive.function}")
+    drive.tool.says("sanitize")
+    with pytest.raises(DeviceVanished):
+        drive.erase()
+
+
+def test_the_log_of_another_drive_in_the_same_slot_proves_nothing(drive):
+    serial = drive.function / "nvme/nvme7/serial"
+    drive.logs(log(0, 0), log(2, progress=100))
+    drive.tool.says("sanitize-log", log(1), hook=f"echo OTHER > {serial}")
+    drive.tool.says("sanitize")
+    with pytest.raises(WrongDrive, match="OTHER"):
+        drive.erase()
+
+
+def test_no_sanitize_is_started_on_another_drive_that_took_the_name(drive):
+    serial = drive.function / "nvme/nvme7/serial"
+    drive.tool.says("sanitize-log", log(0, 0), hook=f"echo OTHER > {serial}")
+    with pytest.raises(WrongDrive):
+        drive.erase()
+    assert "sanitize" not in drive.tool.commands
+
+
+def test_a_drive_that_lost_its_driver_meanwhile_is_not_proved(drive):
+    drive.logs(log(0, 0), log(2, progress=100))
+    drive.tool.says("sanitize-log", log(1), hook=f"rm {drive.function}/driver")
+    drive.tool.says("sanitize")
+    with pytest.raises(HardwareError, match="no driver"):
         drive.erase()

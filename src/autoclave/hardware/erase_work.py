@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from autoclave.exceptions import DeviceVanished, EraseTimeout, ToolError, ToolTimeout
+from autoclave.exceptions import DeviceVanished, EraseTimeout, ToolError, ToolTimeout, WrongDrive
 from autoclave.hardware.command import Commands, ToolSink
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.nvme import Controller
+from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.progress import ProgressSink
 from autoclave.hardware.progress_meter import ProgressMeter
@@ -94,3 +94,20 @@ class EraseWork:
         here = self.paths.sysfs / "bus/pci/devices" / str(self.controller.address) / "nvme" / self.controller.name
         if not here.exists():
             raise DeviceVanished(f"{self.drive} went away while it was being erased: {suspicion}") from suspicion
+
+    def must_be_same_drive(self) -> Controller:
+        """Make sure that the controller's name still means the drive in the slot, and return what it is now.
+
+        The kernel gives the name of a drive that was pulled to the next one that is plugged in, anywhere on the host.
+        What is said of the drive by its name counts only between two calls of this.
+
+        :raises WrongDrive: another drive is in the slot, or the one that is has another name now.
+        :raises HardwareError: nothing can be said of the slot.
+        """
+        before, now = self.controller, controller_at(self.paths, self.controller.address)
+        if (now.name, now.serial, now.model) != (before.name, before.serial, before.model):
+            raise WrongDrive(
+                f"{self.drive} is no longer what it was while it was being erased: its slot has {now.name} now, "
+                f"{now.model} {now.serial}"
+            )
+        return now

@@ -73,6 +73,7 @@ class NamespaceLayout:
         try:
             for nsid in self._nvme.list_namespaces(self._node, allocated=True):
                 step = f"delete namespace {nsid}"
+                self._work.must_be_same_drive()
                 self._nvme.delete_namespace(self._node, nsid)
             if left := self._nvme.list_namespaces(self._node, allocated=True):
                 raise EraseFailed(f"{self._work.drive} still has the namespaces {left} after they were deleted")

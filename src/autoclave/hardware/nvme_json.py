@@ -34,7 +34,6 @@ class ControllerIdentity:
     """Identify Controller (CNS 01h), as far as erasing needs it.
 
     :param cntlid: the controller's id in its subsystem, which a namespace is attached to.
-    :param nn: the highest namespace id.
     :param tnvmcap: bytes of NVM in all; 0 when the controller does not report it.
     :param unvmcap: bytes of NVM that belong to no namespace; 0 likewise.
     """
@@ -43,7 +42,6 @@ class ControllerIdentity:
     model: str
     firmware: str
     cntlid: int
-    nn: int
     tnvmcap: int
     unvmcap: int
     sanicap: int
@@ -78,16 +76,12 @@ class NamespaceIdentity:
 
     :param nsze: size in logical blocks; 0 for an id that is not attached to this controller.
     :param ncap: logical blocks that may be allocated at a time.
-    :param nuse: logical blocks that are allocated.
     :param flbas: the byte that says which LBA format is in use.
-    :param nmic: bit 0: more than one controller may have it attached.
     """
 
     nsze: int
     ncap: int
-    nuse: int
     flbas: int
-    nmic: int
     formats: tuple[LBAFormat, ...]
 
     @property
@@ -157,7 +151,6 @@ def controller_identity(data: object) -> ControllerIdentity:
         model=_text(fields, "mn"),
         firmware=_text(fields, "fr"),
         cntlid=_number(fields, "cntlid"),
-        nn=_u32(fields, "nn"),
         tnvmcap=_number(fields, "tnvmcap"),
         unvmcap=_number(fields, "unvmcap"),
         sanicap=_u32(fields, "sanicap"),
@@ -175,9 +168,7 @@ def namespace_identity(data: object) -> NamespaceIdentity:
     return NamespaceIdentity(
         nsze=_number(fields, "nsze"),
         ncap=_number(fields, "ncap"),
-        nuse=_number(fields, "nuse"),
         flbas=_number(fields, "flbas"),
-        nmic=_number(fields, "nmic"),
         formats=tuple(_lba_format(_object(item)) for item in _list(fields, "lbafs")),
     )
 

@@ -21,51 +21,49 @@ class ProgressMeter:
         self._sink = sink
         self._step = step
         self._stall_timeout = stall_timeout
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._percent: float | None = None
         self._first: tuple[float, float] | None = None
-        self._stalled = False
-        self._timer: threading.Timer | None = None
+        self._changed = 0.0
+        self._stalled = self._over = False
 
     def __enter__(self) -> "ProgressMeter":
         with self._lock:
-            self._watch()
+            self._changed = time.monotonic()
             self._report()
+        threading.Thread(target=self._watch, name=f"watches {self._step}", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self._lock:
-            self._unwatch()
+            self._over = True
+            self._lock.notify()
 
     def update(self, percent: float) -> None:
         """Say how far it is, 0 to 100."""
         with self._lock:
             if percent != self._percent:
                 self._percent = percent
-                self._first = self._first or (time.monotonic(), percent)
-                self._stalled = False
-                self._watch()
+                self._changed = time.monotonic()
+                self._first = self._first or (self._changed, percent)
+                if self._stalled:
+                    self._stalled = False
+                    self._lock.notify()
             self._report()
 
     def _watch(self) -> None:
-        self._unwatch()
-        self._timer = timer = threading.Timer(self._stall_timeout, lambda: self._stand_still(timer))
-        timer.daemon = True
-        timer.start()
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _stand_still(self, timer: threading.Timer) -> None:
         with self._lock:
-            # It may have been cancelled between firing and getting the lock.
-            if self._timer is timer:
-                self._stalled = True
-                self._report()
+            while not self._over:
+                patience = self._changed + self._stall_timeout - time.monotonic()
+                if patience > 0:
+                    self._lock.wait(patience)
+                elif not self._stalled:
+                    self._stalled = True
+                    self._report()
+                else:
+                    self._lock.wait()
 
     def _report(self) -> None:
         self._sink(Progress(self._percent, self._step, stalled=self._stalled, seconds_left=self._seconds_left()))

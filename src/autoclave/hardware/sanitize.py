@@ -60,7 +60,13 @@ class Sanitizer:
         }
 
     def _look(self) -> SanitizeLog:
-        return self._work.nvme.sanitize_log(self._work.controller.path)
+        """What the drive in the slot says of its latest sanitize.
+
+        The log of another drive that has taken its name must not speak for it.
+        """
+        page = self._work.nvme.sanitize_log(self._work.controller.path)
+        self._work.must_be_same_drive()
+        return page
 
     def _begin(self, latest: SanitizeLog) -> tuple[bool, str]:
         """Have our operation running: join it where it runs already, else start it after any other.
@@ -82,6 +88,7 @@ class Sanitizer:
 
     def _start(self) -> str | None:
         """Start our operation, and return what the tool said; None if another one got there first."""
+        self._work.must_be_same_drive()
         with self._work.bounded("a sanitize may have been started"):
             try:
                 return self._work.nvme.sanitize(self._work.controller.path, self._work.action)
