@@ -1,6 +1,7 @@
 """Fixtures that more than one kind of test needs."""
 
 import socket
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,32 @@ def rabbitmq_url() -> str:
     except OSError as error:
         pytest.skip(f"no RabbitMQ at {_RABBITMQ[0]}:{_RABBITMQ[1]}: {error}")
     return f"rabbit://guest:guest@{_RABBITMQ[0]}:{_RABBITMQ[1]}/?rabbit_transient_queues_ttl=10"
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_vhost_url(rabbitmq_url: str) -> Iterator[str]:
+    """The same RabbitMQ, with a virtual host of its own if this account may make one.
+
+    The services' topics have the same names in every deployment: in one virtual host, another one's conductor would
+    take our messages.
+    """
+    name = f"autoclave-test-{uuid.uuid4().hex[:12]}"
+
+    def control(*arguments: str) -> bool:
+        try:
+            done = subprocess.run(["rabbitmqctl", "-q", *arguments], capture_output=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 0
+
+    if not control("add_vhost", name):
+        yield rabbitmq_url
+        return
+    try:
+        assert control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+        yield rabbitmq_url.replace("/?", f"/{name}?")
+    finally:
+        control("delete_vhost", name)
 
 
 @pytest.fixture(scope="module")

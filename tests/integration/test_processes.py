@@ -1,7 +1,6 @@
-"""Each service in a process of its own: RabbitMQ between them, PostgreSQL and Placement behind them."""
+"""Each service in a process of its own: RabbitMQ between them, PostgreSQL or MariaDB and Placement behind them."""
 
 import json
-import socket
 import subprocess
 import sys
 import uuid
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 from processes import COMMAND, Cloud, Process, free_port, wait_until
 
-from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
+from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
-from dbfixtures import server_database
+from dbfixtures import SERVERS, server_database
 
 pytestmark = pytest.mark.integration
 
@@ -36,13 +35,11 @@ class Deployment:
         self.config = directory / "autoclave.conf"
         self.config.write_text(self._configuration(database, broker))
         self._running: dict[str, Process] = {}
-        self._pids: dict[str, int] = {}
 
     @property
     def queues(self) -> list[str]:
-        """The queues of these very servers, which the broker would keep for ever."""
-        conductor = f"{socket.gethostname()}-{self._pids['conductor']}" if "conductor" in self._pids else ""
-        return [f"{AGENT_TOPIC}.{self.host.name}", *([f"{CONDUCTOR_TOPIC}.{conductor}"] if conductor else [])]
+        """The queues of this host, which the broker would keep for ever."""
+        return [f"{AGENT_TOPIC}.{self.host.name}"]
 
     @property
     def log(self) -> str:
@@ -73,7 +70,6 @@ class Deployment:
 
     def _run(self, name: str, argv: list[str]) -> None:
         self._running[name] = Process(argv, self._directory / f"{name}.log")
-        self._pids[name] = self._running[name].pid
 
     def _configuration(self, database: str, broker: str) -> str:
         options: dict[tuple[str | None, str], object] = {
@@ -99,13 +95,15 @@ class Deployment:
         return "\n".join(lines) + "\n"
 
 
-@pytest.fixture
-def deployment(tmp_path: Path, rabbitmq_url: str) -> Iterator[Deployment]:
+@pytest.fixture(params=SERVERS)
+def deployment(request: pytest.FixtureRequest, tmp_path: Path, rabbitmq_vhost_url: str) -> Iterator[Deployment]:
     import kombu
 
     with ExitStack() as stack:
-        made = Deployment(tmp_path, stack.enter_context(server_database("postgresql")), rabbitmq_url)
-        broker = stack.enter_context(kombu.Connection(rabbitmq_url.partition("?")[0].replace("rabbit", "amqp", 1)))
+        made = Deployment(tmp_path, stack.enter_context(server_database(request.param)), rabbitmq_vhost_url)
+        broker = stack.enter_context(
+            kombu.Connection(rabbitmq_vhost_url.partition("?")[0].replace("rabbit", "amqp", 1))
+        )
         stack.callback(lambda: [broker.default_channel.queue_delete(queue) for queue in made.queues])
         stack.callback(made.stop)
         made.start()

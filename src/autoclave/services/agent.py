@@ -35,3 +35,4 @@ class AgentService:
         self._period.stop()
         self._manager.stop()
         self._server.stop()
+        self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of

@@ -7,16 +7,20 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 from autoclave.services.periodic import Periodic
 
+_SERVER = "any"
+"""The name of all of them on the bus. Nobody asks for a particular conductor, and RabbitMQ keeps a queue for every name
+that it has ever heard: a name of its own for each run, or for each container, would leave one behind every time."""
+
 
 class ConductorService:
     """One of any number of conductors.
 
-    :param name: told in the history of devices, and the server's name on the bus.
+    :param name: told in the history of devices.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
         manager = ConductorManager(ports, name, conf.conductor.bind_lease)
-        self._server = transport.serve(CONDUCTOR_TOPIC, name, manager, RPC_VERSION)
+        self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, manager, RPC_VERSION)
         self._sweeper = Periodic(f"sweep of {name}", conf.conductor.sweep_interval, manager.sweep)
 
     def start(self) -> None:
