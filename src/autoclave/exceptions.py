@@ -45,7 +45,14 @@ from collections.abc import Sequence
 
 
 class AutoclaveError(Exception):
-    """Every error that Autoclave raises on purpose. ``str()`` of it is fit for an operator."""
+    """Every error that Autoclave raises on purpose. ``str()`` of it is fit for an operator.
+
+    A :class:`HardwareError` can be made again from its class and ``args``: so it comes back as itself from
+    the process that has the privileges.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class InvalidConfiguration(AutoclaveError):
@@ -133,7 +140,7 @@ class DriverMismatch(HardwareError):
     """
 
     def __init__(self, message: str, driver: str | None) -> None:
-        super().__init__(message)
+        super().__init__(message, driver)
         self.driver = driver
 
 
@@ -148,8 +155,8 @@ class DeviceInUse(HardwareError):
     """
 
     def __init__(self, message: str, holders: Sequence[str]) -> None:
-        super().__init__(message)
         self.holders = tuple(holders)
+        super().__init__(message, self.holders)
 
 
 class DeviceLocked(HardwareError):
@@ -163,8 +170,8 @@ class ToolError(HardwareError):
     """
 
     def __init__(self, message: str, argv: Sequence[str]) -> None:
-        super().__init__(message)
         self.argv = tuple(argv)
+        super().__init__(message, self.argv)
 
 
 class ToolMissing(ToolError):
@@ -186,6 +193,7 @@ class ToolFailed(ToolError):
         super().__init__(message, argv)
         self.returncode = returncode
         self.status = status
+        self.args = (message, self.argv, returncode, status)
 
 
 class ToolGarbage(ToolError):

@@ -5,9 +5,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf import agent, api, conductor, database, nvme, placement
+from autoclave.conf import agent, api, conductor, database, nvme, placement, privileged
 
-_GROUPS = (agent, api, conductor, database, nvme, placement)
+_GROUPS = (agent, api, conductor, database, nvme, placement, privileged)
 
 
 def new_config(

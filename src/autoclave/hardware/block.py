@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
 from autoclave.hardware.deadline import Deadline
@@ -21,6 +21,8 @@ from autoclave.hardware.progress import Progress, ProgressSink
 
 CHUNK = 4 * 1024 * 1024
 """Bytes of the largest single read."""
+_STRIDE = 4 * CHUNK
+"""Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
 _EDGE = 1024 * 1024
 """Bytes at each end: partition tables, superblocks, and the backups of both are there."""
 _SPREAD = 256
@@ -29,15 +31,49 @@ _SAMPLE = 64 * 1024
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
+_ZEROS = bytes(CHUNK)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
-class BlockDevice:
-    """A disk held open. Made by :func:`open_block`.
+class Disk(Protocol):
+    """A disk held open exclusively. Made by :func:`open_block`.
 
-    :attr path: its device node.
-    :attr size: bytes.
+    What it holds is not handed out: who may ask whether a tenant's data is gone need not see it.
     """
+
+    @property
+    def path(self) -> Path:
+        """Its device node."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    def nonzero_in(self, offset: int, length: int) -> int | None:
+        """The offset of the first byte in the range that is not zero on the medium; None: all are.
+
+        :raises ValueError: there is no such range.
+        :raises DeviceVanished: the disk is gone.
+        :raises EraseFailed: it cannot be read there.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Have the drive write its volatile cache: zeroes that a power cut takes back are none.
+
+        :raises EraseFailed: it does not.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        ...
+
+
+class BlockDevice:
+    """A disk that this process itself holds open; see :class:`Disk`."""
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.path = path
@@ -64,6 +100,22 @@ class BlockDevice:
             parts.append(self._read_aligned(start, stop)[offset - start :])
             offset = stop
         return b"".join(parts)
+
+    def nonzero_in(self, offset: int, length: int) -> int | None:
+        """See :class:`Disk`."""
+        for start in range(offset, offset + length, CHUNK):
+            data = self.read(start, min(CHUNK, offset + length - start))
+            # Compared as a whole, which is a memcmp; searched only when there is something to find.
+            if data != _ZEROS[: len(data)]:
+                return start + len(data) - len(data.lstrip(b"\0"))
+        return None
+
+    def flush(self) -> None:
+        """See :class:`Disk`."""
+        try:
+            os.fsync(self._fd)
+        except OSError as e:
+            raise EraseFailed(f"the zeroes on {self.path} could not be flushed to the medium: {e.strerror}") from e
 
     def _read_aligned(self, start: int, stop: int) -> bytes:
         """One direct read from the aligned offset *start*; what was read beyond *stop* is cut off."""
@@ -98,7 +150,7 @@ class BlockDevice:
 
 
 @contextmanager
-def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterator[BlockDevice]:
+def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterator[Disk]:
     """Hold the disk at *path* open exclusively: no mount, swap, volume or second exclusive open gets it.
 
     Tools that open it exclusively themselves, as blkdiscard does, are refused meanwhile. A regular file,
@@ -110,11 +162,20 @@ def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterat
     :raises DeviceInUse: another program or the kernel has it open exclusively.
     :raises HardwareError: it is read-only, or cannot be opened for another reason.
     """
-    device = BlockDevice(path, *_open(paths, path, os.O_RDWR if writable else os.O_RDONLY))
+    disk: Disk
+    if paths.helper is not None:
+        disk = paths.helper.open_block(path, writable=writable)
+    else:
+        disk = hold(paths, path, writable=writable)
     try:
-        yield device
+        yield disk
     finally:
-        device.close()
+        disk.close()
+
+
+def hold(paths: HostPaths, path: Path, *, writable: bool) -> BlockDevice:
+    """As :func:`open_block`, by this process, until it is closed."""
+    return BlockDevice(path, *_open(paths, path, os.O_RDWR if writable else os.O_RDONLY))
 
 
 def _open(paths: HostPaths, path: Path, access: int) -> tuple[int, int]:
@@ -153,7 +214,7 @@ def _refusal(paths: HostPaths, path: Path, error: OSError) -> HardwareError:
 
 
 def first_nonzero(
-    device: BlockDevice, *, mode: Literal["sample", "full"], deadline: Deadline, progress: ProgressSink
+    device: Disk, *, mode: Literal["sample", "full"], deadline: Deadline, progress: ProgressSink
 ) -> int | None:
     """The offset of a byte that is not zero, or None if all that was looked at is zero.
 
@@ -168,16 +229,15 @@ def first_nonzero(
     ranges = list(_samples(device.size)) if mode == "sample" else [(0, device.size)]
     total = sum(length for _, length in ranges)
     meter = _Meter(f"reading back {device.path.name} ({mode})", total, progress)
-    zeros = bytes(CHUNK)
     for start, length in ranges:
-        for offset in range(start, start + length, CHUNK):
+        for offset in range(start, start + length, _STRIDE):
             if deadline.passed:
                 raise EraseTimeout(f"no time was left to read {device.path} back, at {meter.percent} percent of it")
-            data = device.read(offset, min(CHUNK, start + length - offset))
-            # Compared as a whole, which is a memcmp; searched only when there is something to find.
-            if data != zeros[: len(data)]:
-                return offset + len(data) - len(data.lstrip(b"\0"))
-            meter.add(len(data))
+            stretch = min(_STRIDE, start + length - offset)
+            found = device.nonzero_in(offset, stretch)
+            if found is not None:
+                return found
+            meter.add(stretch)
     return None
 
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -50,19 +50,23 @@ class Completed:
 
 
 class Commands:
-    """Runs the tools of one host.
+    """Runs the tools of one host, or has its helper run them.
 
     :param paths: whose ``tools`` are searched before ``PATH``.
+    :param environment: what the tools inherit; by default all of this process's.
     """
 
-    def __init__(self, paths: HostPaths) -> None:
+    def __init__(self, paths: HostPaths, environment: Mapping[str, str] | None = None) -> None:
         self.paths = paths
+        self._inherited = os.environ if environment is None else environment
 
     def find(self, name: str) -> str:
         """The path of the executable *name*, which may be a path already.
 
         :raises ToolMissing: there is none, or it may not be executed.
         """
+        if self.paths.helper is not None:
+            return self.paths.helper.find(name, self.paths.tools)
         if os.sep in name:
             if shutil.which(name) is None:
                 raise ToolMissing(f"{name} does not exist or is not executable", [name])
@@ -89,6 +93,7 @@ class Commands:
         deadline: Deadline,
         tools: ToolSink | None = None,
         on_line: Line | None = None,
+        line_buffered: bool = False,
     ) -> Completed:
         """Run *argv* and return what it said, whatever its exit code.
 
@@ -96,13 +101,19 @@ class Commands:
         thread: on Linux the death signal follows the parent thread, which waits here anyway.
 
         :param on_line: called in this thread with each line of either stream, as it comes.
+        :param line_buffered: make a tool that saves up its output say each line at once.
         :raises ToolMissing: the executable does not exist or may not be run.
         :raises ToolTimeout: the deadline passed; its whole process group was killed.
         :raises ToolGarbage: it wrote more than can be a sensible answer; it was killed likewise.
         :raises ToolError: it ended, but left a process behind that cannot be ended.
         """
-        command = (self.find(argv[0]), *argv[1:])
-        name = os.path.basename(command[0])
+        if self.paths.helper is not None:
+            return self.paths.helper.run(
+                argv, self.paths.tools, deadline=deadline, tools=tools, on_line=on_line, line_buffered=line_buffered
+            )
+        buffering = (self.find("stdbuf"), "--output=L") if line_buffered else ()
+        command = (*buffering, self.find(argv[0]), *argv[1:])
+        name = os.path.basename(argv[0])
         if deadline.passed:
             raise ToolTimeout(f"{name} was not started: no time was left", command)
         try:
@@ -137,11 +148,11 @@ class Commands:
         return Completed(command, group.returncode, group.stdout, group.stderr)
 
     def _directories(self) -> list[str]:
-        inherited = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(entry)]
+        inherited = [entry for entry in self._inherited.get("PATH", "").split(os.pathsep) if os.path.isabs(entry)]
         return list(dict.fromkeys([*map(str, self.paths.tools), *inherited, *_SYSTEM_DIRECTORIES]))
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | {"LC_ALL": "C", "PATH": os.pathsep.join(self._directories())}
+        return {**self._inherited, "LC_ALL": "C", "PATH": os.pathsep.join(self._directories())}
 
     @cached_property
     def _lifeline(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def _open_by(paths: HostPaths, namespace: Namespace, directory: Path) -> list[st
         with open_block(paths, namespace.path, writable=False):
             pass
     except DeviceInUse as e:
-        labelled = [node.name for node in nodes if zfs_label.is_on(node)]
+        labelled = [node.name for node in nodes if zfs_label.is_on(paths, node)]
         hint = f"; a ZFS label is on {', '.join(labelled)}: is the pool imported?" if labelled else ""
         return [f"{holder}{hint}" for holder in e.holders]
     return [f"{file.node} is open for writing by {file}" for file in programs_with_open(paths, nodes) if file.writes]

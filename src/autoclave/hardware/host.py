@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoclave.hardware.helper import Helper
 
 
 @dataclass(frozen=True)
@@ -12,9 +16,11 @@ class HostPaths:
     :param dev: normally ``/dev``.
     :param proc: normally ``/proc``.
     :param tools: directories searched for external tools before ``PATH``.
+    :param helper: who does what needs root; None: this process does it itself.
     """
 
     sysfs: Path = Path("/sys")
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
     tools: tuple[Path, ...] = ()
+    helper: "Helper | None" = None

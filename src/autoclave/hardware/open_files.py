@@ -28,11 +28,13 @@ class OpenFile:
 
 
 def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile]:
-    """The programs that have one of *nodes* open, this one left out.
+    """The programs that have one of *nodes* open, the process that looks left out.
 
     For naming a culprit, not for ruling one out: programs come and go, and those of other users are
-    not shown to an agent without CAP_SYS_PTRACE. Whether a disk is free is for the exclusive open.
+    not shown without CAP_SYS_PTRACE. Whether a disk is free is for the exclusive open.
     """
+    if paths.helper is not None:
+        return paths.helper.programs_with_open(nodes)
     known = {str(node): node for node in nodes}
     known |= {str(Path("/dev") / os.path.relpath(node, paths.dev)): node for node in nodes}
     numbers = {number: node for node in nodes if (number := _device_number(node)) is not None}

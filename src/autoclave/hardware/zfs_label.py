@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+from autoclave.hardware.host import HostPaths
+
 _MAGIC = 0x00BAB10C
 """Of an uberblock ("ZFS On-Disk Specification", 1.3)."""
 _ARRAY = range(128 * 1024, 256 * 1024, 1024)
 """Where the uberblocks of the first label may begin."""
 
 
-def is_on(node: Path) -> bool:
+def is_on(paths: HostPaths, node: Path) -> bool:
     """Whether *node* carries a label; False also where it cannot be read, since this only explains."""
+    if paths.helper is not None:
+        return paths.helper.has_zfs_label(node)
     try:
         with open(node, "rb") as disk:
             label = disk.read(_ARRAY.stop)

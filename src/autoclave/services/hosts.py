@@ -1,22 +1,58 @@
 """Which host an agent serves, and where its kernel interfaces are."""
 
+import os
+import re
 import socket
 from pathlib import Path
 
 from oslo_config import cfg
 
+from autoclave.conf import privileged
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.hardware.helper import Helper
 from autoclave.hardware.host import HostPaths
+
+_CAP_SYS_ADMIN = 21
 
 
 def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
-    """The roots that ``[agent]`` names."""
+    """The roots that ``[agent]`` names; for the real host with its helper, started if need be.
+
+    :raises InvalidConfiguration: this user may not do what must be done, and no helper does it for him, or the
+        helper cannot be started.
+    """
     agent = conf.agent
     return HostPaths(
         sysfs=Path(agent.sysfs_root),
         dev=Path(agent.dev_root),
         proc=Path(agent.proc_root),
         tools=tuple(Path(directory) for directory in agent.tools_path),
+        helper=_helper(conf),
     )
+
+
+def _helper(conf: cfg.ConfigOpts) -> Helper | None:
+    """Who does what needs root. A simulated host is made of files, which are the agent's own."""
+    if conf.agent.dev_root != "/dev":
+        return None
+    command: str = conf.autoclave_privileged.helper_command
+    if command:
+        # Imported only here: it takes as long as all the rest, and most commands do not need it.
+        from autoclave.hardware.privileged import client
+
+        return client.start(command)
+    if not _has_capability(_CAP_SYS_ADMIN):
+        raise InvalidConfiguration(
+            f"is not set, and user {os.geteuid()} may not send commands to NVMe drives; name a command that starts "
+            "the helper as root, such as: sudo -n /opt/autoclave/bin/privsep-helper",
+            option=f"[{privileged.GROUP}] helper_command",
+        )
+    return None
+
+
+def _has_capability(number: int) -> bool:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> number & 1)
 
 
 def host_name(conf: cfg.ConfigOpts) -> str:

@@ -1,0 +1,15 @@
+"""[autoclave_privileged]: the process that does what needs root, for an agent that is an ordinary user."""
+
+from oslo_config import cfg
+
+GROUP = "autoclave_privileged"
+
+OPTS = [
+    cfg.StrOpt(
+        "helper_command",
+        default="",
+        help="The command that starts the privileged helper as root, such as sudo -n "
+        "/opt/autoclave/bin/privsep-helper; oslo.privsep adds its own arguments. Empty: the agent does everything "
+        "itself, for which it must be root.",
+    ),
+]

@@ -1,0 +1,48 @@
+"""The port to a process that does what needs root, for an agent that is an ordinary user."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from autoclave.hardware.block import Disk
+from autoclave.hardware.command import Completed, ToolSink
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.open_files import OpenFile
+from autoclave.hardware.process import Line
+
+
+class Helper(Protocol):
+    """What root does for this host.
+
+    Each method does what its namesake in this package does and raises the same; and it raises
+    :class:`HardwareError` where the helper refuses to do it, or has ended.
+    """
+
+    def find(self, name: str, directories: Sequence[Path]) -> str:
+        """:meth:`Commands.find`; *directories* come before the system's."""
+        ...
+
+    def run(
+        self,
+        argv: Sequence[str],
+        directories: Sequence[Path],
+        *,
+        deadline: Deadline,
+        tools: ToolSink | None,
+        on_line: Line | None,
+        line_buffered: bool,
+    ) -> Completed:
+        """:meth:`Commands.run`. The tool is ended in time, and when the agent dies, by the helper itself."""
+        ...
+
+    def open_block(self, path: Path, *, writable: bool) -> Disk:
+        """:func:`block.hold`."""
+        ...
+
+    def programs_with_open(self, nodes: Sequence[Path]) -> list[OpenFile]:
+        """:func:`open_files.programs_with_open`."""
+        ...
+
+    def has_zfs_label(self, node: Path) -> bool:
+        """:func:`zfs_label.is_on`."""
+        ...

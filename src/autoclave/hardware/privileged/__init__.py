@@ -1,0 +1,80 @@
+"""What needs root, in a process of its own (oslo.privsep), for an agent that is an ordinary user.
+
+The process trusts nothing that the agent says: it runs only the tools that it knows, with arguments
+that it knows, from files that only root can change, and it opens nothing but NVMe block devices. It
+does not know which drive is to be erased: that remains the agent's decision.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import ParamSpec, TypeVar, cast
+
+from oslo_config import cfg
+from oslo_privsep import capabilities, priv_context
+
+from autoclave.conf.privileged import GROUP
+from autoclave.exceptions import HardwareError
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+CAPABILITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "CAP_SYS_ADMIN": "The kernel takes NVMe admin commands (Identify, log pages, Sanitize, Namespace Management) "
+        "from nobody without it.",
+        "CAP_DAC_READ_SEARCH": "To list the open files of other users' programs, so that the error about a disk in "
+        "use can name the program.",
+        "CAP_SYS_PTRACE": "To see which device such an open file is.",
+    }
+)
+"""What the helper and its tools may do beyond what uid 0 may do with files that root owns, and why."""
+
+_KEPT = frozenset(capabilities.CAPS_BYNAME[name] for name in CAPABILITIES)
+_THREADS = 64
+"""Requests at a time. None takes longer than about a second, but for a kernel that does not answer."""
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+
+
+class _Context(priv_context.PrivContext):  # type: ignore[misc]  # oslo.privsep comes without types
+    """A context whose process also limits what the programs that it executes can have.
+
+    A program executed by uid 0 gets every capability of the bounding set, whatever its parent had.
+    """
+
+    def set_client_mode(self, enabled: bool) -> None:
+        """As its last step before it serves, the process says so that it is no client."""
+        super().set_client_mode(enabled)
+        if not enabled:
+            _bound()
+
+
+def _bound() -> None:
+    """Give up for good, for this process and what it executes, all capabilities but :data:`CAPABILITIES`."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    capability = 0
+    while (held := prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)) >= 0:
+        if held and capability not in _KEPT and prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise HardwareError(f"the privileged helper cannot limit its capabilities for good: {reason}")
+        capability += 1
+    _, permitted, _ = capabilities.get_caps()
+    kept = _KEPT.intersection(permitted)
+    capabilities.drop_all_caps_except(kept, kept, ())
+
+
+context = _Context(
+    __name__,
+    cfg_section=GROUP,
+    pypath=f"{__name__}.context",
+    # The last one only until it has done its work in _bound().
+    capabilities=[*_KEPT, capabilities.CAP_SETPCAP],
+)
+# Not the number of processors, as oslo.privsep has it: requests wait, they do not compute.
+cfg.CONF.set_default("thread_pool_size", _THREADS, group=GROUP)
+
+
+def entrypoint(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Have *function* run in the privileged process, whoever calls it."""
+    return cast(Callable[_Parameters, _Result], context.entrypoint(function))

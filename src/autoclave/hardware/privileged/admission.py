@@ -1,0 +1,111 @@
+"""What the privileged process is willing to do. Everything that comes from the agent passes here first."""
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoclave.exceptions import HardwareError, ToolMissing
+from autoclave.hardware.command import Commands
+
+_CONTROLLER = r"/dev/nvme[0-9]+"
+_DISK = r"/dev/nvme[0-9]+n[0-9]+"
+_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+"
+
+COMMANDS = {
+    "nvme": re.compile(
+        r"version|(?:id-ctrl|id-ns|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
+        rf" {_CONTROLLER}"
+        r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas)=[0-9]+)*"
+    ),
+    "blkdiscard": re.compile(rf"--zeroout --force --verbose --step [0-9]+ {_DISK}"),
+    "shred": re.compile(rf"--iterations=0 --zero --verbose {_DISK}"),
+}
+"""The tools that are run, by name, and the arguments that each may be given."""
+
+_HELPING = frozenset({"setpriv", "stdbuf"})
+"""What tools are started with. The agent may ask whether they are there, not have them run something."""
+
+
+def command(argv: Sequence[str]) -> None:
+    """Let a command pass.
+
+    :raises HardwareError: it is none that Autoclave needs.
+    """
+    if not argv or argv[0] not in COMMANDS:
+        known = ", ".join(sorted(COMMANDS))
+        raise HardwareError(f"the privileged helper does not run {' '.join(argv)!r}, but only {known}")
+    arguments = argv[1:]
+    if any(" " in argument for argument in arguments) or not COMMANDS[argv[0]].fullmatch(" ".join(arguments)):
+        raise HardwareError(f"the privileged helper does not run {argv[0]} with the arguments {list(arguments)}")
+
+
+def tool(name: str) -> None:
+    """Let the name of a tool pass that is looked for.
+
+    :raises HardwareError: it is none that Autoclave needs.
+    """
+    if name not in _HELPING.union(COMMANDS):
+        raise HardwareError(f"the privileged helper does not look for {name!r}")
+
+
+def disk(path: str) -> Path:
+    """Let the node of a namespace's block device pass.
+
+    :raises HardwareError: it is something else.
+    """
+    return _matching(path, _DISK)
+
+
+def nodes(paths: Sequence[str]) -> list[Path]:
+    """Let NVMe nodes of any kind pass, partitions too.
+
+    :raises HardwareError: one is something else.
+    """
+    return [_matching(path, _NODE) for path in paths]
+
+
+def _matching(path: str, pattern: str) -> Path:
+    if not re.fullmatch(pattern, path):
+        raise HardwareError(f"the privileged helper does not touch {path!r}: it is no such NVMe device node")
+    return Path(path)
+
+
+class RootsCommands(Commands):
+    """Runs only executables that nobody but root can change or replace."""
+
+    def find(self, name: str) -> str:
+        """As in :class:`Commands`.
+
+        :raises ToolMissing: also where the file, or a directory or link on the way to it, is not root's alone.
+        """
+        found = super().find(name)
+        try:
+            doubtful = _not_roots_alone(Path(found))
+        except OSError as e:
+            raise ToolMissing(f"{found} cannot be looked at: {e.strerror}", [name]) from e
+        if doubtful is not None:
+            raise ToolMissing(
+                f"the privileged helper does not run {found}: somebody else than root can change {doubtful}", [name]
+            )
+        return found
+
+
+def _not_roots_alone(path: Path) -> Path | None:
+    """The first part of the way to *path*, through all its links, that others could change; None: there is none."""
+    os.stat(path)  # a circle of links ends here
+    here = Path("/")
+    ahead = list(reversed(path.parts[1:]))
+    while True:
+        found = os.lstat(here)
+        if found.st_uid != 0 or (not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022):
+            return here
+        if stat.S_ISLNK(found.st_mode):
+            target = Path(os.readlink(here))
+            here = Path("/") if target.is_absolute() else here.parent
+            ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        if not ahead:
+            return None
+        step = ahead.pop()
+        here = here.parent if step == ".." else here / step

@@ -1,0 +1,151 @@
+"""The agent's side: the helper is started once, and asked."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from oslo_config import cfg
+from oslo_privsep import daemon
+
+from autoclave.conf.privileged import GROUP
+from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeout
+from autoclave.hardware.block import Disk
+from autoclave.hardware.command import Completed, ToolSink
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.open_files import OpenFile
+from autoclave.hardware.privileged import context, disks
+from autoclave.hardware.privileged import tools as _tools
+from autoclave.hardware.process import Line
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+START_TIMEOUT = 30.0
+"""Seconds that the helper may take to start: a command that asks for a password would wait for ever."""
+
+_starting = threading.Lock()
+
+
+def start(helper_command: str) -> "PrivsepHelper":
+    """Have the helper of this process started by *helper_command*, unless it runs already.
+
+    :raises InvalidConfiguration: the command does not start it.
+    """
+    with _starting:
+        if context.channel is None:
+            # oslo.privsep knows no configuration but the global one.
+            cfg.CONF.set_override("helper_command", helper_command, group=GROUP)
+            _start(helper_command)
+    return PrivsepHelper()
+
+
+def _start(helper_command: str) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            context.start()
+        except BaseException as error:  # it is raised again where somebody hears it
+            failures.append(error)
+
+    # In a thread, because oslo.privsep waits without a limit for a helper that never connects.
+    thread = threading.Thread(target=run, name="privsep-start", daemon=True)
+    thread.start()
+    thread.join(START_TIMEOUT)
+    if context.channel is None:
+        error = failures[0] if failures else f"there was no connection from it within {START_TIMEOUT:g} s"
+        raise InvalidConfiguration(
+            f"the privileged helper is not started by {helper_command!r} ({error}); it must run oslo.privsep's "
+            "privsep-helper of this installation as root, without asking for a password",
+            option=f"[{GROUP}] helper_command",
+        ) from (failures[0] if failures else None)
+
+
+def _ask(request: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+    """Have *request* done by the helper.
+
+    :raises HardwareError: what the request raises; or the helper has ended, or cannot be started anew.
+    """
+    try:
+        return request(*args, **kwargs)
+    except (OSError, daemon.FailedToDropPrivileges, daemon.ProtocolError) as error:
+        raise HardwareError(f"the privileged helper has ended unexpectedly ({error}), and its tools with it") from error
+
+
+class PrivsepHelper:
+    """The :class:`Helper` of an agent that is an ordinary user."""
+
+    def find(self, name: str, directories: Sequence[Path]) -> str:
+        """See :class:`Helper`."""
+        return _ask(_tools.find, name, [str(directory) for directory in directories])
+
+    def run(
+        self,
+        argv: Sequence[str],
+        directories: Sequence[Path],
+        *,
+        deadline: Deadline,
+        tools: ToolSink | None,
+        on_line: Line | None,
+        line_buffered: bool,
+    ) -> Completed:
+        """See :class:`Helper`."""
+        if deadline.passed:
+            raise ToolTimeout(f"{argv[0]} was not started: no time was left", argv)
+        searched = [str(directory) for directory in directories]
+        token, pid, command = _ask(
+            _tools.start, list(argv), searched, deadline.remaining(), line_buffered, on_line is not None
+        )
+        try:
+            if tools is not None:
+                tools.started(pid, command)
+            over = False
+            while not over:
+                lines, over = _ask(_tools.follow, token)
+                for line in lines:
+                    if on_line is not None:
+                        on_line(line)
+            return Completed(*_ask(_tools.result, token))
+        finally:
+            if _ask(_tools.end, token) and tools is not None:
+                tools.ended(pid)
+
+    def open_block(self, path: Path, *, writable: bool) -> Disk:
+        """See :class:`Helper`."""
+        return _HeldDisk(path, *_ask(disks.hold_disk, str(path), writable))
+
+    def programs_with_open(self, nodes: Sequence[Path]) -> list[OpenFile]:
+        """See :class:`Helper`."""
+        found = _ask(disks.programs_with_open, [str(node) for node in nodes])
+        return [OpenFile(Path(node), pid, program, writes) for node, pid, program, writes in found]
+
+    def has_zfs_label(self, node: Path) -> bool:
+        """See :class:`Helper`."""
+        return _ask(disks.has_zfs_label, str(node))
+
+
+class _HeldDisk:
+    """A :class:`Disk` that the helper holds."""
+
+    def __init__(self, path: Path, token: str, size: int) -> None:
+        self._path = path
+        self._token = token
+        self._size = size
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def nonzero_in(self, offset: int, length: int) -> int | None:
+        return _ask(disks.nonzero_in, self._token, offset, length)
+
+    def flush(self) -> None:
+        _ask(disks.flush, self._token)
+
+    def close(self) -> None:
+        _ask(disks.let_go, self._token)

@@ -1,0 +1,72 @@
+"""Disks that the privileged process holds, and what it sees of their users."""
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from autoclave.exceptions import HardwareError
+from autoclave.hardware import open_files, zfs_label
+from autoclave.hardware.block import BlockDevice, hold
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.privileged import admission, entrypoint
+
+_PATHS = HostPaths()
+
+_held: dict[str, tuple[BlockDevice, threading.Lock]] = {}
+"""Two requests at once must not share a buffer, nor use a descriptor that the other has closed."""
+
+
+@contextmanager
+def _disk(token: str) -> Iterator[BlockDevice]:
+    device, lock = _held.get(token, (None, None))
+    if device is not None and lock is not None:
+        with lock:
+            if token in _held:
+                yield device
+                return
+    raise HardwareError("the privileged helper does not hold this disk: it was started anew meanwhile")
+
+
+@entrypoint
+def hold_disk(path: str, writable: bool) -> tuple[str, int]:
+    """Hold a disk exclusively: a token for the other requests, and its size in bytes."""
+    device = hold(_PATHS, admission.disk(path), writable=writable)
+    token = secrets.token_hex(16)
+    _held[token] = device, threading.Lock()
+    return token, device.size
+
+
+@entrypoint
+def nonzero_in(token: str, offset: int, length: int) -> int | None:
+    """See :meth:`Disk.nonzero_in`."""
+    with _disk(token) as device:
+        return device.nonzero_in(offset, length)
+
+
+@entrypoint
+def flush(token: str) -> None:
+    """See :meth:`Disk.flush`."""
+    with _disk(token) as device:
+        device.flush()
+
+
+@entrypoint
+def let_go(token: str) -> None:
+    """Close a disk that is held."""
+    with _disk(token) as device:
+        del _held[token]
+        device.close()
+
+
+@entrypoint
+def programs_with_open(nodes: Sequence[str]) -> list[tuple[str, int, str, bool]]:
+    """The fields of each :class:`OpenFile`."""
+    found = open_files.programs_with_open(_PATHS, admission.nodes(nodes))
+    return [(str(file.node), file.pid, file.program, file.writes) for file in found]
+
+
+@entrypoint
+def has_zfs_label(node: str) -> bool:
+    """See :func:`zfs_label.is_on`."""
+    return zfs_label.is_on(_PATHS, admission.nodes([node])[0])
