@@ -5,6 +5,7 @@
  * $SANITIZE_SHIM (NVM Express Base Specification 2.0: Sanitize, opcode 84h; Sanitize Status, log page 81h):
  *
  *   <serial>/sanicap   what the drive can do, as in Identify Controller (1: crypto erase, 2: block erase)
+ *   <serial>/tnvmcap   bytes in all, as in Identify Controller; where there is none, what the controller says stands
  *   <serial>/seconds   how long it takes
  *   <serial>/mode      ok, fail (gives up half way, erases nothing) or stall (stands still at a third)
  *   <serial>/state     what the drive remembers, also when it was without power: start, action, erased, how it ended
@@ -31,7 +32,7 @@
 #include <unistd.h>
 
 enum { GET_LOG = 0x02, IDENTIFY = 0x06, GET_FEATURES = 0x0a, SANITIZE = 0x84 };
-enum { SANITIZE_STATUS = 0x81, CONTROLLER = 0x01, SANICAP = 328 };
+enum { SANITIZE_STATUS = 0x81, CONTROLLER = 0x01, TNVMCAP = 280, SANICAP = 328 };
 enum { INVALID_FIELD = 0x4002, SANITIZE_FAILED = 0x1c, IN_PROGRESS = 0x1d };
 enum { EXIT_FAILURE_MODE = 1, BLOCK_ERASE = 2, CRYPTO_ERASE = 4 };
 enum { NEVER = 0, COMPLETED = 1, RUNNING = 2, FAILED = 3, DATA_ERASED = 0x100 };
@@ -47,6 +48,7 @@ struct drive {
     int erased;
     char mode[16];
     unsigned sanicap;
+    uint64_t tnvmcap;
 };
 
 static ioctl_fn real_ioctl(void)
@@ -111,6 +113,7 @@ static int open_drive(int fd, struct drive *d)
     if (!read_text(d->directory, "sanicap", text, sizeof text))
         return 0;
     d->sanicap = strtoul(text, NULL, 0);
+    d->tnvmcap = read_text(d->directory, "tnvmcap", text, sizeof text) ? strtoull(text, NULL, 0) : 0;
     d->seconds = read_text(d->directory, "seconds", text, sizeof text) ? atof(text) : 5;
     if (!read_text(d->directory, "mode", d->mode, sizeof d->mode))
         strcpy(d->mode, "ok");
@@ -221,6 +224,8 @@ static void status_log(const struct drive *d, void *into, uint32_t size)
 static void identify(const struct drive *d, uint8_t *data)
 {
     memcpy(data + SANICAP, &d->sanicap, sizeof d->sanicap);
+    if (d->tnvmcap)
+        memcpy(data + TNVMCAP, &d->tnvmcap, sizeof d->tnvmcap);
 }
 
 int ioctl(int fd, unsigned long request, ...)

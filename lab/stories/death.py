@@ -54,8 +54,8 @@ def after_power_cut(host: Host) -> None:
 def begin(host: Host, serial: str) -> Visit:
     """An instance comes and goes; its drive is in the middle of its cleaning then."""
     drive = host.drives[serial]
-    drive.write(SECRET, at=drive.size - CHUNK)
     visit = host.bind(drive)
+    drive.write(SECRET, at=drive.size - CHUNK)
     host.give_back(visit)
     seen = host.watch(visit.device, lambda seen: (seen["progress"]["percent"] or 0) > 2, seconds=30)
     host.facts.demand(f"{serial} is being {SERIALS[serial]}", seen["device_state"] == "cleaning", seen["progress"])

@@ -48,7 +48,11 @@ class Drive:
 
     def write(self, content: bytes, *, at: int) -> int:
         """Write *content*, whole blocks of it, and return the bytes written."""
-        with _buffer(content) as buffer, self._open(os.O_WRONLY) as fd, memoryview(buffer)[: len(content)] as part:
+        with (
+            self._open(os.O_WRONLY | os.O_EXCL) as fd,
+            _buffer(content) as buffer,
+            memoryview(buffer)[: len(content)] as part,
+        ):
             return os.pwritev(fd, [part], at)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -57,9 +61,9 @@ class Drive:
             os.preadv(fd, [buffer], offset)
             return buffer[:length]
 
-    def differs_from(self, chunk: bytes, *, exclusive: bool = True) -> int | None:
+    def differs_from(self, chunk: bytes) -> int | None:
         """The offset of the first chunk that is not *chunk*, or None if all of the drive repeats it."""
-        with _buffer(bytes(CHUNK)) as buffer, self._open(os.O_RDONLY, exclusive=exclusive) as fd:
+        with _buffer(bytes(CHUNK)) as buffer, self._open(os.O_RDONLY) as fd:
             for offset in range(0, self.size, CHUNK):
                 read = os.preadv(fd, [buffer], offset)
                 if read != CHUNK or buffer[:] != chunk:
@@ -77,9 +81,9 @@ class Drive:
         return int(sectors) * 512
 
     @contextmanager
-    def _open(self, mode: int, *, exclusive: bool = True) -> Iterator[int]:
+    def _open(self, mode: int) -> Iterator[int]:
         # Around the page cache: what it holds is no evidence of what the drive holds.
-        fd = os.open(self.node, mode | os.O_DIRECT | (os.O_EXCL if exclusive else 0))
+        fd = os.open(self.node, mode | os.O_DIRECT)
         try:
             yield fd
         finally:

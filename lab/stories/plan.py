@@ -13,7 +13,7 @@ def tell(host: Host) -> None:
     facts = host.facts
     facts.say("autoclave plan")
     virtual_functions(host)
-    command = [BIN / "autoclave", "plan", "--config-file", CONFIG, "-f", "yaml"]
+    command = [BIN / "autoclave", "plan", "--config-file", CONFIG, "--long", "-f", "yaml"]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stderr + done.stdout)
     facts.demand("plan ends well", done.returncode == 0, f"exit code {done.returncode}")
@@ -29,9 +29,9 @@ def tell(host: Host) -> None:
         facts.check(f"plan would erase {serial} by {action}", row["action"] == action, row["why"])
     for serial, words in (
         ("LABHOST", "/srv/host-disk"),
-        ("LABSWAP", "swap"),
-        ("LABLVM", "dm-"),
-        ("LABMD", "md0"),
+        ("LABSWAP", "used as swap"),
+        ("LABLVM", "LVM volume lab-own"),
+        ("LABMD", "RAID array md0"),
         ("LABPATHS", "also reached through"),
     ):
         row = rows[host.drives[serial].address]

@@ -40,7 +40,7 @@ def held_open(host: Host) -> None:
     host.cloud.clean(device)
     host.watch(device, lambda seen: seen["device_state"] != "error", seconds=10)
     host.check_out_of_reach("a drive that is held open", device, drive.node.name)
-    untouched = drive.differs_from(PATTERN, exclusive=False)
+    untouched = drive.differs_from(PATTERN)
     host.facts.check("it was not touched", untouched is None, "unchanged" if untouched is None else untouched)
     os.close(holder)
     host.cloud.clean(device)

@@ -22,8 +22,8 @@ def tell(host: Host) -> None:
 def stay(host: Host, serial: str, name: str) -> Visit:
     """A guest gets the drive by libvirt, writes to it, and ends; the drive has the secret then."""
     facts, drive = host.facts, host.drives[serial]
-    drive.fill()
     visit = host.bind(drive)
+    drive.fill()
     domain = host.hypervisor.domain(name, visit.info)
     facts.check("libvirt's schema accepts the domain", True, run("virt-xml-validate", domain, "domain").strip())
     said = host.hypervisor.run_tenant(name, domain)
