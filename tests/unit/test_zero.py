@@ -222,8 +222,7 @@ def test_time_that_is_up_ends_the_tool_and_says_what_is_left(make, action):
     assert host.find(SLOT, SECRET)
 
 
-def test_progress_comes_while_the_tool_runs(make, monkeypatch):
-    monkeypatch.setattr("autoclave.hardware.zero.STEP_BYTES", 1 * MIB)
+def test_progress_comes_while_the_tool_runs(make):
     host = make()
     host.set_fault(SLOT, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 2 * MIB))
     watcher = Watcher()

@@ -1,22 +1,24 @@
 """Zeroing: every byte of every namespace overwritten, then read back."""
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, VerifyFailed, WrongDrive
-from autoclave.hardware.block import first_nonzero, open_block
+from autoclave.hardware.block import Disk, first_nonzero, open_block
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.namespace_layout import NamespaceLayout
-from autoclave.hardware.nvme import Controller, Namespace, controller_at
+from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.rules.cleanup_policy import CleanupAction
 
-STEP_BYTES = 256 << 20
-"""What one ioctl of blkdiscard covers: small enough that a killed one ends soon."""
+LARGEST_STEP = 256 << 20
+"""The most that one ioctl of blkdiscard covers, in bytes: a killed one ends soon."""
+_STEP_UNIT = 1 << 20
+_STEPS = 128
+"""Ioctls for a smaller disk: each is a line of progress."""
 
 LEFT_BEHIND = "it is partly overwritten"
 
@@ -59,7 +61,7 @@ class Zeroer:
                 self._work.bounded(LEFT_BEHIND),
                 self._work.meter(f"{tool.name}, namespace {namespace.nsid}") as meter,
             ):
-                self._overwrite(tool, namespace, expected, meter)
+                self._overwrite(tool, namespace, disk, meter)
             if _node_identity(namespace.path) != node:
                 raise WrongDrive(
                     f"{namespace.path} is no longer the device that it was before {tool.name} ran; which one was "
@@ -95,14 +97,19 @@ class Zeroer:
                 f"{size}; a host cannot overwrite what it does not see"
             )
 
-    def _overwrite(self, tool: "_Tool", namespace: Namespace, size: int, meter: ProgressMeter) -> None:
+    def _overwrite(self, tool: "_Tool", namespace: Namespace, disk: Disk, meter: ProgressMeter) -> None:
         def on_line(line: str) -> None:
-            if (percent := tool.percent(line, size)) is not None:
-                meter.update(percent)
+            if said := tool.progress.search(line):
+                meter.update(tool.percent(said, disk.size))
 
-        argv = tool.argv(self._work.commands.find, namespace.path)
         control = self._work.control
-        done = self._work.commands.run(argv, deadline=control.deadline, tools=control.tools, on_line=on_line)
+        done = self._work.commands.run(
+            [*tool.argv(disk.size), str(namespace.path)],
+            deadline=control.deadline,
+            tools=control.tools,
+            on_line=on_line,
+            line_buffered=tool.line_buffered,
+        )
         if done.returncode != 0:
             error = EraseFailed(
                 f"{self._work.drive}: {tool.name} failed on {namespace.path} with exit status {done.returncode}: "
@@ -110,15 +117,15 @@ class Zeroer:
             )
             self._work.must_be_there(error)
             raise error
-        _flush(namespace.path)
+        disk.flush()
         meter.update(100.0)
 
     def _check_same_drive(self, before: Controller) -> None:
-        after = controller_at(self._work.paths, before.address)
-        if after.serial != before.serial or after.namespaces != before.namespaces:
+        after = self._work.must_be_same_drive()
+        if after.namespaces != before.namespaces:
             raise WrongDrive(
-                f"{self._work.drive} changed while it was being zeroed: before, serial {before.serial} with "
-                f"{_listing(before)}; now, serial {after.serial} with {_listing(after)}"
+                f"{self._work.drive} changed while it was being zeroed: before, it had {_listing(before)}; now, "
+                f"{_listing(after)}"
             )
 
 
@@ -126,48 +133,41 @@ class Zeroer:
 class _Tool:
     """A command that overwrites a disk with zeroes.
 
-    :param argv: the command, from a finder of executables and the disk's node.
-    :param percent: how far it is, from a line of its output and the disk's bytes; None: the line does not say.
+    :param argv: the command for a disk of so many bytes; the disk's node is added to it.
+    :param progress: what a line of its output says of how far it is.
+    :param percent: that in percent, of the disk's bytes.
+    :param line_buffered: it has to be made to say its lines at once.
     """
 
     name: str
-    argv: Callable[[Callable[[str], str], Path], list[str]]
-    percent: Callable[[str, int], float | None]
+    argv: Callable[[int], Sequence[str]]
+    progress: re.Pattern[str]
+    percent: Callable[[re.Match[str], int], float]
+    line_buffered: bool = False
 
 
-def _blkdiscard(find: Callable[[str], str], node: Path) -> list[str]:
+def _blkdiscard(size: int) -> Sequence[str]:
     # For a drive that has the Write Zeroes command the kernel turns BLKZEROOUT into it, each as large as the controller
     # takes them; `nvme write-zeroes` does the same with one process for every 65,536 blocks.
-    # --force: we ourselves hold the disk exclusively. stdbuf: else the lines come a page at a time.
-    return [
-        find("stdbuf"), "--output=L",
-        find("blkdiscard"), "--zeroout", "--force", "--verbose", "--step", str(STEP_BYTES), str(node),
-    ]  # fmt: skip
-
-
-_ZERO_FILLED = re.compile(r"Zero-filled (\d+) bytes from the offset (\d+)")
-
-
-def _blkdiscard_percent(line: str, size: int) -> float | None:
-    found = _ZERO_FILLED.search(line)
-    return min(100.0, 100.0 * (int(found[1]) + int(found[2])) / size) if found else None
-
-
-def _shred(find: Callable[[str], str], node: Path) -> list[str]:
-    return [find("shred"), "--iterations=0", "--zero", "--verbose", str(node)]
-
-
-_SHRED_PERCENT = re.compile(r"pass \d+/\d+ .* (\d+)%$")
-
-
-def _shred_percent(line: str, size: int) -> float | None:  # noqa: ARG001
-    found = _SHRED_PERCENT.search(line.rstrip())
-    return float(found[1]) if found else None
+    # --force: we ourselves hold the disk exclusively.
+    step = min(LARGEST_STEP, -(-size // _STEPS // _STEP_UNIT) * _STEP_UNIT)
+    return "blkdiscard", "--zeroout", "--force", "--verbose", "--step", str(step)
 
 
 _TOOLS = {
-    CleanupAction.WRITE_ZEROES: _Tool("blkdiscard --zeroout", _blkdiscard, _blkdiscard_percent),
-    CleanupAction.SHRED: _Tool("shred", _shred, _shred_percent),
+    CleanupAction.WRITE_ZEROES: _Tool(
+        "blkdiscard --zeroout",
+        _blkdiscard,
+        re.compile(r"Zero-filled (?P<bytes>\d+) bytes from the offset (?P<offset>\d+)"),
+        lambda said, size: min(100.0, 100.0 * (int(said["bytes"]) + int(said["offset"])) / size),
+        line_buffered=True,
+    ),
+    CleanupAction.SHRED: _Tool(
+        "shred",
+        lambda _size: ("shred", "--iterations=0", "--zero", "--verbose"),
+        re.compile(r"pass \d+/\d+ .* (?P<percent>\d+)%\s*$"),
+        lambda said, _size: float(said["percent"]),
+    ),
 }
 
 _VERIFIED = {
@@ -175,18 +175,6 @@ _VERIFIED = {
     "sample": "the ends and samples of every namespace were read back as zeroes",
     "full": "every byte of every namespace was read back as zero",
 }
-
-
-def _flush(node: Path) -> None:
-    """Have the drive write its volatile cache: zeroes that a power cut takes back are none."""
-    try:
-        descriptor = os.open(node, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as e:
-        raise EraseFailed(f"the zeroes on {node} could not be flushed to the medium: {e}") from e
 
 
 def _node_identity(node: Path) -> tuple[int, int, int]:
