@@ -1,5 +1,5 @@
 # Every target makes its own virtual environment; nothing outside this directory is changed.
-.PHONY: install demo test lint lab docs clean
+.PHONY: install demo test lint lab benchmark-erase docs clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,10 @@ lint: $(STAMP)
 # Needs root, apt and QEMU's packages; see lab/README.md
 lab:
 	lab/run
+
+# Erasing against the quickest tools, on four drives of 1 GiB; see benchmarks/README.md
+benchmark-erase:
+	LAB_JOB=lab/erase.py LAB_HARDWARE=lab/erase-hardware lab/run
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs/source docs/build/html
