@@ -13,53 +13,89 @@ from autoclave.simulator.host import SimulatedHost
 ERASABLE, OWN_DISK, UNMATCHED = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 
 
-def plan(directory: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
-    drives = [
-        DriveSpec(ERASABLE, "S1", crypto=True, iommu_group=7),
-        DriveSpec(OWN_DISK, "S2", crypto=True, mounted=True),
-        DriveSpec(UNMATCHED, "S3", product="0011", iommu_group=7),
-    ]
-    host = SimulatedHost.create(directory / "host", "compute-1", drives)
-    before = {address: host.read(address, 0, 4096) for address in (ERASABLE, OWN_DISK, UNMATCHED)}
-    config = directory / "autoclave.conf"
-    config.write_text(
-        f"[agent]\nresource_provider_name = compute-1\nsysfs_root = {host.paths.sysfs}\ndev_root = {host.paths.dev}\n"
-        f"proc_root = {host.paths.proc}\ntools_path = {','.join(map(str, host.paths.tools))}\n"
-        '[nvme]\ndevice_spec = {"vendor_id": "1b36", "product_id": "0010"}\n'
-    )
-    assert main(["plan", "--config-file", str(config), "-f", "json"]) == 0
-    assert {address: host.read(address, 0, 4096) for address in before} == before
-    return {row["address"]: row for row in json.loads(capsys.readouterr().out)}
+class Planner:
+    """``autoclave plan`` on a host of three drives, which it must not change."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        drives = [
+            DriveSpec(ERASABLE, "S1", crypto=True, iommu_group=7),
+            DriveSpec(OWN_DISK, "S2", crypto=True, mounted=True),
+            DriveSpec(UNMATCHED, "S3", product="0011", iommu_group=7),
+        ]
+        self.host = host = SimulatedHost.create(directory / "host", "compute-1", drives)
+        self._capsys = capsys
+        self._config = directory / "autoclave.conf"
+        self._config.write_text(
+            f"[agent]\nresource_provider_name = compute-1\nsysfs_root = {host.paths.sysfs}\n"
+            f"dev_root = {host.paths.dev}\nproc_root = {host.paths.proc}\n"
+            f"tools_path = {','.join(map(str, host.paths.tools))}\n"
+            '[nvme]\ndevice_spec = {"vendor_id": "1b36", "product_id": "0010"}\n'
+        )
+
+    def ask(self, *arguments: str, code: int = 0) -> str:
+        """What is said: on stdout, or of an error on stderr."""
+        before = self._media()
+        assert main(["plan", *arguments, "--config-file", str(self._config)]) == code
+        assert self._media() == before
+        said = self._capsys.readouterr()
+        return said.err if code else said.out
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """What programs are told, by address."""
+        return {row["address"]: row for row in json.loads(self.ask("--long", "-f", "json"))}
+
+    def _media(self) -> list[bytes]:
+        return [self.host.read(address, 0, 4096) for address in (ERASABLE, OWN_DISK, UNMATCHED)]
 
 
-def test_a_drive_shows_its_erase_why_not_another_and_what_placement_would_get(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = plan(tmp_path, capsys)[ERASABLE]
-    assert (row["action"], row["refused"]) == ("sanitize_crypto", "")
+@pytest.fixture
+def planner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planner:
+    return Planner(tmp_path, capsys)
+
+
+def test_a_drive_shows_its_erase_why_not_another_and_what_placement_would_get(planner: Planner) -> None:
+    row = planner.rows()[ERASABLE]
+    assert (row["action"], row["refused"]) == ("sanitize_crypto", [])
     assert "clear_action=auto" in row["why"]
-    assert "sanitize_block: the controller does not support Block Erase" in row["rejected"]
-    assert "HW_NVME_CES" in row["capabilities"]
-    assert "CUSTOM_NVME_1B36_0010 total=1" in row["placement"]
-    assert "HW_NVME_CES" in row["placement"]
+    assert any(
+        line.startswith("sanitize_block: the controller does not support Block Erase") for line in row["rejected"]
+    )
+    assert row["provider"] == f"compute-1_{ERASABLE}"
+    assert row["resource_class"] == "CUSTOM_NVME_1B36_0010"
+    assert {"OWNER_CYBORG", "HW_NVME_CES"} <= set(row["traits"])
 
 
-def test_the_other_functions_that_a_guest_would_get_as_well_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert plan(tmp_path, capsys)[ERASABLE]["iommu_group"] == UNMATCHED
+def test_the_other_functions_that_a_guest_would_get_as_well_are_named(planner: Planner) -> None:
+    assert planner.rows()[ERASABLE]["iommu_group"] == [UNMATCHED]
 
 
-def test_the_hosts_own_disk_is_refused_and_says_who_uses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = plan(tmp_path, capsys)[OWN_DISK]
-    assert "this host itself uses it" in row["refused"]
-    assert f"allow_host_device = {OWN_DISK}" in row["refused"]
-    assert (row["action"], row["placement"]) == ("", "nothing is written")
+def test_the_hosts_own_disk_is_refused_and_says_once_who_uses_it(planner: Planner) -> None:
+    row = planner.rows()[OWN_DISK]
+    [refused], [holder] = row["refused"], row["holders"]
+    assert "this host itself uses it" in refused
+    assert refused.count(holder) == 1
+    assert f"allow_host_device = {OWN_DISK}" in refused
+    assert (row["action"], row["provider"], row["traits"]) == (None, None, [])
 
 
-def test_a_drive_that_no_entry_matches_is_shown_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = plan(tmp_path, capsys)[UNMATCHED]
-    assert "no device_spec entry matches" in row["refused"]
-    assert row["placement"] == "nothing is written"
+def test_a_drive_that_no_entry_matches_is_shown_all_the_same(planner: Planner) -> None:
+    row = planner.rows()[UNMATCHED]
+    assert row["refused"] == ["no device_spec entry matches"]
+    assert (row["entry"], row["provider"]) == (None, None)
+
+
+def test_all_drives_fit_on_a_terminal_of_120_columns(planner: Planner) -> None:
+    table = planner.ask()
+    assert all(drive in table for drive in (ERASABLE, OWN_DISK, UNMATCHED))
+    assert max(map(len, table.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("address", [ERASABLE, OWN_DISK, UNMATCHED])
+def test_one_drive_is_told_in_full_and_fits_as_well(address: str, planner: Planner) -> None:
+    assert json.loads(planner.ask("show", address, "-f", "json")) == planner.rows()[address]
+    assert max(map(len, planner.ask("show", address).splitlines())) <= 120
+
+
+def test_an_address_without_a_drive_is_an_error(planner: Planner) -> None:
+    said = planner.ask("show", "0000:99:00.0", code=1)
+    assert "0000:99:00.0 is no NVMe controller of this host" in said

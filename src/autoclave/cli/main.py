@@ -18,6 +18,7 @@ COMMANDS: dict[str, type[Command]] = {
     "agent": serve.RunAgent,
     "db sync": db.DbSync,
     "plan": plan.Plan,
+    "plan show": plan.PlanShow,
     "check device-spec": check.CheckDeviceSpec,
     "device list": device.DeviceList,
     "device show": device.DeviceShow,
