@@ -6,40 +6,39 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from cliff.app import App
-from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from autoclave.cli import check, db, device, plan, serve, sim
-
-COMMANDS: dict[str, type[Command]] = {
-    "up": serve.Up,
-    "api": serve.RunAPI,
-    "conductor": serve.RunConductor,
-    "agent": serve.RunAgent,
-    "db sync": db.DbSync,
-    "plan": plan.Plan,
-    "plan show": plan.PlanShow,
-    "check device-spec": check.CheckDeviceSpec,
-    "device list": device.DeviceList,
-    "device show": device.DeviceShow,
-    "device hold": device.DeviceHold,
-    "device release": device.DeviceRelease,
-    "device accept": device.DeviceAccept,
-    "device forget": device.DeviceForget,
-    "device history": device.DeviceHistory,
-    "sim list": sim.SimHosts,
-    "sim fault": sim.SimFault,
-    "sim clear": sim.SimClear,
-    "sim pull": sim.SimPull,
-    "sim put-back": sim.SimPutBack,
-    "sim insert": sim.SimInsert,
-    "sim write": sim.SimWrite,
-    "sim read": sim.SimRead,
-    "sim find": sim.SimFind,
-    "sim guest start": sim.SimGuestStart,
-    "sim guest stop": sim.SimGuestStop,
+COMMANDS = {
+    "up": "serve:Up",
+    "api": "serve:RunAPI",
+    "conductor": "serve:RunConductor",
+    "agent": "serve:RunAgent",
+    "db sync": "db:DbSync",
+    "plan": "plan:Plan",
+    "plan show": "plan:PlanShow",
+    "check device-spec": "check:CheckDeviceSpec",
+    "device list": "device:DeviceList",
+    "device show": "device:DeviceShow",
+    "device hold": "device:DeviceHold",
+    "device release": "device:DeviceRelease",
+    "device accept": "device:DeviceAccept",
+    "device forget": "device:DeviceForget",
+    "device history": "device:DeviceHistory",
+    "sim list": "sim:SimHosts",
+    "sim fault": "sim:SimFault",
+    "sim clear": "sim:SimClear",
+    "sim pull": "sim:SimPull",
+    "sim put-back": "sim:SimPutBack",
+    "sim insert": "sim:SimInsert",
+    "sim write": "sim:SimWrite",
+    "sim read": "sim:SimRead",
+    "sim find": "sim:SimFind",
+    "sim guest start": "sim:SimGuestStart",
+    "sim guest stop": "sim:SimGuestStop",
 }
-"""Every command. Named here rather than by entry point: what is listed is what there is."""
+"""Every command, by module and class below ``autoclave.cli``. A module is imported when its command is run: the
+services are large, and most commands need nothing of them. Named here rather than by entry point: what is listed
+is what there is."""
 
 
 class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
@@ -48,9 +47,9 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
     CONSOLE_MESSAGE_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
     def __init__(self) -> None:
-        commands = CommandManager("autoclave.cli")
-        for name, command in COMMANDS.items():
-            commands.add_command(name, command)
+        commands = CommandManager(None)
+        for name, where in COMMANDS.items():
+            commands.commands[name] = metadata.EntryPoint(name, f"autoclave.cli.{where}", "autoclave.cli")
         super().__init__(
             description="Manages the life of the PCI devices that hosts pass through to virtual machines.",
             version=metadata.version("autoclave"),
