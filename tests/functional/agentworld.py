@@ -13,6 +13,7 @@ from autoclave.conf import new_config
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
+from autoclave.drivers.base import Driver
 from autoclave.drivers.loader import load_drivers
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
@@ -69,6 +70,8 @@ class AgentWorld:
         self.ports = Ports(self.db, self.placement, RPCCleaners(self.transport))
         self.context = RequestContext.admin()
         self.overrides: dict[tuple[str | None, str], Any] = {}
+        self.vendor: type[Driver] | None = None
+        """The driver of a vendor, in the place of ours."""
         self._agents: list[AgentManager] = []
         self._server: Any = None
 
@@ -86,7 +89,9 @@ class AgentWorld:
             }
             | self.overrides,
         )
-        drivers = {driver.name: driver for driver in load_drivers(conf, host_paths(conf))}
+        paths = host_paths(conf)
+        loaded = [self.vendor(conf, paths)] if self.vendor else load_drivers(conf, paths)
+        drivers = {driver.name: driver for driver in loaded}
         agent = AgentManager(conf, ports or self.ports, HOST, drivers)
         self._agents.append(agent)
         return agent
@@ -220,5 +225,13 @@ class AgentWorld:
 def world(tmp_path: Path) -> Iterator[AgentWorld]:
     """A host with a drive that sanitizes and one that is zeroed; the agent has not begun."""
     made = AgentWorld(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def one_drive(tmp_path: Path) -> Iterator[AgentWorld]:
+    """As ``world``, with the drive that sanitizes alone: enough for most stories, and soon made."""
+    made = AgentWorld(tmp_path, [sanitizing_drive()])
     yield made
     made.close()

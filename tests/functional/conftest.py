@@ -1,7 +1,15 @@
 """Fixtures of the functional tests."""
 
-from agentworld import world
+from agentworld import one_drive, world
 
 from dbfixtures import database, empty_url, mariadb_database, postgresql_database, row_locking_database
 
-__all__ = ["database", "empty_url", "mariadb_database", "postgresql_database", "row_locking_database", "world"]
+__all__ = [
+    "database",
+    "empty_url",
+    "mariadb_database",
+    "one_drive",
+    "postgresql_database",
+    "row_locking_database",
+    "world",
+]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from agentworld import AgentWorld
@@ -48,10 +49,11 @@ class Strike:
         self.struck = threading.Event()
 
     def arm(self, at: int | None) -> None:
-        """Count anew from now on, and strike the call *at*."""
+        """Count anew from now on, and strike the call *at*; None lets everything through again."""
         with self._guard:
             self.calls = 0
             self._at = at
+            self.struck.clear()
 
     @contextmanager
     def write(self) -> Iterator[None]:
@@ -77,9 +79,13 @@ class Strike:
             yield
 
     def ports(self, world: AgentWorld) -> Ports:
-        """The world as the process sees it."""
+        """The world as the process sees it: its calls to the database and to Placement count."""
+        return replace(self.database_ports(world), placement=self._placement(world.faults))
+
+    def database_ports(self, world: AgentWorld) -> Ports:
+        """The world as the process sees it: its calls to the database count."""
         url = world.db.writer_engine.url.render_as_string(hide_password=False)
-        return Ports(_StruckDatabase(url, self), self._placement(world.faults), world.ports.cleaners)
+        return replace(world.ports, db=_StruckDatabase(url, self))
 
     def _placement(self, app: Any) -> PlacementClient:
         def struck(environ: Any, start_response: Any) -> Any:
@@ -95,6 +101,15 @@ class Strike:
     def _fall(self) -> None:
         self.struck.set()
         raise self._error()
+
+
+def no_database(at: int | None = None, *, applied: bool = False, lasting: bool = False) -> Strike:
+    """The database does not answer one of the transactions, those that read included."""
+
+    def unavailable() -> DatabaseUnavailable:
+        return DatabaseUnavailable("no connection, as arranged")
+
+    return Strike(at, applied=applied, error=unavailable, lasting=lasting, reads=True)
 
 
 def death(at: int | None = None, *, applied: bool = False) -> Strike:
@@ -116,22 +131,3 @@ class _StruckDatabase(Database):
     def read(self) -> Iterator[Connection]:
         with self._strike.read(), super().read() as tx:
             yield tx
-
-
-@contextmanager
-def database_trouble(
-    world: AgentWorld, at: int | None, *, applied: bool = False, lasting: bool = False
-) -> Iterator[tuple[Ports, Strike]]:
-    """Ports whose database does not answer one of the transactions, reads included; their Placement is well."""
-    strike = Strike(
-        at,
-        applied=applied,
-        error=lambda: DatabaseUnavailable("no connection, as arranged"),
-        lasting=lasting,
-        reads=True,
-    )
-    struck = strike.ports(world)
-    try:
-        yield Ports(struck.db, world.placement, struck.cleaners), strike
-    finally:
-        struck.db.dispose()

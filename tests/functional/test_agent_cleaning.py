@@ -1,10 +1,15 @@
 """Cleaning: what makes a device available again, and what does not."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agentworld import SANITIZING, SECRET, ZEROING, AgentWorld, zeroing_drive
+from agentworld import PATIENCE, SANITIZING, SECRET, ZEROING, AgentWorld, zeroing_drive
 
+from autoclave.agent import attempt
+from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
+from autoclave.drivers.nvme import NVMeDriver
 from autoclave.placement.faults import refuse
 from autoclave.rules.device_states import DeviceState
 from autoclave.simulator.faults import Fault, FaultKind
@@ -75,6 +80,50 @@ def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_dri
     world.sim.clear_faults()  # the operation in the drive ends now, too late
     agent.period()
     world.assert_withheld()
+
+
+@pytest.fixture
+def go_on(world: AgentWorld) -> Iterator[threading.Event]:
+    """A vendor's driver that heeds no deadline: it erases when this is set, and then says so."""
+    told = threading.Event()
+
+    class Stubborn(NVMeDriver):
+        def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
+            assert told.wait(PATIENCE)
+            return super().cleanup(device)
+
+    world.vendor = Stubborn
+    yield told
+    told.set()
+
+
+def test_evidence_that_a_driver_brings_after_its_deadline_is_not_believed(
+    world: AgentWorld, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "GRACE", 0.1)
+    world.overrides["nvme", "cleanup_timeout"] = 1
+    agent = world.start()
+    world.bind()
+
+    given_up = world.clean()
+    world.assert_withheld()
+    assert "does not react" in (given_up.state_reason or "")
+
+    refused = world.clean()
+    world.assert_withheld()
+    assert "still held by a cleanup" in (refused.state_reason or ""), "two workers on one drive"
+    assert world.sim.find(SANITIZING, SECRET)
+
+    go_on.set()
+    world.wait(lambda: not world.sim.find(SANITIZING, SECRET), "the driver erases")
+    worker = f"clean-{SANITIZING}"
+    world.wait(lambda: worker not in {thread.name for thread in threading.enumerate()}, "it says so")
+    agent.period()
+    assert world.device() == refused
+    world.assert_withheld()
+
+    world.clean()
+    world.assert_offered()
 
 
 def test_of_two_requests_for_one_clean_one_wins_and_a_late_one_is_ignored(world: AgentWorld) -> None:

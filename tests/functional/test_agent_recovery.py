@@ -16,6 +16,11 @@ CLEAN_WRITES = 7
 """pending_cleaning; cleaning; twice progress; available; reserved=0; the debt is paid."""
 
 
+@pytest.fixture
+def world(one_drive: AgentWorld) -> AgentWorld:
+    return one_drive
+
+
 @pytest.mark.parametrize("state", [DeviceState.PENDING_CLEANING, DeviceState.CLEANING])
 def test_a_clean_that_its_agent_did_not_survive_is_an_error_for_the_next(world: AgentWorld, state: DeviceState) -> None:
     world.end(world.start())

@@ -16,6 +16,11 @@ UNBIND_WRITES = 2
 before_or_after = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 
 
+@pytest.fixture
+def world(one_drive: AgentWorld) -> AgentWorld:
+    return one_drive
+
+
 def dies(strike: Strike, world: AgentWorld, work: str, tenant: Tenant) -> None:
     """A conductor begins to bind or delete what *tenant* asked for, and dies."""
     with pytest.raises(Death):

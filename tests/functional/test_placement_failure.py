@@ -3,10 +3,9 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive
+from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld
 from strikes import Death, death
 from tenant import Tenant, assert_promises, recover
 
@@ -82,13 +81,6 @@ def failing(world: AgentWorld, at: int, effect: Effect, times: int | None) -> It
     yield
     assert fault.struck, f"there was no request {at}: {shape(world.faults.calls)}"
     world.faults.clear()
-
-
-@pytest.fixture
-def one_drive(tmp_path: Path) -> Iterator[AgentWorld]:
-    made = AgentWorld(tmp_path, [sanitizing_drive()])
-    yield made
-    made.close()
 
 
 def provider_left_reserved(world: AgentWorld) -> None:
@@ -201,102 +193,102 @@ def test_a_bind_that_placement_fails_binds_both_drives_or_gives_both_back(
             world.assert_offered(address)
 
 
-def test_only_a_generation_that_moved_is_tried_again_by_a_bind(world: AgentWorld) -> None:
-    world.start()
-    tenant = Tenant(world)
-    with failing(world, 1, answer(409, "placement.concurrent_update"), 1):
+def test_only_a_generation_that_moved_is_tried_again_by_a_bind(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    tenant = Tenant(one_drive)
+    with failing(one_drive, 1, answer(409, "placement.concurrent_update"), 1):
         tenant.bind()
     assert tenant.states() == {ARQState.BOUND}
-    assert world.inventory().reserved == 1
+    assert one_drive.inventory().reserved == 1
 
 
 # Unbind
 
 
-def test_an_unbind_of_what_was_bound_asks_nothing_of_placement(world: AgentWorld) -> None:
-    world.start()
-    tenant = Tenant(world)
+def test_an_unbind_of_what_was_bound_asks_nothing_of_placement(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    tenant = Tenant(one_drive)
     tenant.bind()
-    world.faults.clear()
+    one_drive.faults.clear()
     tenant.delete()
-    assert world.faults.calls == []
+    assert one_drive.faults.calls == []
 
 
-def test_an_unbind_of_an_unfinished_bind_makes_the_requests_that_are_struck_below(world: AgentWorld) -> None:
-    world.start()
-    tenant = dead_bind(world)
-    world.faults.clear()
+def test_an_unbind_of_an_unfinished_bind_makes_the_requests_that_are_struck_below(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    tenant = dead_bind(one_drive)
+    one_drive.faults.clear()
     tenant.delete()
-    assert shape(world.faults.calls) == UNBIND_OF_AN_UNFINISHED_BIND
+    assert shape(one_drive.faults.calls) == UNBIND_OF_AN_UNFINISHED_BIND
 
 
 @every_failure_at(UNBIND_OF_AN_UNFINISHED_BIND)
 def test_an_unbind_that_placement_fails_keeps_the_allocation_or_is_finished_by_itself(
-    world: AgentWorld, at: int, effect: Effect, times: int | None
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
 ) -> None:
-    agent = world.start()
-    tenant = dead_bind(world)
+    agent = one_drive.start()
+    tenant = dead_bind(one_drive)
     done = True
-    with failing(world, at, effect, times):
+    with failing(one_drive, at, effect, times):
         try:
             tenant.delete()
         except PlacementError:
             done = False
-        world.assert_promises()
+        one_drive.assert_promises()
     if done:
         tenant.give_up()
-        world.assert_promises()
+        one_drive.assert_promises()
 
-    recover(world, agent)
+    recover(one_drive, agent)
 
     assert tenant.states() == set()
     if not done:
         tenant.give_up()  # told to keep it, Nova has asked again
-    world.assert_promises()
-    world.assert_offered()
+    one_drive.assert_promises()
+    one_drive.assert_offered()
 
 
 # Clean
 
 
-def test_a_clean_makes_the_requests_that_are_struck_below(world: AgentWorld) -> None:
-    world.start()
-    world.bind()
-    world.faults.clear()
-    world.clean()
-    assert shape(world.faults.calls) == CLEAN
+def test_a_clean_makes_the_requests_that_are_struck_below(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    one_drive.bind()
+    one_drive.faults.clear()
+    one_drive.clean()
+    assert shape(one_drive.faults.calls) == CLEAN
 
 
 @every_failure_at(CLEAN)
 def test_a_clean_that_placement_fails_is_not_lost_and_the_drive_is_offered_by_the_next_period(
-    world: AgentWorld, at: int, effect: Effect, times: int | None
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
 ) -> None:
-    agent = world.start()
-    world.bind()
-    with failing(world, at, effect, times):
-        assert world.clean().device_state is DeviceState.AVAILABLE
-        world.assert_promises()
+    agent = one_drive.start()
+    one_drive.bind()
+    with failing(one_drive, at, effect, times):
+        assert one_drive.clean().device_state is DeviceState.AVAILABLE
+        one_drive.assert_promises()
 
     agent.period()
 
-    assert not world.sim.find(SANITIZING, SECRET)
-    world.assert_offered()
+    assert not one_drive.sim.find(SANITIZING, SECRET)
+    one_drive.assert_offered()
 
 
 @every_failure_at(CLEAN)
 def test_a_failed_clean_withholds_the_drive_whether_placement_hears_of_it_or_not(
-    world: AgentWorld, at: int, effect: Effect, times: int | None
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
 ) -> None:
-    agent = world.start()
-    world.bind()
-    world.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
-    with failing(world, at, effect, times):
-        world.clean()
-        world.assert_promises()
-        world.assert_withheld()
+    agent = one_drive.start()
+    one_drive.bind()
+    one_drive.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
+    with failing(one_drive, at, effect, times):
+        one_drive.clean()
+        one_drive.assert_promises()
+        one_drive.assert_withheld()
 
-    world.sim.clear_faults()
+    one_drive.sim.clear_faults()
     agent.period()
-    world.assert_withheld()
-    world.clean()
-    world.assert_offered()
+    one_drive.assert_withheld()
+    one_drive.clean()
+    one_drive.assert_offered()
