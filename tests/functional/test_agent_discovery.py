@@ -10,6 +10,7 @@ from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, 
 from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
+from autoclave.placement.faults import answer, refuse
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
@@ -141,6 +142,34 @@ def test_a_deleted_provider_is_made_again_with_what_the_row_demands(world: Agent
     assert {address: world.provider(address).uuid for address in before} == before
     assert world.inventory(SANITIZING).reserved == 1
     world.assert_offered(ZEROING)
+
+
+def test_the_drives_follow_a_root_provider_that_was_deleted_and_made_anew(world: AgentWorld) -> None:
+    agent = world.start()
+    old = world.placement.find_provider(HOST)
+    assert old is not None
+    for doomed in (world.provider(SANITIZING), world.provider(ZEROING), old):
+        world.placement.delete_provider(doomed.uuid)
+    new = world.placement.create_provider(str(uuid.uuid4()), HOST)
+
+    agent.period()
+
+    for address in (SANITIZING, ZEROING):
+        assert world.provider(address).parent == new.uuid
+        world.assert_offered(address)
+
+
+def test_a_period_that_failed_does_not_have_the_next_look_for_the_root_again(world: AgentWorld) -> None:
+    agent = world.start()
+    root = world.placement.find_provider(HOST)
+    assert root is not None
+    world.faults.add(answer(503), path="in_tree=", times=1)
+    agent.period()
+    by_name = world.faults.add(refuse, path="[?&]name=")
+
+    agent.period()
+
+    assert not by_name.struck
 
 
 def test_a_second_agent_on_a_host_is_refused(world: AgentWorld) -> None:

@@ -90,8 +90,7 @@ class Discovery:
         cause = Cause(Actor.AGENT, self._host, context.request_id)
         known = self._read()
         self._observe(known, found, blind, cause)
-        root = self._root.uuid()
-        tree = self._ports.placement.providers_in_tree(root)
+        root, tree = self._root.tree()
         untold = self._register_new(context, {a: seen for a, seen in found.items() if a not in known}, tree, cause)
         untold = self._sync(root, tree) or untold
         if untold is not None:

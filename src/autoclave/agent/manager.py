@@ -59,12 +59,11 @@ class AgentManager:
             max_concurrent=conf.agent.max_concurrent_cleanups,
         )
         self._recovery = Recovery(ports, self._cleanup, journal, host=host)
-        self._root = RootProvider(ports.placement, host, create=conf.placement.create_root_provider)
         self._discovery = Discovery(
             ports,
             drivers,
             self._cleanup,
-            self._root,
+            RootProvider(ports.placement, host, create=conf.placement.create_root_provider),
             host=host,
             run_id=self._run_id,
             clean_on_discovery=conf.nvme.clean_on_discovery,
@@ -112,7 +111,6 @@ class AgentManager:
                 step()
             except AutoclaveError as error:
                 LOG.error("A periodic task of %s failed and will be repeated: %s", self.host, error)
-                self._root.forget()
         try:
             pay_debts(self._ports, self.host)
         except AutoclaveError as error:

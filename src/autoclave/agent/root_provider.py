@@ -4,10 +4,11 @@ import uuid
 
 from autoclave.exceptions import PlacementConflict, PlacementNotFound
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import Provider
 
 
 class RootProvider:
-    """Finds the root provider by the host's name, once; makes it if that is our job.
+    """Finds the root provider by the host's name, and remembers it; makes it if that is our job.
 
     :param create: ``[placement] create_root_provider``; off where nova-compute makes it.
     """
@@ -18,19 +19,18 @@ class RootProvider:
         self._create = create
         self._uuid: str | None = None
 
-    def uuid(self) -> str:
-        """The provider's uuid.
+    def tree(self) -> tuple[str, list[Provider]]:
+        """The root's uuid, and all providers of its tree, itself included. One request when it is known.
+
+        A known root whose tree is empty has been deleted: somebody may have made it anew, with another uuid.
 
         :raises PlacementNotFound: there is none, and it is not ours to make.
         :raises PlacementError: Placement could not be asked.
         """
-        if self._uuid is None:
-            self._uuid = self._find_or_make()
-        return self._uuid
-
-    def forget(self) -> None:
-        """Ask again next time: somebody may have made the provider anew."""
-        self._uuid = None
+        if self._uuid is not None and (known := self._placement.providers_in_tree(self._uuid)):
+            return self._uuid, known
+        self._uuid = self._find_or_make()
+        return self._uuid, self._placement.providers_in_tree(self._uuid)
 
     def _find_or_make(self) -> str:
         found = self._placement.find_provider(self._host)
