@@ -340,6 +340,19 @@ def test_discovery_leaves_a_drive_alone_that_is_being_erased_and_does_not_lose_i
     assert only([device for device in driver.discover() if device.pci_address == ONE]).unreadable is None
 
 
+def test_a_drive_that_is_being_erased_is_nothing_to_warn_of_but_one_that_cannot_be_identified_is(make, caplog):
+    driver, host = make(drive(ONE, "S1", block=True), drive(TWO, "S2"))
+    host.set_fault(TWO, Fault(FaultKind.NVME_GARBAGE))
+    watcher = Watcher()
+    watcher.on_progress = lambda _progress: driver.discover()
+    with caplog.at_level(logging.INFO, "autoclave.drivers"):
+        driver.cleanup(row(), control(watcher))
+        driver.discover()
+    assert watcher.steps
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"{TWO} cannot be identified now" in caplog.text
+
+
 def test_discovery_at_any_moment_does_not_fail_an_erase(make):
     driver, _ = make(drive(ONE, "S1"))
     failures = []

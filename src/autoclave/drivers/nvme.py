@@ -209,6 +209,9 @@ class NVMeDriver(Driver):
         """Log what keeps a configured device from being offered, once, until that changes."""
         if finding.entry is None and finding.address not in self._reported:
             return
+        if finding.busy:
+            LOG.debug("%s is not looked into: %s", finding.address, finding.unreadable)
+            return
         problem = finding.refused or finding.excluded or finding.unreadable
         if problem != self._told.get(finding.address):
             self._told[finding.address] = problem

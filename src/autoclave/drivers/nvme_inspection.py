@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.drivers.slots import Slots
-from autoclave.exceptions import DeviceVanished, HardwareError
+from autoclave.exceptions import DeviceLocked, DeviceVanished, HardwareError
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
@@ -37,6 +37,7 @@ class Finding:
     :param refused: why it is not reported as a device at all.
     :param excluded: why it is reported, but must not be offered.
     :param unreadable: why it could not be identified this time.
+    :param busy: it was not looked into because a worker of this agent has it, which is no fault of the drive's.
     :param holders: who on this host uses its disks.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
     :param device: what discovery reports.
@@ -54,6 +55,7 @@ class Finding:
     refused: str | None = None
     excluded: str | None = None
     unreadable: str | None = None
+    busy: bool = False
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
     device: DiscoveredDevice | None = field(default=None, repr=False)
@@ -119,7 +121,7 @@ class _Inspection:
         except DeviceVanished:
             raise
         except HardwareError as e:
-            finding = replace(finding, unreadable=str(e))
+            finding = replace(finding, unreadable=str(e), busy=isinstance(e, DeviceLocked))
         return finding if finding.refused else replace(finding, device=self._device(finding))
 
     def _refused(self) -> str | None:
