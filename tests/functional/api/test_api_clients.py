@@ -4,29 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openstack
 import pytest
 from api_world import World, new_uuid
-from cheroot import wsgi
 from openstack import exceptions
 
 GROUPS = [{"resources:CUSTOM_NVME_144D_A808": "1", "trait:HW_NVME_CES": "required"}]
-
-
-@pytest.fixture
-def url(world: World) -> Iterator[str]:
-    server = wsgi.Server(("127.0.0.1", 0), world.app, numthreads=2)
-    server.prepare()
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.bind_addr[1]}"
-    server.stop()
-    thread.join()
 
 
 @pytest.mark.parametrize("mount", ["", "/accelerator"])

@@ -4,30 +4,17 @@ import json
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openstack
 import pytest
 from api_world import ERROR, World, new_uuid
-from cheroot import wsgi
 from openstack import exceptions
 
 from autoclave.cli.main import main
 from autoclave.cli.osc.sdk_device import Device
-
-
-@pytest.fixture
-def url(world: World) -> Iterator[str]:
-    server = wsgi.Server(("127.0.0.1", 0), world.app, numthreads=2)
-    server.prepare()
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    yield f"http://127.0.0.1:{server.bind_addr[1]}"
-    server.stop()
-    thread.join()
+from autoclave.exceptions import PlacementNotFound
 
 
 def ask(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> Any:
@@ -65,6 +52,46 @@ def test_a_hold_without_a_reason_is_not_sent(world: World, url: str) -> None:
     device = world.add_device()
     assert "--reason" in refused("hold", device.uuid, "--url", url)
     assert not world.device(device.uuid).held
+
+
+def test_another_drive_is_accepted_for_the_slots_and_waits_to_be_cleaned(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device(device_state=ERROR, found_serial="S-NEW", found_drive_model="New")
+    said = ["device", "accept", device.uuid, "--reason", "swapped by the vendor", "--url", url]
+    assert main(said) == 0
+    assert f"{device.uuid}: accept recorded" in capsys.readouterr().out
+    accepted = world.device(device.uuid)
+    assert (accepted.serial, accepted.drive_model, accepted.found_serial) == ("S-NEW", "New", None)
+    assert (accepted.device_state, world.reserved(device)) == (ERROR, 1)
+    assert "clean it" in (accepted.state_reason or "")
+    assert "swapped by the vendor" in [event["reason"] for event in ask(capsys, url, "history", device.uuid)]
+
+
+def test_without_another_drive_there_is_nothing_to_accept_and_the_refusal_says_so(world: World, url: str) -> None:
+    device = world.add_device(device_state=ERROR)
+    [line] = refused("accept", device.uuid, "--url", url).splitlines()
+    assert "nothing to accept" in line
+    assert world.device(device.uuid) == device
+
+
+def test_a_missing_device_is_forgotten_with_its_provider(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, kept = world.add_device("0000:01:00.0", missing=True), world.add_device("0000:02:00.0")
+    provider = world.provider(gone).rp_uuid
+    assert main(["device", "forget", "compute-1/0000:01:00.0", "--url", url]) == 0
+    capsys.readouterr()
+    assert [row["uuid"] for row in ask(capsys, url, "list")] == [kept.uuid]
+    with pytest.raises(PlacementNotFound):
+        world.ports.placement.get_provider(provider)
+
+
+def test_a_device_that_is_there_is_not_forgotten_and_the_refusal_says_why(world: World, url: str) -> None:
+    device = world.add_device()
+    [line] = refused("forget", device.uuid, "--url", url).splitlines()
+    assert "only a missing device can be forgotten" in line
+    assert world.device(device.uuid) == device
 
 
 def test_a_refusal_is_one_line_that_names_the_device(url: str) -> None:

@@ -1,0 +1,5 @@
+"""Fixtures of the integration tests."""
+
+from machine import machine
+
+__all__ = ["machine"]
