@@ -141,8 +141,10 @@ def test_a_clean_that_loses_its_database_ends_in_a_clean_drive_or_in_an_error(
 
     strike.arm(None)
     agent.period()
-    if world.outcome().device_state is DeviceState.ERROR:
+    found = world.outcome()
+    if found.device_state is DeviceState.ERROR:
         world.assert_withheld()
+        assert "lost its database" in (found.state_reason or "")
         world.clean()
     assert not world.sim.find(SANITIZING, SECRET)
     world.assert_offered()

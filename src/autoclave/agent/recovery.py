@@ -80,7 +80,10 @@ class Recovery:
 
     def _fail(self, context: RequestContext, device: DeviceRecord) -> None:
         was = device.device_state.value if device.device_state else "unknown"
-        reason = f"the agent stopped while the device was {was}; look at it, then clean it again"
+        reason = (
+            f"its cleaning was cut short in {was}: the agent was stopped, or lost its database; "
+            "look at the device, then clean it again"
+        )
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
         self._ports.db.transact(lambda tx: swap(tx, device, Event.CRASH_RECOVERY, cause))
         LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
