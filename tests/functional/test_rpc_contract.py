@@ -338,6 +338,19 @@ def test_a_server_that_stops_ends_what_it_has_begun(bench, context):
     assert ward.arrived.get_nowait() == "ended"
 
 
+def test_a_server_that_never_started_stops_at_once(bench):
+    server = bench.transport.serve(bench.topic, "stillborn", Ward("stillborn"), "1.1")
+
+    def end() -> None:
+        server.stop()
+        server.wait()
+
+    ended = threading.Thread(target=end, daemon=True)
+    ended.start()
+    ended.join(PATIENCE)
+    assert not ended.is_alive()
+
+
 @pytest.mark.parametrize(
     ("server", "version", "understood"),
     [

@@ -151,16 +151,20 @@ class MessagingServer:
     def __init__(self, transport: MessagingTransport, server: Any) -> None:
         self._transport = transport
         self._server = server
+        self._started = False
 
     def start(self) -> None:
         self._transport.check_broker()
         self._server.start()
+        self._started = True
 
     def stop(self) -> None:
-        self._server.stop()
+        if self._started:  # or oslo.messaging waits for the start, for ever
+            self._server.stop()
 
     def wait(self) -> None:
-        self._server.wait()
+        if self._started:
+            self._server.wait()
 
 
 class _Handler:

@@ -69,7 +69,7 @@ class Server(Protocol):
         """
 
     def stop(self) -> None:
-        """Take no more messages; those begun go on."""
+        """Take no more messages; those begun go on. Nothing, if it never started."""
 
     def wait(self) -> None:
         """After :meth:`stop`: block until the messages begun are done."""
