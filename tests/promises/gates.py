@@ -1,15 +1,18 @@
-"""Actors that stop before and after every call to the world, and go on when a scheduler says so."""
+"""Actors that stop at every call to the world, and go on when a scheduler says so."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import webob
 from sqlalchemy.engine import Connection
 
 from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable
-from autoclave.placement.transport import call_joined
+from autoclave.placement.transport import MICROVERSION, OWN_ROLES, call_joined
+
+_READER = {"OpenStack-API-Version": f"placement {MICROVERSION}", "X-Auth-Token": "watch", "X-Roles": OWN_ROLES}
 
 PATIENCE = 60.0
 """Seconds until an actor that reaches no gate fails the test; nothing else here depends on time."""
@@ -23,25 +26,29 @@ class Actor:
     """A thread that runs from gate to gate.
 
     :param group: the process it belongs to; it dies with it.
+    :param work: what it does; None for a thread that became an actor on its way, see :meth:`Stage.part`.
     """
 
-    def __init__(self, stage: "Stage", name: str, group: str, work: Callable[[], Any]) -> None:
+    def __init__(self, stage: "Stage", name: str, group: str, work: Callable[[], Any] | None) -> None:
         self.name, self.group = name, group
+        self.asleep = False
         self.at = "start"
         self.fate: str | None = None
         self.dead = self.done = False
         self.device: str | None = None
         self.error: BaseException | None = None
         self.go = threading.Semaphore(0)
-        self._stage, self._work = stage, work
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self.parted = work is None
+        self._stage = stage
+        if work is not None:
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], Any]) -> None:
         self._stage.here.actor = self
         self.go.acquire()
         try:
             if not self.dead:
-                self._work()
+                work()
         except Died:
             pass
         except BaseException as error:  # kept for the scheduler, which fails the history with it
@@ -51,9 +58,14 @@ class Actor:
 
 
 class Stage:
-    """One actor runs at a time; :meth:`run` lets it go to its next gate."""
+    """One actor runs at a time; :meth:`run` lets it go to its next gate.
+
+    ``fine``: stop after each call, too. Stories name such moments. A rehearsal does without: an actor does nothing
+    that another could see between the answer to one call and its next call, where it stops anyhow.
+    """
 
     def __init__(self) -> None:
+        self.fine = True
         self.here = threading.local()
         self.reached = threading.Semaphore(0)
         self.actors: list[Actor] = []
@@ -62,6 +74,26 @@ class Stage:
         actor = Actor(self, name, group, work)
         self.actors.append(actor)
         return actor
+
+    def part(self, name: str, group: str, tell: Callable[[], None]) -> None:
+        """The thread that calls us goes on as an actor of its own, when its turn comes.
+
+        :param tell: lets go of whoever waits for the thread, and runs on in its place now.
+        """
+        actor = Actor(self, name, group, None)
+        self.here.actor = actor
+        self.actors.append(actor)
+        tell()
+        actor.go.acquire()
+        if actor.dead:
+            raise Died
+
+    def leave(self) -> None:
+        """The end of an actor that came by :meth:`part`; of any other, nothing."""
+        actor: Actor | None = getattr(self.here, "actor", None)
+        if actor is not None and actor.parted:
+            actor.done = True
+            self.reached.release()
 
     def run(self, actor: Actor, fate: str | None = None) -> None:
         actor.fate = fate
@@ -94,9 +126,14 @@ class Stage:
             raise Died
         return actor.fate
 
+    def after(self, at: str) -> None:
+        """A gate after a call, where stories stop."""
+        if self.fine:
+            self.gate(at)
+
 
 class GatedDatabase(Database):
-    """A database with a gate before and after each transaction, none inside."""
+    """A database with gates around each transaction, none inside."""
 
     def __init__(self, url: str, stage: Stage) -> None:
         super().__init__(url)
@@ -104,14 +141,14 @@ class GatedDatabase(Database):
         self.writes = 0
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, **how: bool) -> Iterator[Connection]:
         fate = self._stage.gate("db write")
         if fate == "fail":
             raise DatabaseUnavailable("no connection, as arranged")
-        with super().write() as tx:
+        with super().write(**how) as tx:
             yield tx
         self.writes += 1
-        self._stage.gate("db written")
+        self._stage.after("db written")
         if fate == "lose":
             raise DatabaseUnavailable("connection lost after the commit, as arranged")
 
@@ -121,15 +158,15 @@ class GatedDatabase(Database):
             raise DatabaseUnavailable("no connection, as arranged")
         with super().read() as tx:
             yield tx
-        self._stage.gate("db was read")
+        self._stage.after("db was read")
 
 
 class GatedPlacement:
-    """WSGI middleware with a gate before and after each request."""
+    """WSGI middleware with gates around each request."""
 
     def __init__(self, app: Any, stage: Stage) -> None:
         self._app, self._stage = app, stage
-        self.writes = 0
+        self.writes = self.inventories = 0
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         what = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO'].rpartition('/')[2][:11]}"
@@ -138,7 +175,17 @@ class GatedPlacement:
             raise ConnectionRefusedError("connection refused, as arranged")
         body = call_joined(self._app, environ, start_response)
         self.writes += environ["REQUEST_METHOD"] != "GET"
-        self._stage.gate(f"{what} answered")
+        self.inventories += what == "PUT inventories"
+        self._stage.after(f"{what} answered")
         if fate == "lose":
             raise ConnectionResetError("connection lost before the answer, as arranged")
         return [body]
+
+    def look(self, path: str) -> Any:
+        """The document at *path*, past all gates; None if there is none."""
+        request = webob.Request.blank(path, headers=_READER)
+        answer = request.get_response(self._app)
+        if answer.status_code == 404:
+            return None
+        assert answer.status_code == 200, answer
+        return answer.json

@@ -16,7 +16,9 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
 from promises.gates import Actor
-from promises.world import CLASS, HOST, LEASE, OPERATOR, World
+from promises.history import recover
+from promises.host import CLASSES, NVME
+from promises.world import LEASE, OPERATOR, World
 
 
 class Tenant:
@@ -27,16 +29,16 @@ class Tenant:
         self.provider = world.devices[0][1].rp_uuid
         if claim:
             world.placement.put_allocations(
-                ConsumerAllocations(self.instance, {self.provider: {CLASS: 1}}, project_id="p", user_id="u")
+                ConsumerAllocations(self.instance, {self.provider: {CLASSES[NVME]: 1}}, project_id="p", user_id="u")
             )
         with world.db.write() as tx:
             self.arq = make_arq(tx, project_id="p").uuid
-        world.instances[self.instance] = self.arq
+        world.instances[self.instance] = [self.arq]
 
     def bind(self) -> None:
         request = {
             "arq_uuid": self.arq,
-            "hostname": HOST,
+            "hostname": self.world.hostname,
             "device_rp_uuid": self.provider,
             "instance_uuid": self.instance,
         }
@@ -45,7 +47,7 @@ class Tenant:
     def write(self) -> None:
         assert self.state is ARQState.BOUND
         self.world.guests.add(self.arq)
-        self.world.dirty.add(self.world.devices[0][0].uuid)
+        self.world.host.write(self.world.devices[0][0].pci_address)
 
     def leave(self) -> None:
         self.world.give_back(self.instance, self.world.conductors[1])
@@ -100,7 +102,7 @@ def test_a_doubled_cleanup_message_does_not_erase_the_next_tenants_drive(world: 
     second.bind()
     second.write()
     clean_now(world)
-    assert world.dirty, "what the second tenant wrote is still there"
+    assert not world.host.is_clean(world.devices[0][0].pci_address), "what the second tenant wrote is still there"
     assert (second.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
 
 
@@ -137,14 +139,14 @@ def test_a_conductor_dead_in_the_middle_of_a_bind_loses_nothing_for_good(world: 
     at(world, "conductor-0", tenant.bind, gate)
     world.kill("conductor-0")
     tenant.leave()
-    world.recover()
+    recover(world)
     assert world.device().device_state is DeviceState.AVAILABLE
 
 
 def test_an_expired_bind_is_swept_back_and_its_zombie_cannot_bind(world: World) -> None:
     tenant = Tenant(world)
     zombie = at(world, "conductor-0", tenant.bind, "PUT inventories")
-    world._let_time_pass()
+    world.let_time_pass()
     world.conductors[1].sweep()
     assert tenant.state is ARQState.BIND_FAILED
     finish(world, zombie)
@@ -208,3 +210,37 @@ def zombie_binder_meets_a_new_tenant(world: World) -> None:
     tenant.write()
     finish(world, binder, "fail")
     assert (tenant.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
+
+
+def slow_lowering_meets_a_raise_to_what_is(world: World) -> None:
+    """A hold's end is written slowly; meanwhile somebody who was allocated before binds, uses and lets go."""
+    tenant = Tenant(world)
+    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    slow = at(world, "api", lambda: holds.release(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    tenant.bind()
+    tenant.write()
+    finish(world, slow)
+    tenant.leave()
+
+
+def test_a_raise_defeats_a_slower_lowering_even_where_it_changes_nothing(world: World) -> None:
+    slow_lowering_meets_a_raise_to_what_is(world)
+    assert world.free(world.devices[0][1]) == 0
+
+
+def slow_payer_meets_a_new_debt(world: World) -> None:
+    """A debt is paid but not yet cleared; meanwhile the next one is made, and cannot be paid at once."""
+
+    def release() -> None:
+        holds.release(world.ports, world.device().uuid, OPERATOR)
+
+    slow = at(world, "conductor-0", release, "db write", times=2)
+    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    finish(world, at(world, "api", release, "PUT inventories"), "fail")
+    finish(world, slow)
+
+
+def test_a_debt_made_since_is_not_cleared_with_the_one_that_was_paid(world: World) -> None:
+    slow_payer_meets_a_new_debt(world)
+    recover(world)
+    assert world.free(world.devices[0][1]) == 1

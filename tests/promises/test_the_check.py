@@ -1,25 +1,42 @@
 """The rehearsal itself: code that breaks a rule of the protocol is caught, so silence means something."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoclave.agent import cleanup
+from autoclave.agent import cleanup, discovery, recovery
+from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor import binding, unbinding
+from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
+from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle import holds, release, sweep
 from autoclave.lifecycle import settle as settling
+from autoclave.lifecycle import swap as swapping
 from autoclave.lifecycle.swap import swap
-from autoclave.rules.device_states import Event
+from autoclave.objects.context import RequestContext
+from autoclave.placement.client import PlacementClient as Placement
+from autoclave.placement.fake import FakePlacement
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
-from promises.test_stories import slow_lowering_meets_a_new_tenant, zombie_binder_meets_a_new_tenant
-from promises.world import Broken, World
+from promises.checks import Broken
+from promises.history import recover
+from promises.rehearsal import rehearse
+from promises.test_stories import (
+    slow_lowering_meets_a_new_tenant,
+    slow_lowering_meets_a_raise_to_what_is,
+    slow_payer_meets_a_new_debt,
+    zombie_binder_meets_a_new_tenant,
+)
+from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (binding, unbinding, release, sweep, holds, cleanup):
+    for module in (binding, unbinding, release, sweep, holds, cleanup, recovery, discovery):
         monkeypatch.setattr(module, "settle", settle)
 
 
@@ -31,9 +48,10 @@ def row_before_generation(db: Any, placement: Any, device_uuid: str) -> None:
             [deployable] = device_rows.deployables_of(tx, [row.id])
         present = placement.get_inventories(deployable.rp_uuid)
         must = must_be_reserved(row.offer)
-        if not must and not row.release_pending:
+        total = deployable.num_accelerators
+        if not must and not row.release_pending and present.records:
             return
-        record = settling.whole_record(1, 1 if must else 0)
+        record = settling.whole_record(total, total if must else 0)
         try:
             placement.put_inventories(deployable.rp_uuid, present.generation, {deployable.resource_class: record})
         except PlacementConflict:
@@ -43,10 +61,88 @@ def row_before_generation(db: Any, placement: Any, device_uuid: str) -> None:
         return
 
 
-def blind_request(tx: Any, arq_uuid: str, reason: str, cause: Any, *, lease_owner: str | None = None) -> Any:
+def any_request(tx: Any, arq_uuid: str, reason: str, cause: Any, *, lease_owner: str | None = None) -> Any:
     """The request is gone, and yet its device is taken back."""
-    [device] = device_rows.list_all(tx)
+    device = device_rows.list_all(tx)[0]
     return swap(tx, device, Event.TAKE_BIND_BACK, cause)
+
+
+def any_debt(db: Any, device_uuid: str, _state_version: int, _release_number: int) -> None:
+    """A debt is cleared though the device has moved on since it was paid."""
+    with db.write() as tx:
+        tx.execute(devices.update().where(devices.c.uuid == device_uuid).values(release_pending=False))
+
+
+def any_version(self: Cleanup, context: RequestContext, device_uuid: str, _state_version: int) -> bool:
+    """A message is obeyed whatever has become of the device since it was sent."""
+    with self._ports.db.read() as tx:
+        device = device_rows.get(tx, device_uuid)
+    event = Event.CLEAN_AGAIN if device.device_state is DeviceState.ERROR else Event.REQUEST_CLEANING
+    return self.begin(context, device, event, "asked for")
+
+
+def lowered_first(self: Cleanup, *args: Any) -> None:
+    """The device is offered, and then made available."""
+    _context, device, event = args[:3]
+    if event is Event.CLEANED:
+        with self._ports.db.read() as tx:
+            [deployable] = device_rows.deployables_of(tx, [device.id])
+        present = self._ports.placement.get_inventories(deployable.rp_uuid)
+        record = {deployable.resource_class: settling.whole_record(1, 0)}
+        self._ports.placement.put_inventories(deployable.rp_uuid, present.generation, record)
+    finish(self, *args)
+
+
+def any_generation(self: Placement, uuid: str, _generation: int, records: Any) -> int:
+    """An inventory is written over whatever has been written since it was read."""
+    return put_inventories(self, uuid, self.get_inventories(uuid).generation, records)
+
+
+def only_changes(self: Placement, uuid: str, generation: int, records: Any) -> int:
+    """An inventory is not written if it reads as it should; so a slower writer is not defeated."""
+    if self.get_inventories(uuid).records == records:
+        return generation
+    return put_inventories(self, uuid, generation, records)
+
+
+def only_binds(tx: Any, now: Any) -> Any:
+    """The sweeper leaves unbinds alone whose conductor is dead."""
+    return [arq for arq in expired(tx, now) if arq.state is ARQState.BIND_STARTED]
+
+
+finish, put_inventories, expired = Cleanup._finish, Placement.put_inventories, arq_rows.expired
+
+
+def row_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    everywhere(monkeypatch, row_before_generation)
+
+
+def obey_late_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cleanup, "request", any_version)
+    monkeypatch.setattr(swapping, "_NOBODY_HOLDS_IT", frozenset())
+
+
+MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a settle reads the row before the generation": row_first,
+    "a bind is taken back without looking at its request": lambda m: m.setattr(binding, "take_bind_back", any_request),
+    "a late message is obeyed": obey_late_messages,
+    "reserved is lowered before the device is available": lambda m: m.setattr(Cleanup, "_finish", lowered_first),
+    "an inventory is written at any generation": lambda m: m.setattr(Placement, "put_inventories", any_generation),
+    "an unbind is not settled": lambda m: m.setattr(unbinding.Unbinder, "_secure", lambda _self, _arq: None),
+    "a dead unbind is not finished": lambda m: m.setattr(arq_rows, "expired", only_binds),
+}
+"""Rules of the protocol, each broken."""
+
+
+SEEDS = 400
+"""So many histories find each of them; most need a few dozen."""
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_random_histories_catch_a_broken_rule(rule: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[rule](monkeypatch)
+    with pytest.raises(Broken):
+        rehearse(range(SEEDS), file, FakePlacement)
 
 
 def test_a_settle_that_reads_the_row_before_the_generation_is_caught(
@@ -60,6 +156,19 @@ def test_a_settle_that_reads_the_row_before_the_generation_is_caught(
 def test_a_bind_taken_back_without_looking_at_its_request_is_caught(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binding, "take_bind_back", blind_request)
+    monkeypatch.setattr(binding, "take_bind_back", any_request)
     with pytest.raises(Broken, match="never bound dirty"):
         zombie_binder_meets_a_new_tenant(world)
+
+
+def test_an_equal_inventory_that_is_not_written_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Placement, "put_inventories", only_changes)
+    with pytest.raises(Broken, match="never offered dirty"):
+        slow_lowering_meets_a_raise_to_what_is(world)
+
+
+def test_a_debt_cleared_unpaid_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "_clear_debt", any_debt)
+    slow_payer_meets_a_new_debt(world)
+    with pytest.raises(Broken, match="never lost for good"):
+        recover(world)

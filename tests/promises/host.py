@@ -1,0 +1,157 @@
+"""What is physically there. The code under test sees it through its drivers only."""
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autoclave.agent.locks import DeviceLocks
+from autoclave.conf import new_config
+from autoclave.drivers.base import AttachHandle, CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
+from autoclave.exceptions import EraseTimeout, HardwareError
+from autoclave.hardware.host import HostPaths
+from promises.gates import Died, Stage
+
+if TYPE_CHECKING:
+    from promises.world import World
+
+NVME, CARD = "nvme_driver", "card_driver"
+CLASSES = {NVME: "CUSTOM_NVME_144D_A808", CARD: "CUSTOM_FPGA_1234_5678"}
+CARD_HANDLES = 2
+
+
+class Host:
+    """Slots, the drives in them and beside them, and the truth about what is on those.
+
+    :param drivers: the driver of each slot's device. A card is no drive: it keeps nothing, and stays.
+    """
+
+    def __init__(self, drivers: Sequence[str]) -> None:
+        self.drivers = {f"0000:0{number}:00.0": driver for number, driver in enumerate(drivers, start=1)}
+        self.slots: dict[str, str | None] = {
+            address: f"S{number}" for number, address in enumerate(self.drivers) if self.drivers[address] == NVME
+        }
+        self.shelf = ["X0"]
+        self.dirty = {"X0"}
+        """The serial numbers of drives that nobody can vouch for."""
+        self.erasing: set[str] = set()
+        """Slots whose drive is being erased at this moment."""
+
+    def is_clean(self, address: str) -> bool:
+        return self.slots.get(address) not in self.dirty
+
+    def write(self, address: str) -> None:
+        """A guest writes to what it has been given."""
+        drive = self.slots.get(address)
+        if drive is not None:
+            self.dirty.add(drive)
+
+    def exchange(self, address: str) -> None:
+        """Somebody takes the drive out, or puts in the one that lies there longest, or both."""
+        out, self.slots[address] = self.slots[address], self.shelf.pop(0) if self.shelf else None
+        if out is not None:
+            self.shelf.append(out)
+
+    def pull(self, address: str) -> None:
+        drive = self.slots[address]
+        if drive is not None:
+            self.slots[address] = None
+            self.shelf.append(drive)
+
+
+class Drives(Driver):
+    """NVMe drives, each of one handle. An erase takes two steps, and may fail or hang on the way."""
+
+    name = NVME
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(new_config((), {}), HostPaths())
+        self._world = world
+
+    def discover(self) -> list[DiscoveredDevice]:
+        if self._world.stage.gate("look") is not None:
+            self._world.agent.blind = True
+            raise HardwareError("nothing could be read, as arranged")
+        slots = self._world.host.slots
+        return [self._found(address, serial) for address, serial in slots.items() if serial is not None]
+
+    def _found(self, address: str, serial: str) -> DiscoveredDevice:
+        return DiscoveredDevice(
+            pci_address=address,
+            device_type="NVME",
+            vendor="144d",
+            product="a808",
+            resource_class=CLASSES[NVME],
+            traits=[],
+            attach_handles=[AttachHandle("PCI", {"bus": address[5:7]}, address)],
+            std_board_info={"product_id": "a808", "pci_address": address},
+            serial=serial,
+            drive_model="Model",
+            cleanup_action="sanitize_crypto",
+        )
+
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
+        world, host, address = self._world, self._world.host, device.pci_address
+        # The agent runs us in a thread of our own; we go on in the name of the worker that waits for us.
+        world.stage.here.actor = world.worker_of(device.uuid)
+        if host.slots[address] != device.serial:
+            raise HardwareError(f"the drive in the slot is {host.slots[address]}")
+        host.erasing.add(address)
+        try:
+            fate = world.stage.gate("erase")
+            if fate == "hang":
+                world.stage.part("late", "agent", self._time_out)
+            elif fate is not None:
+                raise HardwareError("the erase failed, as arranged")
+            if host.slots[address] != device.serial:
+                raise HardwareError("the drive went away")
+            host.dirty.discard(device.serial)
+            world.stage.after("erased")
+        except Died:
+            raise HardwareError("the process is dead") from None
+        finally:
+            host.erasing.discard(address)
+        return {"method": "rehearsed"}
+
+    def _time_out(self) -> None:
+        self._world.tally["timeouts"] += 1
+        [attempt] = [a for a in self._world.agent.cleanup._attempts if a._thread is threading.current_thread()]
+        attempt._outcome.put(EraseTimeout("the cleanup took too long, as arranged"))
+
+
+class Locks(DeviceLocks):
+    """The agent's locks. An erase that came too late has really ended when it gives its lock back."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def release(self, device_uuid: str) -> None:
+        super().release(device_uuid)
+        self._stage.leave()
+
+
+class Cards(Driver):
+    """Devices of several handles, of a type that is not erased."""
+
+    name = CARD
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(new_config((), {}), HostPaths())
+        self._world = world
+
+    def discover(self) -> list[DiscoveredDevice]:
+        drivers = self._world.host.drivers
+        return [self._found(address) for address, driver in drivers.items() if driver == CARD]
+
+    def _found(self, address: str) -> DiscoveredDevice:
+        functions = [f"{address[:-1]}{number}" for number in range(CARD_HANDLES)]
+        return DiscoveredDevice(
+            pci_address=address,
+            device_type="FPGA",
+            vendor="1234",
+            product="5678",
+            resource_class=CLASSES[CARD],
+            traits=[],
+            attach_handles=[AttachHandle("PCI", {"function": function[-1]}, function) for function in functions],
+            std_board_info={"product_id": "5678", "pci_address": address},
+        )
