@@ -225,14 +225,14 @@ def test_a_sample_misses_no_stretch_of_a_hundredth_of_the_disk(tree: SysfsTree) 
 
 def test_a_sample_cannot_be_foreseen(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make_disk(tree, LARGE)
-    read = BlockDevice.read
+    read = BlockDevice.nonzero_in
     seen: list[set[int]] = []
 
     def note(self: BlockDevice, offset: int, length: int) -> bytes:
         seen[-1].add(offset)
         return read(self, offset, length)
 
-    monkeypatch.setattr(BlockDevice, "read", note)
+    monkeypatch.setattr(BlockDevice, "nonzero_in", note)
     with open_block(tree.paths, node) as device:
         for _ in range(2):
             seen.append(set())

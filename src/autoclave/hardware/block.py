@@ -9,6 +9,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,7 +22,7 @@ from autoclave.hardware.progress import Progress, ProgressSink
 
 CHUNK = 4 * 1024 * 1024
 """Bytes of the largest single read."""
-_STRIDE = 4 * CHUNK
+_STRIDE = 16 * CHUNK
 """Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
 _EDGE = 1024 * 1024
 """Bytes at each end: partition tables, superblocks, and the backups of both are there."""
@@ -31,7 +32,7 @@ _SAMPLE = 64 * 1024
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
-_ZEROS = bytes(CHUNK)
+_ZEROS = bytearray(CHUNK)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
@@ -79,8 +80,9 @@ class BlockDevice:
         self.path = path
         self.size = size
         self._fd = fd
-        # Anonymous memory is aligned to pages, as direct I/O demands.
-        self._buffer = mmap.mmap(-1, CHUNK)
+        # Anonymous memory is aligned to pages, as direct I/O demands. Two pieces: one is read while the other is
+        # looked at.
+        self._pieces = mmap.mmap(-1, CHUNK), mmap.mmap(-1, CHUNK)
 
     def read(self, offset: int, length: int) -> bytes:
         """*length* bytes from *offset* on, from the medium and not from the page cache.
@@ -89,26 +91,39 @@ class BlockDevice:
         :raises DeviceVanished: the disk is gone.
         :raises EraseFailed: it cannot be read there.
         """
-        if not 0 <= offset <= offset + length <= self.size:
-            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
-        self._check_still_there()
+        piece, _ = self._pieces
         parts = []
-        end = offset + length
-        while offset < end:
-            start = offset - offset % _ALIGNMENT
-            stop = min(end, start + CHUNK)
-            parts.append(self._read_aligned(start, stop)[offset - start :])
-            offset = stop
+        for start, stop in self._ranges(offset, length):
+            self._read_into(piece, start, stop)
+            parts.append(piece[max(offset - start, 0) : stop - start])
         return b"".join(parts)
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
         """See :class:`Disk`."""
-        for start in range(offset, offset + length, CHUNK):
-            data = self.read(start, min(CHUNK, offset + length - start))
-            # Compared as a whole, which is a memcmp; searched only when there is something to find.
-            if data != _ZEROS[: len(data)]:
-                return start + len(data) - len(data.lstrip(b"\0"))
+        ranges = self._ranges(offset, length)
+        if len(ranges) == 1:
+            self._read_into(self._pieces[0], *ranges[0])
+            return self._nonzero_piece(0, *ranges[0], offset)
+        with ThreadPoolExecutor(1) as reader:
+            reading = [reader.submit(self._read_into, self._pieces[0], *first) for first in ranges[:1]]
+            for number, (start, stop) in enumerate(ranges):
+                reading.pop().result()
+                if number + 1 < len(ranges):
+                    other = self._pieces[(number + 1) % 2]
+                    reading.append(reader.submit(self._read_into, other, *ranges[number + 1]))
+                found = self._nonzero_piece(number % 2, start, stop, offset)
+                if found is not None:
+                    return found
         return None
+
+    def _nonzero_piece(self, which: int, start: int, stop: int, offset: int) -> int | None:
+        """The first byte that is not zero of what was read from *start* to *stop*, from *offset* on."""
+        with memoryview(self._pieces[which]) as piece, piece[max(offset - start, 0) : stop - start] as asked_for:
+            # A bytearray compares itself with other memory as a whole and where it lies, which is a memcmp without a
+            # copy; it is searched only when there is something to find.
+            if (_ZEROS if len(asked_for) == CHUNK else bytearray(len(asked_for))) == asked_for:
+                return None
+            return max(offset, start) + next(n for n, byte in enumerate(asked_for) if byte)
 
     def flush(self) -> None:
         """See :class:`Disk`."""
@@ -117,12 +132,20 @@ class BlockDevice:
         except OSError as e:
             raise EraseFailed(f"the zeroes on {self.path} could not be flushed to the medium: {e.strerror}") from e
 
-    def _read_aligned(self, start: int, stop: int) -> bytes:
-        """One direct read from the aligned offset *start*; what was read beyond *stop* is cut off."""
+    def _ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
+        """The range in pieces that direct I/O takes: each begins aligned, and so perhaps before the range."""
+        if not 0 <= offset <= offset + length <= self.size:
+            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
+        self._check_still_there()
+        end = offset + length
+        return [(start, min(end, start + CHUNK)) for start in range(offset - offset % _ALIGNMENT, end, CHUNK)]
+
+    def _read_into(self, piece: mmap.mmap, start: int, stop: int) -> None:
+        """One direct read from the aligned offset *start* to at least *stop*."""
         whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
         try:
-            # Both views are released here: the traceback of a failed read would keep them, and so the buffer.
-            with memoryview(self._buffer) as buffer, buffer[:whole] as target:
+            # Both views are released here: the traceback of a failed read would keep them, and so the memory.
+            with memoryview(piece) as buffer, buffer[:whole] as target:
                 got = os.preadv(self._fd, [target], start)
         except OSError as e:
             self._check_still_there()
@@ -131,7 +154,6 @@ class BlockDevice:
             raise EraseFailed(f"{self.path} cannot be read at offset {start}: {e.strerror}") from e
         if got < stop - start:
             raise EraseFailed(f"{self.path} ends at offset {start + got}, though it said that it has {self.size} bytes")
-        return self._buffer[: stop - start]
 
     def _check_still_there(self) -> None:
         """A pulled drive may go on answering with EIO, an unlinked file even with data."""
@@ -146,7 +168,8 @@ class BlockDevice:
     def close(self) -> None:
         """Let go of the disk."""
         os.close(self._fd)
-        self._buffer.close()
+        for piece in self._pieces:
+            piece.close()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Zeroing: every byte of every namespace overwritten, then read back."""
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,9 @@ class Zeroer:
                 self._work.bounded(LEFT_BEHIND),
                 self._work.meter(f"{tool.name}, namespace {namespace.nsid}") as meter,
             ):
+                began = time.monotonic()
                 self._overwrite(tool, namespace, disk, meter)
+                overwritten = time.monotonic()
             if _node_identity(namespace.path) != node:
                 raise WrongDrive(
                     f"{namespace.path} is no longer the device that it was before {tool.name} ran; which one was "
@@ -81,7 +84,9 @@ class Zeroer:
             "nsid": namespace.nsid,
             "block_device": namespace.block_name,
             "bytes": expected,
+            "seconds": round(overwritten - began, 3),
             "read_back": self._work.verify,
+            "read_back_seconds": round(time.monotonic() - overwritten, 3),
         }
 
     def _expected_bytes(self, namespace: Namespace) -> int:
