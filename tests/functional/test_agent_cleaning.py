@@ -8,17 +8,29 @@ import pytest
 from agentworld import PATIENCE, SANITIZING, SECRET, ZEROING, AgentWorld, zeroing_drive
 
 from autoclave.agent import attempt
+from autoclave.agent.manager import AgentManager
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.placement.faults import refuse
 from autoclave.rules.device_states import DeviceState
-from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 
 FAILURES = [
-    pytest.param(SANITIZING, FaultKind.SANITIZE_FAILS, id="the sanitize fails"),
-    pytest.param(SANITIZING, FaultKind.NVME_GARBAGE, id="nvme-cli answers garbage"),
-    pytest.param(ZEROING, FaultKind.ZERO_FAILS, id="zeroing fails half-way"),
-    pytest.param(ZEROING, FaultKind.ZERO_LEAVES_DATA, id="zeroing reports success and leaves the data"),
+    pytest.param(SANITIZING, [FaultKind.SANITIZE_FAILS], id="the sanitize fails"),
+    pytest.param(SANITIZING, [FaultKind.NVME_GARBAGE], id="nvme-cli answers garbage"),
+    pytest.param(SANITIZING, [FaultKind.NVME_HANGS], id="nvme-cli hangs"),
+    pytest.param(SANITIZING, [FaultKind.NVME_MISSING], id="nvme-cli is gone"),
+    pytest.param(SANITIZING, [FaultKind.SANITIZE_FAILS, FaultKind.NVME_EXITS_ZERO], id="nvme-cli hides the failure"),
+    pytest.param(SANITIZING, [FaultKind.SANITIZE_FAILS, FaultKind.NVME_JSON_ERRORS], id="nvme-cli fails in JSON"),
+    pytest.param(ZEROING, [FaultKind.ZERO_FAILS], id="zeroing fails half-way"),
+    pytest.param(ZEROING, [FaultKind.ZERO_LEAVES_DATA], id="zeroing reports success and leaves the data"),
+]
+DISAPPEARANCES = [
+    pytest.param(SANITIZING, None, id="at the first command"),
+    pytest.param(SANITIZING, 0, id="as soon as a sanitize runs"),
+    pytest.param(SANITIZING, 50, id="half-way through a sanitize"),
+    pytest.param(ZEROING, None, id="at the first command before zeroing"),
+    pytest.param(ZEROING, 0, id="as soon as it is zeroed"),
 ]
 
 
@@ -34,13 +46,14 @@ def test_a_released_drive_is_erased_and_offered_again(world: AgentWorld, address
     world.assert_offered(address)
 
 
-@pytest.mark.parametrize(("address", "kind"), FAILURES)
+@pytest.mark.parametrize(("address", "kinds"), FAILURES)
 def test_a_failed_clean_withholds_the_drive_until_a_clean_succeeds(
-    world: AgentWorld, address: str, kind: FaultKind
+    world: AgentWorld, address: str, kinds: list[FaultKind]
 ) -> None:
+    world.overrides["nvme", "command_timeout"] = 3.0
     world.start()
     world.bind(address)
-    world.sim.set_fault(address, Fault(kind))
+    world.sim.set_fault(EVERY_DRIVE, *map(Fault, kinds))
 
     world.clean(address)
     world.assert_withheld(address)
@@ -52,20 +65,41 @@ def test_a_failed_clean_withholds_the_drive_until_a_clean_succeeds(
     world.assert_offered(address)
 
 
-def test_a_drive_that_vanishes_while_it_is_cleaned_is_withheld_until_it_is_back_and_clean(world: AgentWorld) -> None:
+def withheld_until_it_is_back_and_clean(world: AgentWorld, agent: AgentManager, address: str) -> None:
+    world.assert_withheld(address)
+    world.sim.clear_faults()
+    world.sim.put_back(address)
+    agent.period()
+    world.assert_withheld(address)
+    world.clean(address)
+    assert not world.sim.find(address, SECRET)
+    world.assert_offered(address)
+
+
+@pytest.mark.parametrize(("address", "percent"), DISAPPEARANCES)
+def test_a_drive_that_vanishes_while_it_is_cleaned_is_withheld_until_it_is_back_and_clean(
+    world: AgentWorld, address: str, percent: float | None
+) -> None:
+    agent = world.start()
+    world.bind(address)
+    world.sim.set_fault(address, Fault(FaultKind.VANISHES, percent), Fault(FaultKind.SANITIZE_SECONDS, 2))
+
+    world.clean(address)
+
+    assert FaultKind.VANISHES not in world.sim.faults.active([address]), "it never vanished"
+    withheld_until_it_is_back_and_clean(world, agent, address)
+
+
+def test_a_drive_that_has_vanished_before_it_could_be_cleaned_is_withheld_until_it_is_back_and_clean(
+    world: AgentWorld,
+) -> None:
     agent = world.start()
     world.bind()
-    world.sim.set_fault(SANITIZING, Fault(FaultKind.VANISHES))
+    world.sim.pull(SANITIZING)
 
     world.clean()
-    world.assert_withheld()
 
-    world.sim.clear_faults()
-    world.sim.put_back(SANITIZING)
-    agent.period()
-    world.assert_withheld()
-    world.clean()
-    world.assert_offered()
+    withheld_until_it_is_back_and_clean(world, agent, SANITIZING)
 
 
 def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_drive_available(world: AgentWorld) -> None:

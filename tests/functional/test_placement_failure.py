@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import pytest
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld
 from strikes import Death, death
-from tenant import Tenant, assert_promises, recover
+from tenant import Tenant, assert_promises, conductor, recover
 
+from autoclave.db.tables import DeviceType, devices
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.faults import Call, Effect, answer, lose_answer, refuse, time_out
@@ -245,6 +246,26 @@ def test_an_unbind_that_placement_fails_keeps_the_allocation_or_is_finished_by_i
     if not done:
         tenant.give_up()  # told to keep it, Nova has asked again
     one_drive.assert_promises()
+    one_drive.assert_offered()
+
+
+@every_failure_at(SETTLE)
+def test_what_needs_no_cleaning_is_given_back_though_placement_fails_and_offered_by_the_next_sweep(
+    one_drive: AgentWorld, at: int, effect: Effect, times: int | None
+) -> None:
+    one_drive.start()
+    with one_drive.db.write() as tx:
+        tx.execute(devices.update().values(type=DeviceType.GPU))
+    tenant = Tenant(one_drive)
+    tenant.bind()
+    with failing(one_drive, at, effect, times):
+        tenant.delete()
+        one_drive.assert_promises()
+    assert tenant.states() == set()
+    tenant.give_up()
+
+    conductor(one_drive).sweep()
+
     one_drive.assert_offered()
 
 
