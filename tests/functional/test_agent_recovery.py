@@ -1,13 +1,17 @@
 """An agent that dies at any write of a clean, and the next one that finds what it left."""
 
 import contextlib
+import subprocess
+from collections.abc import Iterator
 
 import pytest
-from agentworld import SANITIZING, SECRET, AgentWorld
+from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 from strikes import Death, Strike, death
 
 from autoclave.agent import cleanup
 from autoclave.agent.manager import AgentManager
+from autoclave.agent.recovery import Recovery
+from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.rules.device_states import Actor, DeviceState, Event
 
@@ -21,19 +25,57 @@ def world(one_drive: AgentWorld) -> AgentWorld:
     return one_drive
 
 
-@pytest.mark.parametrize("state", [DeviceState.PENDING_CLEANING, DeviceState.CLEANING])
-def test_a_clean_that_its_agent_did_not_survive_is_an_error_for_the_next(world: AgentWorld, state: DeviceState) -> None:
-    world.end(world.start())
+def killed_in_the_middle_of_a_clean(world: AgentWorld, state: DeviceState) -> None:
+    """A guest has written on the drive; the agent that was to erase it came as far as *state*."""
     world.bind()
     with world.db.write() as tx:
         device = swap(tx, world.device(), Event.REQUEST_CLEANING, AGENT, {"agent_run_id": "a run that is dead"})
         if state is DeviceState.CLEANING:
             swap(tx, device, Event.START_CLEANING, AGENT)
 
+
+@pytest.mark.parametrize("state", [DeviceState.PENDING_CLEANING, DeviceState.CLEANING])
+def test_a_clean_that_its_agent_did_not_survive_is_an_error_for_the_next(world: AgentWorld, state: DeviceState) -> None:
+    world.end(world.start())
+    killed_in_the_middle_of_a_clean(world, state)
+
     world.start()
 
     world.assert_withheld()
     assert state.value in (world.device().state_reason or "")
+    world.clean()
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
+@pytest.fixture
+def tool() -> Iterator[subprocess.Popen[bytes]]:
+    """A tool that does not end by itself, in a session of its own as all of them are."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_drive_that_a_tool_of_a_killed_agent_still_works_on_is_not_cleaned_until_the_tool_has_ended(
+    world: AgentWorld, tool: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Recovery.__init__.__kwdefaults__, "survivor_patience", 0.1)
+    world.end(world.start())
+    killed_in_the_middle_of_a_clean(world, DeviceState.CLEANING)
+    journal = ToolJournal(world.tmp_path / "data" / "tools" / HOST)
+    journal.for_device(world.device().uuid).started(tool.pid, ["/usr/sbin/nvme", "write-zeroes"])
+
+    world.start()
+    world.assert_withheld()
+    refused = world.clean()
+
+    world.assert_withheld()
+    assert "a tool of an earlier agent still works on the drive" in (refused.state_reason or "")
+    assert world.sim.find(SANITIZING, SECRET)
+
+    tool.kill()
+    tool.wait()
     world.clean()
     assert not world.sim.find(SANITIZING, SECRET)
     world.assert_offered()
@@ -56,6 +98,21 @@ def test_a_drive_that_nobody_holds_is_cleaned_by_the_next_period(world: AgentWor
 
     agent.period()
 
+    world.outcome()
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
+def test_a_drive_released_while_its_agent_stops_is_cleaned_by_the_next(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+
+    agent.stop()
+    world.ask_to_clean()
+
+    assert world.device().device_state is DeviceState.ALLOCATED
+    world.end(agent)
+    world.start()
     world.outcome()
     assert not world.sim.find(SANITIZING, SECRET)
     world.assert_offered()

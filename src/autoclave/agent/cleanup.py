@@ -84,7 +84,10 @@ class Cleanup:
         return self.begin(context, device, Event.REQUEST_CLEANING, "released by its instance")
 
     def begin(self, context: RequestContext, device: DeviceRecord, event: Event, reason: str) -> bool:
-        """Swap *device* to pending_cleaning and hand it to a worker; False if the swap was lost."""
+        """Swap *device* to pending_cleaning and hand it to a worker; False if the swap was lost, or the agent stops."""
+        if self._stopping:
+            LOG.info("Device %s is not cleaned: the agent stops. Its next start finds the device.", device.uuid)
+            return False
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
         # Announced before the swap: the periodic check takes a pending row that nobody works on for a dead one.
         self._announce(device.uuid)
@@ -97,7 +100,7 @@ class Cleanup:
         except BaseException:
             self._retire(device.uuid)
             raise
-        self._pool.submit(self._clean, context, pending)
+        self._hand_over(context, pending)
         return True
 
     def begin_registered(self, context: RequestContext, pending: DeviceRecord) -> None:
@@ -106,7 +109,14 @@ class Cleanup:
         Discovery and the periodic check run one after the other, so nobody can take the row for a dead one.
         """
         self._announce(pending.uuid)
-        self._pool.submit(self._clean, context, pending)
+        self._hand_over(context, pending)
+
+    def _hand_over(self, context: RequestContext, pending: DeviceRecord) -> None:
+        try:
+            self._pool.submit(self._clean, context, pending)
+        except RuntimeError:  # the pool's word for having been shut down
+            self._retire(pending.uuid)
+            LOG.warning("Stopped before device %s was cleaned; the next start puts it into error.", pending.uuid)
 
     def works_on(self, device_uuid: str) -> bool:
         """Whether a worker of this run has the device, or will have it."""

@@ -33,6 +33,6 @@ class AgentService:
     def stop(self) -> None:
         """Stop at once. A clean in progress is recorded: the next start finds it and puts it into error."""
         self._period.stop()
-        self._manager.stop()
         self._server.stop()
         self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
+        self._manager.stop()  # last: a message taken after that would record what no worker does
