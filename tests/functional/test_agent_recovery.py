@@ -118,6 +118,25 @@ def test_a_drive_released_while_its_agent_stops_is_cleaned_by_the_next(world: Ag
     world.assert_offered()
 
 
+def test_a_journal_that_cannot_be_read_keeps_one_drive_from_being_cleaned_and_says_so(world: AgentWorld) -> None:
+    world.end(world.start())
+    world.bind()
+    journal = world.tmp_path / "data" / "tools" / HOST / f"{world.device().uuid}.json"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal.write_text("")
+
+    agent = world.start()
+    world.outcome()
+    agent.period()
+
+    world.assert_withheld()
+    assert str(journal) in (world.device().state_reason or "")
+    journal.unlink()
+    world.clean()
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress is written on account of the time, so that the writes of a clean can be counted."""
