@@ -9,7 +9,7 @@ OPTS = [
         "helper_command",
         default="",
         help="The command that starts the privileged helper as root, such as sudo -n "
-        "/opt/autoclave/bin/privsep-helper; oslo.privsep adds its own arguments. Empty: the agent does everything "
+        "/opt/autoclave/bin/autoclave-privileged; two arguments are added to it. Empty: the agent does everything "
         "itself, for which it must be root.",
     ),
 ]

@@ -44,7 +44,7 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
     if not _has_capability(_CAP_SYS_ADMIN):
         raise InvalidConfiguration(
             f"is not set, and user {os.geteuid()} may not send commands to NVMe drives; name a command that starts "
-            "the helper as root, such as: sudo -n /opt/autoclave/bin/privsep-helper",
+            "the helper as root, such as: sudo -n /opt/autoclave/bin/autoclave-privileged",
             option=f"[{privileged.GROUP}] helper_command",
         )
     return None

@@ -47,6 +47,7 @@ class _Context(priv_context.PrivContext):  # type: ignore[misc]  # oslo.privsep 
         """As its last step before it serves, the process says so that it is no client."""
         super().set_client_mode(enabled)
         if not enabled:
+            os.umask(0o077)  # oslo.privsep has left it at 0
             _bound()
 
 

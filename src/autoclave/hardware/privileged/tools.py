@@ -27,8 +27,7 @@ WAIT = 1.0
 class _Job:
     """One tool and the thread that is its parent.
 
-    The tool's death signal follows that thread, so it also comes when this process ends, however it
-    ends; and this process ends when the agent's end of the channel is closed, however that came.
+    The tool's death signal follows that thread, so it also comes when this process is killed.
     """
 
     def __init__(
@@ -77,13 +76,14 @@ class _Job:
     def end(self) -> bool:
         """End the tool if it still runs; whether nothing is left of it."""
         with self._news:
-            if self._outcome is None:
+            if self._outcome is None and self._pid:
                 # By its descriptor: its number may be another's by now. The thread then ends its group.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._thread.join(LINGER + 2 * REAP)
         with self._news:
-            os.close(self._pidfd)
+            if self._pid:
+                os.close(self._pidfd)
             return self._gone
 
     def started(self, pid: int, argv: Sequence[str]) -> None:
@@ -155,10 +155,13 @@ def start(
     job = _Job(
         _commands(tuple(directories)), argv, Deadline.after(seconds), line_buffered=line_buffered, listened=listened
     )
-    pid, command = job.start()
     token = secrets.token_hex(16)
     _jobs[token] = job
-    return token, pid, command
+    try:
+        return token, *job.start()
+    except BaseException:
+        del _jobs[token]
+        raise
 
 
 @entrypoint
@@ -181,3 +184,10 @@ def end(token: str) -> bool:
     if _jobs.pop(token, None) is None:
         raise HardwareError("the privileged helper was asked twice to end a tool")
     return job.end()
+
+
+def end_all() -> None:
+    """End every tool that still runs, with all that it started."""
+    for token in list(_jobs):
+        if (job := _jobs.pop(token, None)) is not None:
+            job.end()

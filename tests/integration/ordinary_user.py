@@ -1,0 +1,106 @@
+"""An agent's process that belongs to an ordinary user; does on stdin's word what an agent does through its helper.
+
+    python ordinary_user.py 'helper command'
+
+Each line is a JSON list of a function's name here and its arguments. Each answer is a line too: ``{"line": …}`` as a
+tool speaks, ``{"started": pid}``, and in the end ``{"result": …}`` or ``{"error": class, "message": …, "args": …}``.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autoclave.hardware.block import first_nonzero, open_block
+from autoclave.hardware.command import Commands
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.open_files import programs_with_open
+from autoclave.hardware.privileged import client, context, tools
+
+NOBODY = 65534
+PATHS = HostPaths()
+
+
+def say(**answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+class Journal:
+    """A sink of tools that says what it is told."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self._fails = fails
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        say(started=pid, argv=list(argv))
+        if self._fails:
+            raise RuntimeError("the journal is full")
+
+    def ended(self, pid: int) -> None:
+        say(ended=pid)
+
+
+def run(directory: str, argv: list[str], seconds: float, journal_fails: bool = False) -> list[Any]:
+    done = Commands(HostPaths(tools=(Path(directory),), helper=PATHS.helper)).run(
+        argv,
+        deadline=Deadline.after(seconds),
+        tools=Journal(journal_fails),
+        on_line=lambda line: say(line=line),
+    )
+    return [list(done.argv), done.returncode, done.stdout, done.stderr]
+
+
+def start_and_forget(directory: str, argv: list[str], seconds: float) -> int:
+    _token, pid, _argv = tools.start(argv, [directory], seconds, False, False)
+    return pid
+
+
+def read_back(node: str) -> list[Any]:
+    with open_block(PATHS, Path(node)) as disk:
+        found = first_nonzero(disk, mode="full", deadline=Deadline.after(60), progress=lambda progress: None)
+        disk.flush()
+        return [disk.size, found]
+
+
+def hold(node: str, seconds: float) -> None:
+    with open_block(PATHS, Path(node)):
+        say(line="held")
+        time.sleep(seconds)
+
+
+def users(node: str) -> list[Any]:
+    return [[file.program, file.pid, file.writes] for file in programs_with_open(PATHS, [Path(node)])]
+
+
+def whoami(_nobody: None = None) -> int:
+    return os.geteuid()
+
+
+def main() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    global PATHS
+    try:
+        PATHS = HostPaths(helper=client.start(sys.argv[1]))
+    except Exception as error:
+        say(error=type(error).__name__, message=str(error))
+        return
+    assert context.client_mode
+    say(result="started")
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        try:
+            say(result=globals()[name](*arguments))
+        except Exception as error:
+            say(error=type(error).__name__, message=str(error), args=error.args)
+
+
+if __name__ == "__main__":
+    main()

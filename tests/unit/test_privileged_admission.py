@@ -1,0 +1,164 @@
+"""The privileged helper does what erasing needs, for nobody's sake more, and only with what root alone can change."""
+
+import os
+from pathlib import Path
+
+import pytest
+from erase_doubles import Watcher, eraser
+
+from autoclave.exceptions import HardwareError, ToolMissing
+from autoclave.hardware.command import Commands
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.privileged import admission
+from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.host import SimulatedHost
+
+SLOT = "0000:42:00.0"
+
+
+def as_asked(argv: list[str], host: SimulatedHost) -> list[str]:
+    """A command as the agent asks for it, from the one that was run on a simulated host."""
+    words = [word.replace(f"{host.paths.dev}/", "/dev/") for word in argv]
+    if os.path.basename(words[0]) == "stdbuf":
+        words = words[2:]
+    return [os.path.basename(words[0]), *words[1:]]
+
+
+@pytest.mark.parametrize("action", list(CleanupAction))
+def test_every_command_of_every_erase_is_let_pass(tmp_path: Path, action: CleanupAction) -> None:
+    spec = DriveSpec(
+        address=SLOT, serial="SIM1", size_bytes=4 * MIB, namespaces=2, namespace_management=True,
+        crypto=True, block=True, sanitize_seconds=0.1,
+    )  # fmt: skip
+    host = SimulatedHost.create(tmp_path / "host", "h1", [spec])
+    watcher = Watcher()
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+
+    eraser(host.paths).erase(controller, action, watcher)
+
+    asked = [as_asked(argv, host) for argv in watcher.argvs]
+    assert len(asked) > 3
+    for argv in asked:
+        admission.command(argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["sh", "-c", "id"],
+        ["/usr/sbin/nvme", "version"],
+        ["../sbin/nvme", "version"],
+        ["stdbuf", "--output=L", "sh"],
+        ["setpriv", "sh"],
+        ["nvme"],
+        ["nvme", "admin-passthru", "/dev/nvme0"],
+        ["nvme", "fw-download", "/dev/nvme0", "--fw=/etc/shadow"],
+        ["nvme", "id-ctrl", "/etc/shadow"],
+        ["nvme", "id-ctrl", "/dev/nvme0/../sda"],
+        ["nvme", "id-ctrl", "/dev/nvme0\n"],
+        ["nvme", "id-ctrl", "/dev/nvme0", "-o", "json", "--output-format=json"],
+        ["nvme", "id-ctrl /dev/nvme0"],
+        ["blkdiscard", "--zeroout", "--force", "--verbose", "--step", "4096", "/dev/sda"],
+        ["blkdiscard", "--zeroout", "--force", "--verbose", "--step", "4096", "/dev/nvme0n1", "/dev/nvme1n1"],
+        ["shred", "--iterations=0", "--zero", "--verbose", "/etc/passwd"],
+        ["shred", "--remove", "/dev/nvme0n1"],
+    ],
+)
+def test_no_other_command_is_run(argv: list[str]) -> None:
+    with pytest.raises(HardwareError, match="helper does not run"):
+        admission.command(argv)
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/sda", "/dev/nvme0", "/dev/nvme0n1p1", "/dev/nvme0n1/../sda", "/dev/../dev/nvme0n1", "nvme0n1", ""]
+)
+def test_nothing_but_the_block_device_of_a_namespace_is_held(path: str) -> None:
+    with pytest.raises(HardwareError, match="does not touch"):
+        admission.disk(path)
+
+
+@pytest.mark.parametrize("path", ["/etc/shadow", "/dev/mem", "/dev/nvme-fabrics"])
+def test_users_are_looked_for_only_of_nvme_nodes(path: str) -> None:
+    with pytest.raises(HardwareError, match="does not touch"):
+        admission.nodes(["/dev/nvme0n1", path])
+
+
+def test_nodes_of_every_kind_that_lead_to_a_drive_may_be_asked_about() -> None:
+    paths = ["/dev/nvme0", "/dev/nvme10n2", "/dev/nvme10n2p1", "/dev/ng10n2"]
+    assert admission.nodes(paths) == [Path(path) for path in paths]
+
+
+@pytest.mark.parametrize("name", ["sh", "/usr/sbin/nvme", "../nvme"])
+def test_only_the_known_tools_are_looked_for(name: str) -> None:
+    with pytest.raises(HardwareError, match="does not look for"):
+        admission.tool(name)
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_tool_in_a_directory_that_others_can_write_to_is_not_run(tmp_path: Path) -> None:
+    tool = executable(tmp_path / "nvme")
+    with pytest.raises(ToolMissing, match=r"somebody else than root can change /"):
+        admission.RootsCommands(HostPaths(tools=(tool.parent,)), {}).run(["nvme"], deadline=Deadline.after(60))
+
+
+def test_a_link_of_roots_to_a_tool_of_somebody_else_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Everything here counts as root's alone but the directory that the link leads to.
+    executable(tmp_path / "theirs/nvme")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/nvme").symlink_to("../theirs/nvme")
+    real = os.lstat
+
+    def lstat(path: str | Path) -> os.stat_result:
+        found = list(real(path))
+        mode = found[0] if Path(path).is_symlink() else found[0] & ~0o022
+        owner = 1000 if Path(path) == tmp_path / "theirs" else 0
+        return os.stat_result([mode, *found[1:4], owner, *found[5:]])
+
+    monkeypatch.setattr(admission.os, "lstat", lstat)
+    with pytest.raises(ToolMissing, match=f"somebody else than root can change {tmp_path}/theirs"):
+        admission.RootsCommands(HostPaths(tools=(tmp_path / "bin",)), {}).find("nvme")
+    (tmp_path / "theirs").rename(tmp_path / "ours")
+    (tmp_path / "bin/nvme").unlink()
+    (tmp_path / "bin/nvme").symlink_to(tmp_path / "ours/nvme")
+    assert admission.RootsCommands(HostPaths(tools=(tmp_path / "bin",)), {}).find("nvme") == f"{tmp_path}/bin/nvme"
+
+
+def test_the_systems_own_tools_are_roots() -> None:
+    assert admission.RootsCommands(HostPaths(), {}).find("setpriv")
+
+
+def test_nothing_of_the_agents_environment_reaches_a_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    executable(tmp_path / "shred").write_text("#!/bin/sh\nenv\n")
+
+    commands = Commands(HostPaths(tools=(tmp_path,)), {})
+
+    said = commands.run(["shred"], deadline=Deadline.after(60)).stdout
+    variables = dict(line.split("=", 1) for line in said.splitlines())
+    assert variables.keys() - {"PWD", "SHLVL", "_", "OLDPWD"} == {"LC_ALL", "PATH"}
+    assert variables["PATH"] == f"{tmp_path}:/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+def test_asking_for_the_version_is_let_pass(tmp_path: Path) -> None:
+    host = SimulatedHost.create(tmp_path / "host", "h1", [])
+    watcher = Watcher()
+
+    NvmeCli(Commands(host.paths), command_timeout=30, tools=watcher).version()
+
+    [argv] = watcher.argvs
+    admission.command(as_asked(argv, host))
