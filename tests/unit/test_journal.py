@@ -37,7 +37,8 @@ def test_a_tool_that_outlived_its_agent_is_known_to_the_next_one(
 ) -> None:
     ToolJournal(directory).for_device(DRIVE).started(tool.pid, ARGV)
 
-    assert ToolJournal(directory).survivors() == [(DRIVE, tool.pid, ARGV)]
+    assert ToolJournal(directory).devices() == [DRIVE]
+    assert ToolJournal(directory).survivors(DRIVE) == [(tool.pid, ARGV)]
 
 
 def test_a_tool_that_ended_in_order_leaves_nothing(directory: Path, tool: "subprocess.Popen[bytes]") -> None:
@@ -45,7 +46,7 @@ def test_a_tool_that_ended_in_order_leaves_nothing(directory: Path, tool: "subpr
     sink.started(tool.pid, ARGV)
     sink.ended(tool.pid)
 
-    assert ToolJournal(directory).survivors() == []
+    assert ToolJournal(directory).survivors(DRIVE) == []
     assert list(directory.iterdir()) == []
 
 
@@ -54,9 +55,9 @@ def test_a_tool_that_died_with_its_agent_is_no_survivor(directory: Path, tool: "
     tool.kill()
     os.waitid(os.P_PID, tool.pid, os.WEXITED | os.WNOWAIT)
 
-    assert ToolJournal(directory).survivors() == [], "it is a zombie: dead, though its number is still taken"
+    assert ToolJournal(directory).survivors(DRIVE) == [], "it is a zombie: dead, though its number is still taken"
     tool.wait()
-    assert ToolJournal(directory).survivors() == []
+    assert ToolJournal(directory).survivors(DRIVE) == []
 
 
 @pytest.mark.parametrize(("field", "other"), [("start_time", 1), ("boot_id", "an earlier boot")])
@@ -68,7 +69,7 @@ def test_a_stranger_with_the_same_process_number_is_no_survivor(
     [entry] = json.loads(file.read_text())
     file.write_text(json.dumps([entry | {field: other}]))
 
-    assert ToolJournal(directory).survivors() == []
+    assert ToolJournal(directory).survivors(DRIVE) == []
 
 
 def test_a_child_that_outlives_the_tool_still_works_on_the_drive(directory: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_child_that_outlives_the_tool_still_works_on_the_drive(directory: Path
         wrapper.kill()
         wrapper.wait()
 
-        assert ToolJournal(directory).survivors() == [(DRIVE, wrapper.pid, ARGV)]
+        assert ToolJournal(directory).survivors(DRIVE) == [(wrapper.pid, ARGV)]
     finally:
         os.kill(child, 9)
         wrapper.stdout.close()
@@ -97,7 +98,7 @@ def test_devices_are_kept_apart(directory: Path, tool: "subprocess.Popen[bytes]"
     journal.for_device(OTHER).started(os.getpid(), ("shred",))
     journal.for_device(OTHER).ended(os.getpid())
 
-    assert journal.survivors() == [(DRIVE, tool.pid, ARGV)]
+    assert journal.survivors(DRIVE) == [(tool.pid, ARGV)]
     assert journal.wait_out(OTHER, Deadline.after(0))
 
 
@@ -109,7 +110,7 @@ def test_a_new_tool_does_not_make_the_journal_forget_a_survivor(
     sink.started(os.getpid(), ("shred",))
     sink.ended(os.getpid())
 
-    assert ToolJournal(directory).survivors() == [(DRIVE, tool.pid, ARGV)]
+    assert ToolJournal(directory).survivors(DRIVE) == [(tool.pid, ARGV)]
 
 
 def test_waiting_out_a_tool_ends_when_the_tool_does(directory: Path, tool: "subprocess.Popen[bytes]") -> None:
@@ -128,7 +129,8 @@ def test_waiting_out_a_tool_gives_up_at_the_deadline(directory: Path, tool: "sub
 
 
 def test_an_agent_that_never_ran_a_tool_has_no_survivors(directory: Path) -> None:
-    assert ToolJournal(directory).survivors() == []
+    assert ToolJournal(directory).devices() == []
+    assert ToolJournal(directory).survivors(DRIVE) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[{}]", "[1]", "3", '[{"pid": 1}]'])
@@ -137,7 +139,7 @@ def test_a_journal_that_cannot_be_understood_is_not_taken_for_an_empty_one(direc
     (directory / f"{DRIVE}.json").write_text(text)
 
     with pytest.raises(HardwareError, match=f"{DRIVE}.json.*remove the file"):
-        ToolJournal(directory).survivors()
+        ToolJournal(directory).survivors(DRIVE)
 
 
 def test_a_tool_that_cannot_be_kept_in_mind_is_refused(tmp_path: Path, tool: "subprocess.Popen[bytes]") -> None:

@@ -187,10 +187,11 @@ class Cleanup:
                 self._attempts.discard(attempt)
 
     def _start(self, context: RequestContext, pending: DeviceRecord) -> DeviceRecord | None:
-        if not self._journal.wait_out(pending.uuid, Deadline.after(0)):
-            self._finish(
-                context, pending, Event.CLEANING_FAILED, "a tool of an earlier agent still works on the drive", {}
-            )
+        try:
+            if not self._journal.wait_out(pending.uuid, Deadline.after(0)):
+                raise HardwareError("a tool of an earlier agent still works on the drive")
+        except HardwareError as error:
+            self._finish(context, pending, Event.CLEANING_FAILED, str(error), {})
             return None
         cause = Cause(Actor.AGENT, self._host, context.request_id, f"erasing by {pending.cleanup_action}")
         try:

@@ -7,7 +7,7 @@ from oslo_log import log as logging
 from autoclave.agent.cleanup import Cleanup
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
-from autoclave.exceptions import AutoclaveError, StateConflict
+from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
@@ -45,12 +45,21 @@ class Recovery:
     def wait_for_survivors(self) -> None:
         """Wait, for a bounded time, for tools that outlived an agent that was killed.
 
-        One that is still there afterwards keeps its device from being cleaned.
+        One that is still there afterwards keeps its device from being cleaned; so does a journal that cannot be
+        read, which is no reason to leave the rest of the host alone.
+
+        :raises HardwareError: the journal cannot even be listed.
         """
         deadline = Deadline.after(self._survivor_patience)
-        for device_uuid, pid, argv in self._journal.survivors():
-            LOG.warning("Waiting for %s (pid %d) on device %s, which outlived its agent.", argv[0], pid, device_uuid)
-            self._journal.wait_out(device_uuid, deadline)
+        for device_uuid in self._journal.devices():
+            try:
+                for pid, argv in self._journal.survivors(device_uuid):
+                    LOG.warning(
+                        "Waiting for %s (pid %d) on device %s; it outlived its agent.", argv[0], pid, device_uuid
+                    )
+                self._journal.wait_out(device_uuid, deadline)
+            except HardwareError as error:
+                LOG.error("What still works on device %s cannot be told: %s", device_uuid, error)
 
     def check(self, context: RequestContext) -> None:
         """Send unworked cleanings to error, and devices that nobody holds to be cleaned.

@@ -62,18 +62,24 @@ class ToolJournal:
         """What the command port tells of the tools it runs for this device."""
         return _DeviceJournal(self, device_uuid)
 
-    def survivors(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        """Device, pid and command of every journalled tool that still runs.
+    def devices(self) -> list[str]:
+        """The devices on which a tool ran that nobody saw end.
 
-        :raises HardwareError: the journal cannot be read, so that nobody can say.
+        :raises HardwareError: the journal cannot be listed, so that nobody can say.
         """
         try:
-            devices = sorted(path.stem for path in self.directory.iterdir() if path.suffix == ".json")
+            return sorted(path.stem for path in self.directory.iterdir() if path.suffix == ".json")
         except FileNotFoundError:
             return []
         except OSError as e:
             raise HardwareError(f"cannot list the journal of running tools {self.directory}: {e.strerror}") from e
-        return [(device, tool.pid, tool.argv) for device in devices for tool in self._running(device)]
+
+    def survivors(self, device_uuid: str) -> list[tuple[int, tuple[str, ...]]]:
+        """Pid and command of every journalled tool that still runs on the device.
+
+        :raises HardwareError: the device's journal cannot be read.
+        """
+        return [(tool.pid, tool.argv) for tool in self._running(device_uuid)]
 
     def wait_out(self, device_uuid: str, deadline: Deadline) -> bool:
         """Wait until no journalled tool runs on the device; False if one still does at the deadline.
