@@ -342,8 +342,9 @@ def test_a_disk_is_held_exclusively_until_it_is_let_go(agent: Agent, disk: str) 
 @pytest.mark.parametrize("user", [0, 1000], ids=["root with all capabilities", "another user"])
 def test_who_holds_a_disk_is_named_whoever_it_is(agent: Agent, disk: str, user: int) -> None:
     os.chmod(disk, 0o666)
-    become = f"os.setgid({user}); os.setuid({user}); " if user else ""
-    script = f"import os; {become}os.open('{disk}', os.O_RDWR | os.O_EXCL); print(1, flush=True); input()"
+    # A process that has changed its user counts as root's in /proc until it is dumpable again.
+    become = f"os.setgid({user}); os.setuid({user}); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0); " if user else ""
+    script = f"import ctypes, os; {become}os.open('{disk}', os.O_RDWR | os.O_EXCL); print(1, flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None

@@ -1,7 +1,8 @@
 """Directives that show what the code has as data: a table in the documentation cannot then differ from it.
 
 ``device-states`` is the state machine of devices, as a table and as a graph in the DOT language (shown as
-text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing.
+text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing, and
+``privileged-capabilities`` what the privileged helper may do, and why.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from autoclave.hardware.privileged import CAPABILITIES
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_states import TRANSITIONS, DeviceState
 
@@ -60,8 +62,16 @@ class CleanupMatrix(SphinxDirective):
         return [_table(["clear_action", "clear_strategy", "erase, the first that the drive can do"], rows)]
 
 
+class PrivilegedCapabilities(SphinxDirective):
+    """``.. privileged-capabilities::``"""
+
+    def run(self) -> list[nodes.Node]:
+        return [_table(["capability", "why"], [[name, why] for name, why in CAPABILITIES.items()])]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("device-states", DeviceStates)
     app.add_directive("cleanup-matrix", CleanupMatrix)
+    app.add_directive("privileged-capabilities", PrivilegedCapabilities)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
