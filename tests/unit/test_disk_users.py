@@ -179,6 +179,14 @@ def test_an_exclusive_open_that_nothing_explains_is_a_holder(host: Host) -> None
     assert "label" not in line
 
 
+def test_an_exclusive_open_that_is_soon_over_is_no_holder(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(host.dev / "nvme0n1", "rb") as node:  # as `autoclave plan` opens it while the agent looks
+        fcntl.flock(node, fcntl.LOCK_EX)
+        monkeypatch.setattr("time.sleep", lambda _: node.close())
+
+        assert host.holders() == []
+
+
 def test_an_exclusive_open_of_a_disk_with_a_zfs_label_hints_at_the_pool(host: Host) -> None:
     with open(host.dev / "nvme0n1p1", "r+b") as node:
         node.seek(128 * 1024 + 3 * 1024)

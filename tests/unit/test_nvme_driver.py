@@ -9,7 +9,7 @@ import pytest
 from erase_doubles import Watcher
 
 from autoclave.conf import new_config
-from autoclave.drivers.base import CleanupControl
+from autoclave.drivers.base import CleanupControl, Sighting
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import (
     DeviceInUse,
@@ -80,7 +80,7 @@ def test_a_drive_is_reported_with_all_that_placement_and_libvirt_need(make):
     assert handle.attach_type == "PCI"
     assert handle.attach_info == {"domain": "0000", "bus": "41", "device": "00", "function": "0"}
     assert handle.identity == ONE
-    assert (device.excluded, device.unreadable) == (None, None)
+    assert (device.excluded, device.unreadable, device.exposed) == (None, None, None)
 
 
 def test_traits_say_what_the_drive_can_do_and_not_what_the_policy_uses(make):
@@ -118,7 +118,10 @@ def test_the_first_entry_that_matches_decides(make):
 def test_the_hosts_own_disk_is_refused_with_the_reason_and_the_way_out(make, caplog):
     driver, _ = make(drive(ONE, "SYS", mounted=True), drive(TWO, "S2"))
     with caplog.at_level(logging.ERROR):
-        assert [device.pci_address for device in driver.discover()] == [TWO]
+        seen, device = driver.discover()
+    assert isinstance(seen, Sighting)
+    assert (seen.pci_address, device.pci_address) == (ONE, TWO)
+    assert "mounted" in seen.exposed
     finding = driver.inspect()[0]
     assert "mounted" in finding.refused
     assert f"allow_host_device = {ONE}" in finding.refused
@@ -146,7 +149,7 @@ def test_a_virtual_function_is_refused_with_its_physical_function(make):
 
 def test_a_drive_with_enabled_virtual_functions_is_not_offered(make):
     driver, _ = make(drive(ONE, "S1"), drive("0000:41:00.1", "S2", physfn=ONE))
-    assert "the virtual function 0000:41:00.1" in only(driver.discover()).excluded
+    assert "the virtual function 0000:41:00.1" in only(driver.discover()).exposed
 
 
 def test_a_policy_that_the_drive_cannot_satisfy_excludes_it_and_is_logged_once_as_an_error(make, caplog):
@@ -159,11 +162,11 @@ def test_a_policy_that_the_drive_cannot_satisfy_excludes_it_and_is_logged_once_a
     assert caplog.text.count("is not offered") == 1
 
 
-def test_a_drive_with_a_second_way_to_it_is_excluded(make):
+def test_a_drive_with_a_second_way_to_it_is_exposed(make):
     driver, _ = make(drive(ONE, "S1", subsystem="nqn.ss0"), drive(TWO, "S2", subsystem="nqn.ss0"))
     first, second = driver.discover()
-    assert "nvme1" in first.excluded
-    assert "nvme0" in second.excluded
+    assert "nvme1" in first.exposed
+    assert "nvme0" in second.exposed
 
 
 def test_a_drive_that_a_guest_has_is_kept_but_nothing_is_made_up_about_it(make):
@@ -171,6 +174,7 @@ def test_a_drive_that_a_guest_has_is_kept_but_nothing_is_made_up_about_it(make):
     host.give_to_guest(ONE)
     first, second = driver.discover()
     assert "vfio-pci" in first.unreadable
+    assert "vfio-pci" in first.exposed
     assert (first.serial, first.drive_model, first.cleanup_action, first.traits) == (None, None, None, ())
     assert second.unreadable is None
 
@@ -186,14 +190,33 @@ def test_one_broken_drive_does_not_hide_the_others(make, fault):
     assert [device.unreadable is None for device in devices] == [True, False, True]
 
 
-def test_a_function_that_no_longer_says_what_it_is_stays_reported_as_it_was_known(make):
+def test_a_function_that_does_not_say_what_it_is_is_reported_as_being_there_and_no_more(make, caplog):
     driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
-    known = driver.discover()
-    function = host.paths.sysfs / "bus/pci/devices" / ONE
-    (function / "vendor").write_text("0xffff\n")
-    device = driver.discover()[0]
-    assert "nothing but ones" in device.unreadable
-    assert (device.pci_address, device.resource_class) == (ONE, known[0].resource_class)
+    (host.paths.sysfs / "bus/pci/devices" / ONE / "vendor").write_text("0xffff\n")
+    seen = driver.discover()[0]
+    assert isinstance(seen, Sighting)
+    assert seen.pci_address == ONE
+    assert "nothing but ones" in seen.unreadable
+    assert seen.exposed is None
+    assert f"{ONE} cannot be identified now" in caplog.text
+
+
+def test_a_drive_that_no_driver_has_cannot_be_identified_but_nobody_else_writes_to_it(make):
+    driver, host = make(drive(ONE, "S1"))
+    (host.paths.sysfs / "bus/pci/devices" / ONE / "driver").unlink()
+    device = only(driver.discover())
+    assert "no driver" in device.unreadable
+    assert device.exposed is None
+
+
+def test_a_controller_that_goes_while_it_is_looked_at_does_not_make_its_slot_empty(make, monkeypatch):
+    driver, _ = make(drive(ONE, "S1"))
+
+    def gone(*_):
+        raise DeviceVanished("the controller nvme0 went away, as arranged")
+
+    monkeypatch.setattr("autoclave.drivers.nvme_inspection.controller_at", gone)
+    assert "went away" in only(driver.discover()).unreadable
 
 
 def test_a_drive_that_was_pulled_is_not_reported(make):

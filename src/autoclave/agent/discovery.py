@@ -5,12 +5,13 @@ provider whose generation is the one that was last verified, for a row that has 
 looked at again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from oslo_db import exception as db_exc
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.root_provider import RootProvider
@@ -18,10 +19,10 @@ from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.drivers.base import DiscoveredDevice, Driver
+from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.register import FoundProvider, differs, lose, observe, register
+from autoclave.lifecycle.register import FoundProvider, differs, drive_of, lose, observe, register
 from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
@@ -47,7 +48,7 @@ class _Known:
 @dataclass(frozen=True)
 class _Found:
     driver: Driver
-    device: DiscoveredDevice
+    device: DiscoveredDevice | Sighting
 
 
 class Discovery:
@@ -76,6 +77,8 @@ class Discovery:
         self._clean_on_discovery = clean_on_discovery
         self._verified: dict[str, tuple[object, ...]] = {}
         self._conflicts: set[str] = set()
+        self._withdrawn: set[str] = set()
+        """Devices that this agent has found to be unfit to be offered, of which Placement has not been told yet."""
 
     def run(self, context: RequestContext, *, starting: bool = False) -> None:
         """One look.
@@ -86,12 +89,13 @@ class Discovery:
         :raises DatabaseUnavailable: nothing could be read or written.
         :raises PlacementError: what is on the host was recorded, but Placement could not be told.
         """
+        known = self._read()
         found, blind = self._look(starting)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
-        known = self._read()
         self._observe(known, found, blind, cause)
         root, tree = self._root.tree()
-        untold = self._register_new(context, {a: seen for a, seen in found.items() if a not in known}, tree, cause)
+        new = {address: seen for address, seen in found.items() if address not in known}
+        untold = self._register_new(context, new, tree, cause)
         untold = self._sync(root, tree) or untold
         if untold is not None:
             raise untold
@@ -102,7 +106,7 @@ class Discovery:
         blind: set[str] = set()
         for name, driver in self._drivers.items():
             try:
-                reported: Sequence[DiscoveredDevice] = driver.discover()
+                reported = driver.discover()
             except InvalidConfiguration:
                 raise
             except AutoclaveError as error:
@@ -111,8 +115,10 @@ class Discovery:
                 continue
             for device in reported:
                 other = found.get(device.pci_address)
-                if other is None:
+                if other is None or isinstance(other.device, Sighting):
                     found[device.pci_address] = _Found(driver, device)
+                    continue
+                if isinstance(device, Sighting):
                     continue
                 message = (
                     f"device {device.pci_address} is claimed by {other.driver.name} and by {name}; "
@@ -137,20 +143,38 @@ class Discovery:
         }
 
     def _observe(self, known: Mapping[str, _Known], found: Mapping[str, _Found], blind: set[str], cause: Cause) -> None:
-        serials = {entry.device.serial for entry in known.values() if entry.device.serial is not None}
+        drives = {
+            address: drive_of(entry.device, found[address].device)
+            for address, entry in known.items()
+            if address in found
+        }
         with self._ports.db.read() as tx:
-            dirty = ledger.among(tx, serials)
+            dirty = ledger.among(tx, {drive[0] for drive in drives.values() if drive is not None})
         for address, entry in known.items():
             device = entry.device
-            seen = found.get(address)
-            if seen is None:
+            if address not in found:
                 if not device.missing and entry.deployable.driver_name not in blind:
                     LOG.warning("Device %s at %s is missing.", device.uuid, address)
-                    self._ports.db.transact(partial(lose, device_uuid=device.uuid, cause=cause))
+                    self._note(device, partial(lose, known=device, cause=cause))
                 continue
-            known_dirty = (device.serial, device.drive_model or "") in dirty
-            if differs(device, entry.attributes, seen.device, known_dirty=known_dirty):
-                self._ports.db.transact(partial(observe, device_uuid=device.uuid, found=seen.device, cause=cause))
+            seen = found[address].device
+            if differs(device, entry.attributes, seen, known_dirty=drives[address] in dirty):
+                self._note(device, partial(observe, known=device, found=seen, cause=cause))
+
+    def _note(self, known: DeviceRecord, write: Callable[[Connection], DeviceRecord | None]) -> None:
+        """Write what was seen of a device; if that ends its offer, tell Placement before anything else is looked at."""
+        device = self._ports.db.transact(write)
+        if device is None or must_be_reserved(known.offer) or not must_be_reserved(device.offer):
+            return
+        if device.device_state is DeviceState.ERROR:
+            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, device.state_reason)
+        self._withdrawn.add(device.uuid)
+        try:
+            settle(self._ports.db, self._ports.placement, device.uuid)
+        except PlacementError as error:
+            LOG.warning("Placement does not know yet that device %s must not be offered: %s", device.uuid, error)
+        else:
+            self._withdrawn.discard(device.uuid)
 
     def _register_new(
         self, context: RequestContext, found: Mapping[str, _Found], tree: Sequence[Provider], cause: Cause
@@ -158,22 +182,31 @@ class Discovery:
         """Record what is new, each device by itself; returns why the last one could not be, if so."""
         failure: PlacementError | None = None
         for address, seen in found.items():
+            if isinstance(seen.device, Sighting):
+                continue
             try:
-                self._register(context, seen, tree, cause)
+                self._register(context, seen.driver, seen.device, tree, cause)
             except PlacementError as error:
                 LOG.warning("Device %s is not recorded yet: what Placement has of it is not known: %s", address, error)
                 failure = error
         return failure
 
-    def _register(self, context: RequestContext, seen: _Found, tree: Sequence[Provider], cause: Cause) -> None:
-        name = provider_name(self._host, PCIAddress.parse(seen.device.pci_address))
+    def _register(
+        self,
+        context: RequestContext,
+        driver: Driver,
+        found: DiscoveredDevice,
+        tree: Sequence[Provider],
+        cause: Cause,
+    ) -> None:
+        name = provider_name(self._host, PCIAddress.parse(found.pci_address))
         try:
-            provider = self._found_provider(provider_named(tree, name), seen.device.resource_class)
+            provider = self._found_provider(provider_named(tree, name), found.resource_class)
         except _NotOurs:
             LOG.error(
                 "Device %s is skipped: provider %s exists without the trait %s, so somebody else manages it. Let only "
                 "one of Autoclave and Nova's [pci] device_spec match it.",
-                seen.device.pci_address,
+                found.pci_address,
                 name,
                 OWNER_CYBORG,
             )
@@ -183,8 +216,8 @@ class Discovery:
                 lambda tx: register(
                     tx,
                     self._host,
-                    seen.driver.name,
-                    seen.device,
+                    driver.name,
+                    found,
                     provider,
                     cause,
                     clean_on_discovery=self._clean_on_discovery,
@@ -192,7 +225,7 @@ class Discovery:
                 )
             )
         except db_exc.DBDuplicateEntry as error:
-            LOG.error("Device %s is skipped: it is in the database already: %s", seen.device.pci_address, error)
+            LOG.error("Device %s is skipped: it is in the database already: %s", found.pci_address, error)
             return
         LOG.info("Device %s at %s: %s (%s)", device.uuid, device.pci_address, device.device_state, device.state_reason)
         if device.device_state is DeviceState.PENDING_CLEANING:
@@ -246,6 +279,7 @@ class Discovery:
             self._verified[deployable.rp_uuid] = fingerprint
         else:
             settle(self._ports.db, self._ports.placement, device.uuid)
+            self._withdrawn.discard(device.uuid)
 
     def _agrees(self, entry: _Known, present: Provider | None) -> bool:
         """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
@@ -256,15 +290,16 @@ class Discovery:
         if record is None or entry.device.release_pending or record != whole_record(total, record.reserved):
             return False
         if must and record.reserved != total:
-            LOG.warning(
-                "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
-                "other than Autoclave wrote it, or a bind or cleanup was cut short.",
-                entry.deployable.name,
-                record.reserved,
-                entry.device.uuid,
-                entry.device.device_state,
-                total,
-            )
+            if entry.device.uuid not in self._withdrawn:
+                LOG.warning(
+                    "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
+                    "other than Autoclave wrote it, or a bind or cleanup was cut short.",
+                    entry.deployable.name,
+                    record.reserved,
+                    entry.device.uuid,
+                    entry.device.device_state,
+                    total,
+                )
             return False
         if not must and record.reserved >= total:
             return False  # settle says that this is an operator's hold, and leaves it

@@ -121,7 +121,7 @@ def _record(host: str, finding: Finding) -> dict[str, Any]:
         "device": f"{finding.vendor or '?'}:{finding.product or '?'} {finding.model or ''}".strip(),
         "serial": finding.serial,
         "action": str(resolution.action) if resolution and resolution.action else None,
-        "refused": [why for why in (finding.refused, finding.excluded, finding.unreadable) if why],
+        "refused": _refusals(finding),
         "entry": f"{finding.entry.entry}: {finding.entry.text}" if finding.entry else None,
         "why": resolution.reason if resolution else None,
         "rejected": [f"{each.action}: {each.reason}" for each in resolution.rejected] if resolution else [],
@@ -136,10 +136,16 @@ def _record(host: str, finding: Finding) -> dict[str, Any]:
         record |= {
             "provider": provider_name(host, PCIAddress.parse(finding.address)),
             "resource_class": device.resource_class,
-            "reserved": "1" if device.excluded or device.unreadable else "0 if its state is available, else 1",
+            "reserved": "1" if record["refused"] else "0 if its state is available, else 1",
             "traits": [OWNER_CYBORG, *device.traits],
         }
     return record
+
+
+def _refusals(finding: Finding) -> list[str]:
+    # A refusal says itself who uses the drive; a drive of another driver is exposed and unreadable for one reason.
+    reasons = (finding.refused or finding.exposed, finding.excluded, finding.unreadable)
+    return list(dict.fromkeys(why for why in reasons if why))
 
 
 def _address(text: str) -> PCIAddress:

@@ -24,6 +24,7 @@ __all__ = [
     "Evidence",
     "Progress",
     "ProgressSink",
+    "Sighting",
     "ToolSink",
 ]
 
@@ -56,6 +57,8 @@ class DiscoveredDevice:
     :param excluded: why policy keeps the device from being offered, or None.
     :param unreadable: why its identity could not be read this time (bound to vfio-pci, a failing
         tool), or None. Nothing may be inferred from what is then missing.
+    :param exposed: who else than a guest of ours may write to it now, or None. A device that was
+        available is not vouched for from then on. Said of a fact that was seen, never of a doubt.
     """
 
     pci_address: str
@@ -72,6 +75,21 @@ class DiscoveredDevice:
     cleanup_action: str | None = None
     excluded: str | None = None
     unreadable: str | None = None
+    exposed: str | None = None
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """Something in a slot that is not to be taken on as a device, so that one on record there is not taken for missing.
+
+    :param pci_address: as the device on record has it.
+    :param unreadable: why no more is said of it.
+    :param exposed: see :class:`DiscoveredDevice`.
+    """
+
+    pci_address: str
+    unreadable: str
+    exposed: str | None = None
 
 
 class CleanableDevice(Protocol):
@@ -127,10 +145,11 @@ class Driver:
         :raises AutoclaveError: the agent must not start.
         """
 
-    def discover(self) -> Sequence[DiscoveredDevice]:
+    def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
         """Return the devices of this host that are the driver's; an empty list if there are none.
 
-        A device that cannot be read is reported with ``unreadable``; it never hides the others.
+        A device that cannot be read is reported with ``unreadable``; it never hides the others. Where
+        a slot has something that may be a known device, but no new one, a :class:`Sighting` says so.
 
         :raises InvalidConfiguration: its options cannot be used.
         """

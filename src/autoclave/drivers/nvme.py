@@ -4,14 +4,13 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
 from oslo_config import cfg
 from oslo_log import log
 
-from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
+from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence, Sighting
 from autoclave.drivers.nvme_inspection import Finding, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
@@ -55,7 +54,6 @@ class NVMeDriver(Driver):
         self.commands = Commands(paths)
         self.nvme = NvmeCli(self.commands, command_timeout=conf.nvme.command_timeout)
         self._slots = Slots()
-        self._reported: dict[str, DiscoveredDevice] = {}
         self._told: dict[str, str | None] = {}
 
     def init_host(self) -> None:
@@ -97,18 +95,11 @@ class NVMeDriver(Driver):
         """
         return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots)
 
-    def discover(self) -> Sequence[DiscoveredDevice]:
-        devices = {}
-        for finding in self.inspect():
-            device = finding.device
-            if device is None and finding.unreadable and finding.address in self._reported:
-                # It does not even tell its vendor now, but it is still in its slot.
-                device = replace(self._reported[finding.address], unreadable=finding.unreadable)
+    def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
+        findings = self.inspect()
+        for finding in findings:
             self._tell(finding)
-            if device is not None:
-                devices[finding.address] = device
-        self._reported = devices
-        return list(devices.values())
+        return [reported for finding in findings if (reported := finding.reported) is not None]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
         """Erase the drive by the action that was locked in.
@@ -207,19 +198,19 @@ class NVMeDriver(Driver):
 
     def _tell(self, finding: Finding) -> None:
         """Log what keeps a configured device from being offered, once, until that changes."""
-        if finding.entry is None and finding.address not in self._reported:
+        if finding.entry is None and finding.unreadable is None:
             return
         if finding.busy:
             LOG.debug("%s is not looked into: %s", finding.address, finding.unreadable)
             return
-        problem = finding.refused or finding.excluded or finding.unreadable
+        problem = finding.unreadable or finding.refused or finding.excluded or finding.exposed
         if problem != self._told.get(finding.address):
             self._told[finding.address] = problem
-            if finding.excluded or finding.refused:
+            if finding.unreadable:
+                LOG.warning("%s cannot be identified now: %s", finding.address, problem)
+            elif problem:
                 entry = f" (device_spec entry {finding.entry.entry})" if finding.entry else ""
                 LOG.error("%s%s is not offered: %s", finding.address, entry, problem)
-            elif finding.unreadable:
-                LOG.warning("%s cannot be identified now: %s", finding.address, problem)
             else:
                 LOG.info("%s is readable and may be offered", finding.address)
 

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoclave.drivers.base import AttachHandle, DiscoveredDevice
+from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Sighting
 from autoclave.drivers.slots import Slots
-from autoclave.exceptions import DeviceLocked, DeviceVanished, HardwareError
+from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError
+from autoclave.hardware import attribute
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
-from autoclave.hardware.sysfs import PCIFunction, iommu_group_members, pci_functions
+from autoclave.hardware.sysfs import PCIFunction, function_directory, iommu_group_members, pci_functions
 from autoclave.rules.cleanup_policy import Capabilities, Resolution, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
@@ -34,13 +35,14 @@ class Finding:
     :param driver: the kernel driver that has it.
     :param capabilities: what the controller can do; None when it was not asked or did not answer.
     :param resolution: what the entry's policy makes of that.
-    :param refused: why it is not reported as a device at all.
-    :param excluded: why it is reported, but must not be offered.
+    :param refused: why it is not taken on as a device at all.
+    :param excluded: why policy keeps it from being offered.
+    :param exposed: who else than a guest of ours may write to it.
     :param unreadable: why it could not be identified this time.
     :param busy: it was not looked into because a worker of this agent has it, which is no fault of the drive's.
     :param holders: who on this host uses its disks.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
-    :param device: what discovery reports.
+    :param device: what may be taken on as a device.
     """
 
     address: str
@@ -54,11 +56,19 @@ class Finding:
     resolution: Resolution | None = None
     refused: str | None = None
     excluded: str | None = None
+    exposed: str | None = None
     unreadable: str | None = None
     busy: bool = False
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
     device: DiscoveredDevice | None = field(default=None, repr=False)
+
+    @property
+    def reported(self) -> DiscoveredDevice | Sighting | None:
+        """What discovery reports; None: nothing that could be a device of ours is there."""
+        if self.device is None and (why := self.unreadable or self.exposed):
+            return Sighting(self.address, why, self.exposed)
+        return self.device
 
 
 def inspect(
@@ -118,9 +128,13 @@ class _Inspection:
                 return replace(finding, refused=refused)
             with self.slots.hold(address):
                 finding = self._look_inside(finding)
-        except DeviceVanished:
-            raise
+        except DriverMismatch as e:
+            # Without a driver nobody writes to it: that is also how the kernel leaves a controller that fails.
+            finding = replace(finding, unreadable=str(e), exposed=None if e.driver is None else str(e))
         except HardwareError as e:
+            # The controller goes when its driver does. The slot is empty only when the function is gone, too.
+            if isinstance(e, DeviceVanished) and not attribute.is_there(function_directory(self.paths, address)):
+                raise
             finding = replace(finding, unreadable=str(e), busy=isinstance(e, DeviceLocked))
         return finding if finding.refused else replace(finding, device=self._device(finding))
 
@@ -143,22 +157,23 @@ class _Inspection:
         if users:
             finding = replace(finding, holders=tuple(users), serial=controller.serial, model=controller.model)
             if self.function.address not in self.allowed_host_devices:
-                return replace(
-                    finding,
-                    refused=f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, which erases "
-                    f"it, add allow_host_device = {finding.address} to [agent]",
+                used = f"this host itself uses it ({'; '.join(users)})"
+                way_out = (
+                    f"to offer it nevertheless, which erases it, add allow_host_device = {finding.address} to [agent]"
                 )
+                return replace(finding, refused=f"{used}; {way_out}", exposed=used)
         identity = self.nvme.identify(controller.path)
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
         assert self.entry is not None, "a function that no entry matches was refused"
         resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
         excluded = None if resolution.action else resolution.reason
+        exposed = None
         if controller.other_paths:
-            excluded = (
+            exposed = (
                 f"the same drive is also reached through {', '.join(controller.other_paths)}, so it cannot be erased "
                 "safely: unbind or detach the other controller"
             )
-        return replace(finding, resolution=resolution, excluded=excluded)
+        return replace(finding, resolution=resolution, excluded=excluded, exposed=exposed)
 
     def _device(self, finding: Finding) -> DiscoveredDevice:
         address, function = self.function.address, self.function
@@ -177,4 +192,5 @@ class _Inspection:
             cleanup_action=None if action is None else str(action),
             excluded=finding.excluded,
             unreadable=finding.unreadable,
+            exposed=finding.exposed,
         )

@@ -1,5 +1,6 @@
 """Who on this host uses the disks of a controller."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from autoclave.hardware.nvme import Controller, Namespace, block_directory
 from autoclave.hardware.open_files import programs_with_open
 
 _SHOWN_MOUNTS = 3
+_LOOKS = (0.1, 0.4)
+"""Seconds to wait for an exclusive open by somebody else that may be as short a look as ours."""
 _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipath device"}
 """Beginnings of ``dm/uuid``, up to the first dash."""
 
@@ -41,13 +44,23 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
 def _open_by(paths: HostPaths, namespace: Namespace, directory: Path) -> list[str]:
     nodes = [paths.dev / part.name for part in (directory, *_partitions(directory))]
     try:
-        with open_block(paths, namespace.path, writable=False):
-            pass
+        _open_exclusively(paths, namespace)
     except DeviceInUse as e:
         labelled = [node.name for node in nodes if zfs_label.is_on(paths, node)]
         hint = f"; a ZFS label is on {', '.join(labelled)}: is the pool imported?" if labelled else ""
         return [f"{holder}{hint}" for holder in e.holders]
     return [f"{file.node} is open for writing by {file}" for file in programs_with_open(paths, nodes) if file.writes]
+
+
+def _open_exclusively(paths: HostPaths, namespace: Namespace) -> None:
+    for patience in (*_LOOKS, None):
+        try:
+            with open_block(paths, namespace.path, writable=False):
+                return
+        except DeviceInUse:
+            if patience is None:
+                raise
+            time.sleep(patience)
 
 
 @dataclass(frozen=True)

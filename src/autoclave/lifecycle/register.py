@@ -4,7 +4,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from sqlalchemy.engine import Connection
 
@@ -13,7 +13,7 @@ from autoclave.db import controlpaths, events, handles, ledger
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import AttachType, DeviceType
-from autoclave.drivers.base import DiscoveredDevice
+from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.holds import debt
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.rules.device_states import IDLE_STATES, DeviceState, Event
@@ -52,6 +52,7 @@ def register(
         Slot(
             supports_cleaning=device_type is DeviceType.NVME,
             unreadable=found.unreadable,
+            exposed=found.exposed,
             known_dirty=known_dirty,
             provider_reserved=provider.reserved if provider else 0,
             provider_used=provider.used if provider else 0,
@@ -127,46 +128,70 @@ def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
     return {"rc": found.resource_class, **traits}
 
 
-def differs(device: DeviceRecord, attributes: Mapping[str, str], found: DiscoveredDevice, *, known_dirty: bool) -> bool:
-    """Whether :func:`observe` would write anything. It decides alone, without a statement."""
+def drive_of(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> tuple[str, str] | None:
+    """Serial number and model of what is in the slot: those that were read, or else those on record."""
+    if isinstance(found, DiscoveredDevice) and found.unreadable is None and found.serial is not None:
+        return found.serial, found.drive_model or ""
+    return None if device.serial is None else (device.serial, device.drive_model or "")
+
+
+def differs(
+    device: DeviceRecord,
+    attributes: Mapping[str, str],
+    found: DiscoveredDevice | Sighting,
+    *,
+    known_dirty: bool,
+) -> bool:
+    """Whether :func:`observe` would write anything. It decides alone, without a statement.
+
+    :param known_dirty: :func:`drive_of` is in the ledger of dirty drives.
+    """
     return (
         bool(_changes(device, found))
         or _distrusted(device, found, known_dirty) is not None
-        or (_may_describe(device, found) and attributes != attributes_of(found))
+        or (_describes(found, device) and attributes != attributes_of(found))
     )
 
 
-def observe(tx: Connection, device_uuid: str, found: DiscoveredDevice, cause: Cause) -> DeviceRecord | None:
+def observe(
+    tx: Connection, known: DeviceRecord, found: DiscoveredDevice | Sighting, cause: Cause
+) -> DeviceRecord | None:
     """Write what discovery saw of a known device, and return the row; None if it is gone.
 
     In ``allocated``, ``pending_cleaning`` and ``cleaning`` the slot belongs to a guest or a worker: only
     what cannot disturb them is written. A worker checks the drive's identity itself before it erases.
+
+    :param known: the row as it was before the look. Of a device that has been moved to another state
+        since, *found* says nothing: a guest may have had it, or an erase, when it was looked at.
     """
-    device = device_rows.get(tx, device_uuid, lock=True)
-    if device is None:
-        return None
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version:
+        return device
     changes = _changes(device, found)
-    known_dirty = device.serial is not None and ledger.contains(tx, device.serial, device.drive_model or "")
-    distrust = _distrusted(device, found, known_dirty)
+    drive = drive_of(device, found)
+    distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
     if distrust is not None and device.device_state is DeviceState.AVAILABLE:
         told = Cause(cause.actor, cause.name, cause.request_id, distrust)
-        return swap(tx, device, Event.DISTRUST, told, changes)
+        return swap(tx, device, Event.DISTRUST, told, {**changes, "missing": False, "release_pending": False})
     if distrust is not None:
         changes["state_reason"] = distrust
     if changes:
         device_rows.update(tx, device, changes)
-    if _may_describe(device, found):
+    if _describes(found, device):
         for deployable in device_rows.deployables_of(tx, [device.id]):
             device_rows.set_resource_class(tx, deployable, found.resource_class)
             attribute_rows.replace(tx, deployable.id, attributes_of(found))
-    return device_rows.get(tx, device_uuid)
+    return device_rows.get(tx, device.uuid)
 
 
-def lose(tx: Connection, device_uuid: str, cause: Cause) -> None:
-    """Note that a device is not on its host any more. Its row stays until the operator forgets it."""
-    device = device_rows.get(tx, device_uuid, lock=True)
-    if device is None or device.missing:
-        return
+def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:
+    """Note that a device is not on its host any more. Its row stays until the operator forgets it.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.missing or device.state_version != known.state_version:
+        return device
     device_rows.update(tx, device, {"missing": True})
     state = device.device_state.value if device.device_state else None
     events.append(
@@ -180,18 +205,17 @@ def lose(tx: Connection, device_uuid: str, cause: Cause) -> None:
         request_id=cause.request_id,
         reason="no driver of the host reported it",
     )
+    return device_rows.get(tx, device.uuid)
 
 
-def _changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, Any]:
+def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    idle = device.device_state in IDLE_STATES
-    identified = found.unreadable is None
-    same = identified and _same_drive(device, found)
+    same = _same_drive(device, found)
     # An available device comes back only when it was seen to be the one that left.
     if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["missing"] = False
         changes |= debt(device)
-    if not idle or not identified:
+    if device.device_state not in IDLE_STATES or not _identified(found):
         return changes
     if device.serial is None and found.serial is not None:
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
@@ -211,28 +235,39 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, Any]:
     return changes
 
 
-def _distrusted(device: DeviceRecord, found: DiscoveredDevice, known_dirty: bool) -> str | None:
+def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_dirty: bool) -> str | None:
     """Why an idle device can no longer be vouched for, or None; also None if that has been said already."""
-    if device.device_state not in IDLE_STATES or found.unreadable is not None:
+    if device.device_state not in IDLE_STATES:
         return None
-    if known_dirty and device.device_state is DeviceState.AVAILABLE:
-        return f"drive {device.serial} came back without having been cleaned"
-    if _same_drive(device, found):
+    if _identified(found) and not _same_drive(device, found):
+        if (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model):
+            return None
+        return (
+            f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} "
+            f"{device.serial} was; accept it with `autoclave device accept`, or put the known one back"
+        )
+    if device.device_state is not DeviceState.AVAILABLE:
         return None
-    if (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model):
-        return None
-    return (
-        f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} {device.serial} "
-        "was; accept it with `autoclave device accept`, or put the known one back"
-    )
+    if found.exposed is not None:
+        return f"somebody else may have written to it while it was offered: {found.exposed}"
+    if known_dirty:
+        return f"drive {(drive_of(device, found) or ('',))[0]} came back without having been cleaned"
+    return None
 
 
-def _may_describe(device: DeviceRecord, found: DiscoveredDevice) -> bool:
+def _identified(found: DiscoveredDevice | Sighting) -> TypeGuard[DiscoveredDevice]:
+    return isinstance(found, DiscoveredDevice) and found.unreadable is None
+
+
+def _describes(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> TypeGuard[DiscoveredDevice]:
     # Nothing that Placement knows of a device changes under a guest, or on the word of another drive.
-    return device.device_state in IDLE_STATES and found.unreadable is None and _same_drive(device, found)
+    return device.device_state in IDLE_STATES and _same_drive(device, found)
 
 
-def _same_drive(device: DeviceRecord, found: DiscoveredDevice) -> bool:
+def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> bool:
+    """Whether the drive on record was seen in the slot."""
+    if not _identified(found):
+        return False
     if device.serial is None:
         return (device.vendor, device.model) == (found.vendor, found.product)
     return (device.serial, device.drive_model) == (found.serial, found.drive_model)

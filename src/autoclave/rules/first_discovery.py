@@ -10,6 +10,7 @@ class Slot(NamedTuple):
 
     :param supports_cleaning: the device is of a type that is erased between instances.
     :param unreadable: why the device could not be identified, or None.
+    :param exposed: who else may write to it, or None.
     :param known_dirty: its serial number is in the ledger of dirty drives.
     :param provider_reserved: ``reserved`` of a provider of ours that was there before us, or 0.
     :param provider_used: likewise what is allocated from it.
@@ -18,6 +19,7 @@ class Slot(NamedTuple):
 
     supports_cleaning: bool
     unreadable: str | None
+    exposed: str | None
     known_dirty: bool
     provider_reserved: int
     provider_used: int
@@ -33,6 +35,8 @@ def initial_state(slot: Slot) -> tuple[DeviceState, str]:
         return DeviceState.ERROR, "this drive left another slot without having been cleaned"
     if slot.unreadable is not None:
         return DeviceState.ERROR, f"it could not be identified at first discovery: {slot.unreadable}"
+    if slot.exposed is not None:
+        return DeviceState.ERROR, slot.exposed
     if slot.provider_used > 0:
         return DeviceState.ERROR, f"its provider was found with {slot.provider_used} in use, by whom is not known here"
     if slot.provider_reserved > 0:

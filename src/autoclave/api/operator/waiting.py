@@ -27,7 +27,9 @@ def _unknown_state(device: DeviceRecord) -> str | None:
 def _missing(device: DeviceRecord) -> str | None:
     if not device.missing:
         return None
-    return f"It has disappeared from {device.hostname}: put it back, or forget it."
+    return (
+        f"No driver of {device.hostname} reports it any more: put it, or its entry in device_spec, back, or forget it."
+    )
 
 
 def _error(device: DeviceRecord) -> str | None:

@@ -1,0 +1,216 @@
+"""What somebody else may have written to is offered no more: the agent looks, and believes no silence."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive
+
+from autoclave.agent.manager import AgentManager
+from autoclave.api.operator.waiting import waiting_for
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import ledger
+from autoclave.drivers.nvme import NVMeDriver
+from autoclave.lifecycle.swap import Cause, swap
+from autoclave.placement.faults import refuse
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import Actor, DeviceState, Event
+from dbfixtures import make_arq
+
+
+def mount(world: AgentWorld, disk: str) -> str:
+    """Have the host mount a disk; returns what the table of mounts was before."""
+    table = world.sim.paths.proc / "self/mountinfo"
+    before = table.read_text()
+    table.write_text(f"{before}99 1 259:99 / /srv/data rw - ext4 /dev/{disk} rw\n")
+    return before
+
+
+def unmount(world: AgentWorld, before: str) -> None:
+    (world.sim.paths.proc / "self/mountinfo").write_text(before)
+
+
+def add_second_path(world: AgentWorld) -> Path:
+    """A second controller reaches the drive; returns where sysfs shows it."""
+    [controller] = (world.sim.paths.sysfs / "bus/pci/devices" / SANITIZING / "nvme").iterdir()
+    subsystems = world.sim.paths.sysfs / "class/nvme-subsystem"
+    [subsystem] = [each for each in subsystems.iterdir() if (each / controller.name).exists()]
+    second = subsystem / "nvme9"
+    second.mkdir()
+    (second / "state").write_text("live\n")
+    return second
+
+
+def assert_only_an_erase_brings_it_back(world: AgentWorld, agent: AgentManager) -> None:
+    """It holds what somebody wrote, it is withheld for good, and a clean makes it fit to be offered."""
+    agent.period()
+    agent.period()
+    world.assert_withheld()
+    assert world.sim.find(SANITIZING, SECRET)
+    world.clean()
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
+def test_a_drive_that_the_host_used_is_not_offered_again_before_it_was_erased(world: AgentWorld) -> None:
+    agent = world.start()
+    before = mount(world, "nvme0n1")
+    world.sim.fill(SANITIZING, SECRET)
+
+    agent.period()
+    world.assert_withheld()
+    device = world.device()
+    assert not device.missing
+    assert "this host itself uses it (nvme0n1 is mounted on /srv/data (ext4))" in (waiting_for(device) or "")
+    world.assert_offered(ZEROING)
+
+    unmount(world, before)
+    assert_only_an_erase_brings_it_back(world, agent)
+
+
+def test_the_hosts_own_disk_is_never_taken_on_as_a_device(world: AgentWorld) -> None:
+    mount(world, "nvme0n1")
+    world.start().period()
+    assert world.find_device(SANITIZING) is None
+    assert world.onlooker.find_provider(f"{HOST}_{SANITIZING}") is None
+
+
+def test_a_drive_that_a_second_controller_reached_is_not_offered_again_before_it_was_erased(
+    one_drive: AgentWorld,
+) -> None:
+    agent = one_drive.start()
+    second = add_second_path(one_drive)
+    one_drive.sim.fill(SANITIZING, SECRET)
+
+    agent.period()
+    one_drive.assert_withheld()
+    assert "also reached through nvme9" in (one_drive.device().state_reason or "")
+
+    shutil.rmtree(second)
+    assert_only_an_erase_brings_it_back(one_drive, agent)
+
+
+def test_a_new_drive_that_a_second_controller_reaches_is_taken_on_in_error(one_drive: AgentWorld) -> None:
+    add_second_path(one_drive)
+    one_drive.start()
+    one_drive.assert_withheld()
+    assert "also reached through nvme9" in (one_drive.device().state_reason or "")
+
+
+def test_a_drive_that_another_driver_had_is_not_offered_again_before_it_was_erased(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    one_drive.sim.fill(SANITIZING, SECRET)
+    one_drive.sim.give_to_guest(SANITIZING)  # by hand: no request of ours has it
+
+    agent.period()
+    one_drive.assert_withheld()
+    assert "bound to vfio-pci" in (one_drive.device().state_reason or "")
+
+    one_drive.sim.give_back(SANITIZING)
+    assert_only_an_erase_brings_it_back(one_drive, agent)
+
+
+def test_a_drive_that_a_guest_of_ours_has_stays_allocated(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    with one_drive.db.write() as tx:
+        device = swap(tx, one_drive.device(), Event.BIND, Cause(Actor.CONDUCTOR, "conductor-1"))
+        arq = make_arq(tx, device_id=device.id)
+        arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.BOUND, {})
+    one_drive.sim.give_to_guest(SANITIZING)
+
+    agent.period()
+
+    assert one_drive.device().device_state is DeviceState.ALLOCATED
+
+
+def test_a_drive_that_no_driver_has_at_the_moment_stays_as_it_is(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    (one_drive.sim.paths.sysfs / "bus/pci/devices" / SANITIZING / "driver").unlink()
+
+    agent.period()
+
+    one_drive.assert_offered()
+
+
+def test_what_was_seen_of_a_guest_says_nothing_of_the_drive_that_was_erased_since(
+    one_drive: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = one_drive.start()
+    look = NVMeDriver.discover
+    one_drive.bind()
+    one_drive.sim.give_to_guest(SANITIZING)
+
+    def slow_look(driver: NVMeDriver) -> object:
+        seen = look(driver)
+        if one_drive.device().device_state is DeviceState.ALLOCATED:
+            one_drive.sim.give_back(SANITIZING)
+            one_drive.clean()
+        return seen
+
+    monkeypatch.setattr(NVMeDriver, "discover", slow_look)
+    agent._discovery.run(one_drive.context)
+
+    one_drive.assert_offered()
+
+
+def test_a_function_that_is_dead_when_the_agent_starts_keeps_its_drive_on_record(one_drive: AgentWorld) -> None:
+    one_drive.end(one_drive.start())
+    vendor = one_drive.sim.paths.sysfs / "bus/pci/devices" / SANITIZING / "vendor"
+    known = vendor.read_text()
+    vendor.write_text("0xffff\n")
+
+    agent = one_drive.start()
+    assert not one_drive.device().missing
+
+    vendor.write_text(known)
+    agent.period()
+    one_drive.assert_offered()
+
+
+def test_a_dirty_drive_is_known_by_the_serial_number_that_is_found_even_if_the_row_has_none(
+    one_drive: AgentWorld,
+) -> None:
+    agent = one_drive.start()
+    device = one_drive.device()
+    assert device.serial is not None
+    with one_drive.db.write() as tx:
+        device_rows.update(tx, device, {"serial": None, "drive_model": None})
+        ledger.add(tx, device.serial, device.drive_model or "", device.uuid)
+
+    agent.period()
+
+    one_drive.assert_withheld()
+    assert one_drive.device().serial == device.serial
+
+
+def test_what_discovery_withdraws_itself_is_withdrawn_at_once_and_blamed_on_nobody(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = world.start()
+    world.sim.pull(SANITIZING)
+    world.sim.insert(ZEROING, sanitizing_drive(ZEROING, "SER-OTHER"))
+    world.faults.clear()
+
+    agent.period()
+
+    assert [call.method for call in world.faults.calls[:4]] == ["GET", "PUT", "GET", "PUT"]
+    assert world.inventory(SANITIZING).reserved == 1
+    world.assert_withheld(ZEROING)
+    assert "Something other than Autoclave" not in caplog.text
+
+
+def test_a_withdrawal_that_placement_did_not_hear_of_is_blamed_on_nobody_either(
+    one_drive: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = one_drive.start()
+    one_drive.sim.pull(SANITIZING)
+    one_drive.faults.add(refuse)
+    agent.period()
+    assert one_drive.inventory().reserved == 0
+    one_drive.faults.clear()
+
+    agent.period()
+
+    assert one_drive.inventory().reserved == 1
+    assert "Something other than Autoclave" not in caplog.text
