@@ -32,6 +32,7 @@ class DeviceRecord:
     ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
     ``found_drive_model`` another one that was seen in the slot and waits to be accepted.
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
+    ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
     """
 
     id: int
@@ -55,6 +56,7 @@ class DeviceRecord:
     release_number: int
     held: bool
     hold_reason: str | None
+    forgetting: bool
     missing: bool
     excluded_reason: str | None
     agent_run_id: str | None
@@ -85,7 +87,7 @@ class DeviceRecord:
         return Offer(
             device_state=self.device_state,
             maintaining=self.status is DeviceStatus.MAINTAINING,
-            held=self.held,
+            held=self.held or self.forgetting,
             excluded=self.excluded_reason is not None,
             missing=self.missing,
         )
@@ -143,6 +145,7 @@ def list_all(
     hostname: str | None = None,
     states: Iterable[DeviceState] | None = None,
     release_pending: bool | None = None,
+    forgetting: bool | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceRecord]:
@@ -159,6 +162,8 @@ def list_all(
         query = query.where(devices.c.device_state.in_(list(states)))
     if release_pending is not None:
         query = query.where(devices.c.release_pending.is_(release_pending))
+    if forgetting is not None:
+        query = query.where(devices.c.forgetting.is_(forgetting))
     if after is not None:
         query = query.where(devices.c.id > sa.select(devices.c.id).where(devices.c.uuid == after).scalar_subquery())
     if limit is not None:

@@ -115,6 +115,7 @@ devices = sa.Table(
     _counter("release_number", 0),
     _flag("held"),
     sa.Column("hold_reason", sa.Text),
+    _flag("forgetting"),
     _flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("agent_run_id", sa.String(36)),
@@ -124,6 +125,7 @@ devices = sa.Table(
     *_timestamps(),
     sa.UniqueConstraint("hostname", "pci_address"),
     sa.Index("ix_devices_release_pending", "release_pending"),
+    sa.Index("ix_devices_forgetting", "forgetting"),
 )
 
 deployables = sa.Table(

@@ -1,4 +1,4 @@
-"""What an operator may say about a device: hold, release, accept, forget.
+"""What an operator may say about a device: hold, release, accept, forget, and who asked to have it cleaned.
 
 The intent is committed first; then Placement is made to agree. A Placement that is away changes
 nothing about the intent: the sweep settles it later.
@@ -95,40 +95,78 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     return accepted
 
 
+def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:
+    """Record in the history who asks to have a device cleaned, and why. Cleaning is its agent's.
+
+    :raises NotFound: there is no such device.
+    """
+    ports.db.transact(lambda tx: _note(tx, _require(tx, uuid), "ask_to_clean", cause, {}))
+
+
 def forget(ports: Ports, uuid: str, cause: Cause) -> None:
     """Remove a device that has disappeared: its provider first, then its row.
 
     What the ledger knows of its drive stays: a dirty drive enters any slot as ``error``.
 
     :raises NotFound: there is no such device.
-    :raises Conflict: it is still there, held, in use, or being cleaned.
-    :raises PlacementError: its provider could not be deleted; the row stays, too.
+    :raises Conflict: it is still there or is back, held, in use, or being cleaned.
+    :raises PlacementError: its provider could not be deleted; the device is as it was before.
     """
 
-    def begin(tx: Connection) -> list[DeployableRecord]:
+    def begin(tx: Connection) -> None:
         device = _require(tx, uuid)
         _refuse_to_forget(tx, device)
         # What is being forgotten must not be bound by somebody who still has an old candidate.
-        _note(tx, device, "forget", cause, {"held": True, "hold_reason": "being forgotten"})
-        return device_rows.deployables_of(tx, [device.id])
+        _note(tx, device, "forget", cause, {"forgetting": True})
 
-    def finish(tx: Connection) -> None:
-        device = _require(tx, uuid)
-        if device.missing:
+    ports.db.transact(begin)
+    finish_forget(ports, uuid, cause)
+
+
+def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
+    """The second half of :func:`forget`: to the end, or back to where it began. Everything in it can be done twice.
+
+    :raises Conflict: the device is back, or somebody holds or uses it; it is not being forgotten any more.
+    :raises PlacementError: its provider could not be deleted; it is not being forgotten any more.
+    """
+
+    def remove(tx: Connection) -> None:
+        device = device_rows.get(tx, uuid, lock=True)
+        if device is not None and device.forgetting:
+            _refuse_to_forget(tx, device)
             device_rows.delete(tx, device)
 
-    for deployable in ports.db.transact(begin):
-        try:
-            ports.placement.delete_provider(deployable.rp_uuid)
-        except PlacementNotFound:
-            LOG.info("Provider %s of forgotten device %s was gone already.", deployable.rp_uuid, uuid)
-    ports.db.transact(finish)
+    with ports.db.read() as tx:
+        device = device_rows.get(tx, uuid)
+        deployables = device_rows.deployables_of(tx, [device.id]) if device else []
+    try:
+        for deployable in deployables:
+            _delete_provider(ports, deployable)
+        ports.db.transact(remove)
+    except (PlacementError, Conflict) as error:
+        told = Cause(cause.actor, cause.name, cause.request_id, str(error))
+        ports.db.transact(lambda tx: _take_forget_back(tx, uuid, told))
+        _settled(ports, uuid)
+        raise
+
+
+def _delete_provider(ports: Ports, deployable: DeployableRecord) -> None:
+    try:
+        ports.placement.delete_provider(deployable.rp_uuid)
+    except PlacementNotFound:
+        LOG.info("Provider %s (%s), to be forgotten, was gone already.", deployable.rp_uuid, deployable.name)
+
+
+def _take_forget_back(tx: Connection, uuid: str, cause: Cause) -> None:
+    device = device_rows.get(tx, uuid, lock=True)
+    if device is not None and device.forgetting:
+        _note(tx, device, "not_forgotten", cause, {"forgetting": False, **debt(device)})
 
 
 def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
     if not device.missing:
         raise Conflict(f"Device {device.uuid} is present on {device.hostname}: only a missing device can be forgotten.")
-    if device.held and device.hold_reason != "being forgotten":
+    if device.held:
         raise Conflict(f"Device {device.uuid} is held ({device.hold_reason}): release it first.")
     holders = arq_rows.active_of_device(tx, device.id)
     if holders:
@@ -145,7 +183,8 @@ def _require(tx: Connection, uuid: str) -> DeviceRecord:
 
 
 def _note(tx: Connection, device: DeviceRecord, event: str, cause: Cause, changes: Mapping[str, Any]) -> None:
-    device_rows.update(tx, device, changes)
+    if changes:
+        device_rows.update(tx, device, changes)
     state = device.device_state.value if device.device_state else None
     events.append(
         tx,

@@ -6,6 +6,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.exceptions import AutoclaveError
+from autoclave.lifecycle.holds import finish_forget
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import complete_unbind, take_bind_back
 from autoclave.lifecycle.settle import settle
@@ -18,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 def sweep(ports: Ports, context: RequestContext, who: str) -> None:
-    """Take expired binds back, finish expired unbinds forward, and pay debts.
+    """Take expired binds back, finish expired unbinds and interrupted forgets, and pay debts.
 
     One that cannot be finished now is logged and found again by the next sweep.
 
@@ -26,11 +27,18 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
     """
     with ports.db.read() as tx:
         expired = arq_rows.expired(tx, ports.clock())
+        half_forgotten = device_rows.list_all(tx, forgetting=True)
     for arq in expired:
         try:
             _finish(ports, context, arq, who)
         except AutoclaveError as error:
             LOG.warning("The %s of request %s could not be finished yet: %s", arq.state.value, arq.uuid, error)
+    cause = Cause(Actor.CONDUCTOR, who, context.request_id, "a forget left unfinished was finished")
+    for device in half_forgotten:
+        try:
+            finish_forget(ports, device.uuid, cause)
+        except AutoclaveError as error:
+            LOG.warning("Device %s was not forgotten, as the operator had asked: %s", device.uuid, error)
     pay_debts(ports)
 
 

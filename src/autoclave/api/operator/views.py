@@ -29,6 +29,7 @@ def device(view: DeviceView) -> dict[str, Any]:
         "status": record.status.value,
         "held": record.held,
         "hold_reason": record.hold_reason,
+        "forgetting": record.forgetting,
         "missing": record.missing,
         "excluded_reason": record.excluded_reason,
         "release_pending": record.release_pending,
