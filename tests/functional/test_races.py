@@ -8,10 +8,12 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor.manager import ConductorManager
@@ -20,7 +22,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.engine import Database
+from autoclave.db.engine import Database, Result
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.exceptions import ApiError, BadRequest, Conflict, NotFound
 from autoclave.hardware.journal import ToolJournal
@@ -259,6 +261,41 @@ def test_ten_binds_for_three_drives_end_with_three_winners(cloud: Cloud) -> None
     assert {cloud.state(arqs[n]) for n in won} == {ARQState.BOUND}
     assert {cloud.state(arq) for n, arq in enumerate(arqs) if n not in won} == {ARQState.BIND_FAILED}
     assert all(cloud.device(drive).device_state is DeviceState.ALLOCATED for drive in drives)
+    cloud.assert_whole()
+
+
+class Interrupted(Database):
+    """A database in which something happens after the first transaction of a bind."""
+
+    def __init__(self, database: Database, happening: Callable[[], None]) -> None:
+        super().__init__(database.writer_engine.url.render_as_string(hide_password=False))
+        self._happening = happening
+
+    def transact(self, work: Callable[[Connection], Result], *, serializable: bool = False) -> Result:
+        result = super().transact(work, serializable=serializable)
+        if serializable:
+            self._happening()
+        return result
+
+
+def test_a_drive_that_is_forgotten_while_it_is_bound_fails_all_requests_of_the_patch(cloud: Cloud) -> None:
+    stays, goes = cloud.add_device(1), cloud.add_device(2)
+    arqs = cloud.add_arqs(2)
+    instance = str(uuid.uuid4())
+    requests = [cloud.request(arq, drive, instance) for arq, drive in zip(arqs, (stays, goes), strict=True)]
+
+    def forgotten() -> None:
+        with cloud.db.write() as tx:
+            device_rows.delete(tx, goes)
+
+    database = Interrupted(cloud.db, forgotten)
+    conductor = ConductorManager(replace(cloud.ports, db=database), "conductor-3", 240)
+    with pytest.raises(Conflict, match="No device has the resource provider"):
+        conductor.arq_bind(RequestContext.admin(), requests)
+    database.dispose()
+
+    assert [cloud.state(arq) for arq in arqs] == [ARQState.BIND_FAILED] * 2
+    assert cloud.device(stays).device_state is DeviceState.AVAILABLE
     cloud.assert_whole()
 
 

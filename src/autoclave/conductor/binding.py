@@ -15,7 +15,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import handles
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.exceptions import AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
+from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
 from autoclave.lifecycle.settle import settle
@@ -68,7 +68,8 @@ class Binder:
 
         :raises NotFound: an ARQ or a resource provider does not exist.
         :raises BadRequest: an instance has requests already, or the host is not the device's.
-        :raises Conflict: the devices could not all be had; the reason is kept in each ARQ.
+        :raises Conflict: the devices could not all be had, or one was forgotten meanwhile; the reason is kept in each
+            ARQ.
         """
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
         cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
@@ -79,7 +80,7 @@ class Binder:
             for device_uuid in device_uuids:
                 settle(self._ports.db, self._ports.placement, device_uuid)
             self._finish(uuids, owner)
-        except (_Refused, PlacementError, StateConflict) as error:
+        except (_Refused, ApiError, PlacementError, StateConflict) as error:
             self._take_back(uuids, owner, cause, str(error))
             raise Conflict(f"The accelerator requests were not bound: {error}") from error
 
