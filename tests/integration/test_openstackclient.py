@@ -51,3 +51,9 @@ def test_an_operator_cleans_a_drive_again_whose_erase_failed(machine: Machine) -
     assert refused.returncode != 0
     assert "available" in refused.stderr
     assert machine.cloud.state(SANITIZING) == "available"
+
+
+def test_a_place_is_not_taken_for_a_uuid_and_the_refusal_names_the_command_that_takes_it(machine: Machine) -> None:
+    refused = openstack(machine, "clean", f"sim-1/{SANITIZING}")
+    assert refused.returncode != 0
+    assert "autoclave device clean" in refused.stderr

@@ -49,6 +49,11 @@ def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) ->
     return document
 
 
+def read_if_any(req: falcon.Request, validator: Draft202012Validator, max_size: int) -> Any:
+    """As :func:`read`; an empty mapping if there is no body at all."""
+    return read(req, validator, max_size) if req.content_length else {}
+
+
 def _bounded(req: falcon.Request, max_size: int) -> bytes:
     if (req.content_length or 0) > max_size:
         raise _too_large(max_size)

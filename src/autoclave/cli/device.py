@@ -1,97 +1,41 @@
 """``autoclave device``: what an operator asks and says of devices, over ``/autoclave/v1``."""
 
 import argparse
-import json
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import requests
 from cliff import command, lister, show
 
-from autoclave.exceptions import AutoclaveError
+from autoclave.cli.cells import Cell
+from autoclave.cli.client import add_service, service_of
 
-_TIMEOUT = 30
+_DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
-
-
-class OperatorClient:
-    """The operator's half of the HTTP service.
-
-    :param url: where it listens.
-    :param token: an administrator's token.
-    """
-
-    def __init__(self, url: str, token: str) -> None:
-        self._url = url.rstrip("/")
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._session.headers["X-Auth-Token"] = token
-
-    def get(self, path: str) -> Any:
-        """The document at *path* below ``/autoclave/v1``.
-
-        :raises AutoclaveError: the service does not answer, or refuses.
-        """
-        return self._ask("GET", path)
-
-    def say(self, device: str, what: str, reason: str | None) -> Any:
-        """Say *what* (hold, release, accept, forget) of *device*, and return what was answered.
-
-        :raises AutoclaveError: the service does not answer, or refuses.
-        """
-        return self._ask("POST", f"/devices/{device}/{what}", {"reason": reason} if reason else {})
-
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        url = f"{self._url}/autoclave/v1{path}"
-        try:
-            answer = self._session.request(method, url, json=body, timeout=_TIMEOUT)
-        except requests.RequestException as error:
-            raise AutoclaveError(
-                f"{self._url} does not answer ({type(error).__name__}); is Autoclave running there? Name it with --url"
-            ) from error
-        if not answer.ok:
-            raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
-        return answer.json() if answer.content else {}
-
-
-def _fault(answer: requests.Response) -> str:
-    # the accelerator API wraps its message in JSON twice, for Cyborg's clients
-    try:
-        message = answer.json()["error_message"]
-        return str(json.loads(message)["faultstring"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text.strip() or answer.reason
-
-
-def _add_service(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url",
-        default=os.environ.get("AUTOCLAVE_URL", "http://127.0.0.1:6666"),
-        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666)",
-    )
-    parser.add_argument(
-        "--token",
-        default=os.environ.get("AUTOCLAVE_TOKEN", "admin"),
-        help="an administrator's token (env AUTOCLAVE_TOKEN)",
-    )
-
-
-def _client(parsed_args: argparse.Namespace) -> OperatorClient:
-    return OperatorClient(parsed_args.url, parsed_args.token)
+_HISTORY = ("at", "event", "to_state", "actor", "reason", "proof")
+_HISTORY_DETAILS = ("from_state", "serial", "request_id", "evidence")
+_WIDTHS = {"waiting_for": 40, "reason": 30, "proof": 24}
+"""Characters of a line in tables of several devices or events."""
+_BLOCK_WIDTH = 90
+"""Characters of a line in the table of one device."""
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    _add_service(parser)
+    add_service(parser)
     parser.add_argument("device", help="uuid, or HOST/PCI-ADDRESS")
 
 
-def _progress(device: dict[str, Any]) -> str:
-    progress = device["progress"]
+def _progress(progress: Mapping[str, Any]) -> str:
     if progress["step"] is None:
         return ""
     percent = "" if progress["percent"] is None else f"{progress['percent']:.0f} % "
     return f"{percent}{progress['step']}{' (stalled)' if progress['stalled'] else ''}"
+
+
+def _arqs(arqs: Iterable[Mapping[str, Any]]) -> str:
+    return "\n".join(f"{arq['uuid']} {arq['state']}" for arq in arqs)
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _arqs}
 
 
 class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
@@ -100,14 +44,14 @@ class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without ty
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_service(parser)
+        add_service(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""
-        devices = _client(parsed_args).get("/devices")["devices"]
-        shown = [{**device, "progress": _progress(device)} for device in devices]
-        return _LIST_COLUMNS, [tuple(device[column] for column in _LIST_COLUMNS) for device in shown]
+        devices = service_of(parsed_args).ask("GET", _DEVICES)["devices"]
+        shown = [{**device, "progress": _progress(device["progress"])} for device in devices]
+        return _LIST_COLUMNS, [tuple(Cell(each[c], width=_WIDTHS.get(c)) for c in _LIST_COLUMNS) for each in shown]
 
 
 class DeviceShow(show.ShowOne):  # type: ignore[misc]
@@ -121,28 +65,43 @@ class DeviceShow(show.ShowOne):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
-        device = _client(parsed_args).get(f"/devices/{parsed_args.device}")
-        return tuple(device), tuple(device.values())
+        device = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}")
+        return tuple(device), tuple(_field(name, value) for name, value in device.items())
+
+
+def _field(name: str, value: Any) -> Cell:
+    return Cell(value, _SHOWN[name]) if name in _SHOWN else Cell(value, width=_BLOCK_WIDTH)
 
 
 class DeviceHistory(lister.Lister):  # type: ignore[misc]
-    """Show the history of a device, oldest first, with the evidence of each erase (-f json)."""
+    """Show the history of a device, oldest first, and what proved each erase."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_device(parser)
+        parser.add_argument(
+            "--long", action="store_true", help="with all of the evidence, for programs: best with -f json"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""
-        events = _client(parsed_args).get(f"/devices/{parsed_args.device}/history")["events"]
-        columns = ("at", "event", "from_state", "to_state", "actor", "reason", "evidence")
-        return columns, [tuple(event[column] for column in columns) for event in events]
+        events = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}/history")["events"]
+        columns = _HISTORY + _HISTORY_DETAILS if parsed_args.long else _HISTORY
+        proved = [{**event, "proof": _proof(event["evidence"] or {})} for event in events]
+        return columns, [tuple(Cell(event[c], width=_WIDTHS.get(c)) for c in columns) for event in proved]
 
 
-class _Say(command.Command):  # type: ignore[misc]
-    what: str
+def _proof(evidence: Mapping[str, Any]) -> str | None:
+    """How a drive was erased, and what was seen of it."""
+    parts = [str(evidence[key]) for key in ("action", "verified") if key in evidence]
+    return ": ".join(parts) or None
+
+
+class _OfOperator(command.Command):  # type: ignore[misc]
+    """Something that an operator says of a device."""
+
     needs_reason = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -152,11 +111,33 @@ class _Say(command.Command):  # type: ignore[misc]
         parser.add_argument("--reason", required=self.needs_reason, help="why; kept in the device's history")
         return parser
 
+
+def _because(parsed_args: argparse.Namespace) -> dict[str, str]:
+    return {"reason": parsed_args.reason} if parsed_args.reason else {}
+
+
+class DeviceClean(_OfOperator):
+    """Clean a device in error again. It goes on in the background: see `device list`."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Ask for it.
+
+        :raises AutoclaveError: the service does not answer, or the device cannot be cleaned now.
+        """
+        service = service_of(parsed_args)
+        uuid = service.ask("GET", f"{_DEVICES}/{parsed_args.device}")["uuid"]
+        service.ask("POST", f"/v2/devices/{uuid}/clean", _because(parsed_args), version="accelerator 2.5")
+        self.app.stdout.write(f"{parsed_args.device}: its host was asked to clean it\n")
+
+
+class _Say(_OfOperator):
+    what: str
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Say it, and tell whether Placement knows already."""
-        answer = _client(parsed_args).say(parsed_args.device, self.what, parsed_args.reason)
-        settled = answer.get("placement_settled", True) if isinstance(answer, dict) else True
-        later = "" if settled else "; Placement does not answer and will be told later"
+        path = f"{_DEVICES}/{parsed_args.device}/{self.what}"
+        answer = service_of(parsed_args).ask("POST", path, _because(parsed_args))
+        later = "" if answer["placement_settled"] else "; Placement does not answer and will be told later"
         self.app.stdout.write(f"{parsed_args.device}: {self.what} recorded{later}\n")
 
 

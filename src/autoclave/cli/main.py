@@ -23,6 +23,7 @@ COMMANDS = {
     "device release": "device:DeviceRelease",
     "device accept": "device:DeviceAccept",
     "device forget": "device:DeviceForget",
+    "device clean": "device:DeviceClean",
     "device history": "device:DeviceHistory",
     "sim list": "sim:SimHosts",
     "sim fault": "sim:SimFault",
@@ -33,6 +34,7 @@ COMMANDS = {
     "sim write": "sim:SimWrite",
     "sim read": "sim:SimRead",
     "sim find": "sim:SimFind",
+    "sim bind": "sim_bind:SimBind",
     "sim guest start": "sim:SimGuestStart",
     "sim guest stop": "sim:SimGuestStop",
 }

@@ -26,10 +26,11 @@ def _add_data_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without types
+class OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without types
     """A command about one slot of one simulated host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments: where the hosts are, and which slot is meant."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
@@ -44,7 +45,7 @@ class _OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without ty
         return Fleet(parsed_args.data_dir).host(parsed_args.host)
 
 
-class _OnMedia(_OfDrive):
+class _OnMedia(OfDrive):
     """A command about the bytes of a drive."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -68,7 +69,7 @@ class SimHosts(lister.Lister):  # type: ignore[misc]
         return columns, [row for host in Fleet(parsed_args.data_dir).hosts() for row in _rows(host)]
 
 
-class SimFault(_OfDrive):
+class SimFault(OfDrive):
     """Let something go wrong with a drive from now on, until `sim clear`."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -88,7 +89,7 @@ class SimFault(_OfDrive):
         host.set_fault(parsed_args.address, fault)
 
 
-class SimClear(_OfDrive):
+class SimClear(OfDrive):
     """Let a drive be well again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -104,7 +105,7 @@ class SimClear(_OfDrive):
         self.host(parsed_args).clear_faults(address, kind)
 
 
-class SimPull(_OfDrive):
+class SimPull(OfDrive):
     """Pull a drive out of its slot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -112,7 +113,7 @@ class SimPull(_OfDrive):
         self.host(parsed_args).pull(parsed_args.address)
 
 
-class SimPutBack(_OfDrive):
+class SimPutBack(OfDrive):
     """Put the drive back that was pulled from a slot, with the data on it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -120,7 +121,7 @@ class SimPutBack(_OfDrive):
         self.host(parsed_args).put_back(parsed_args.address)
 
 
-class SimInsert(_OfDrive):
+class SimInsert(OfDrive):
     """Put another drive into a slot; a serial number that the host has seen is that drive, data and all."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -185,7 +186,7 @@ class SimRead(_OnMedia):
         self.app.stdout.write(f"{shown}\n")
 
 
-class SimFind(_OfDrive):
+class SimFind(OfDrive):
     """Say whether a text is anywhere on a drive: exit status 0 if it is, 1 if not."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -198,7 +199,7 @@ class SimFind(_OfDrive):
         return 0 if self.host(parsed_args).find(parsed_args.address, parsed_args.text.encode()) else 1
 
 
-class SimGuestStart(_OfDrive):
+class SimGuestStart(OfDrive):
     """Bind a drive to vfio-pci, as libvirt does when the guest that has it starts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -206,7 +207,7 @@ class SimGuestStart(_OfDrive):
         self.host(parsed_args).give_to_guest(parsed_args.address)
 
 
-class SimGuestStop(_OfDrive):
+class SimGuestStop(OfDrive):
     """Give a drive back to the nvme driver, as libvirt does when its guest is gone."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

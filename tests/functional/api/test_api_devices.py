@@ -97,6 +97,13 @@ def test_a_device_in_error_is_handed_to_its_agent_with_its_version(world: World)
     assert (asked.uuid, asked.state_version, asked.device_state) == (device.uuid, 7, "error")
 
 
+def test_a_reason_to_clean_is_checked_before_anything_is_asked(world: World) -> None:
+    device = world.add_device(device_state=DeviceState.ERROR)
+    for body in ({"reason": 1}, {"why": "worn out"}, []):
+        assert world.call("POST", f"/v2/devices/{device.uuid}/clean", body).status_code == 400
+    assert world.agent.asked == []
+
+
 def test_asking_twice_sends_the_same_version_twice_and_moves_nothing(world: World) -> None:
     device = world.add_device(device_state=DeviceState.ERROR)
     for _ in range(2):

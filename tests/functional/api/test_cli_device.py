@@ -14,6 +14,7 @@ from openstack import exceptions
 
 from autoclave.cli.main import main
 from autoclave.cli.osc.sdk_device import Device
+from autoclave.db import events
 from autoclave.exceptions import PlacementNotFound
 
 
@@ -92,6 +93,68 @@ def test_a_device_that_is_there_is_not_forgotten_and_the_refusal_says_why(world:
     [line] = refused("forget", device.uuid, "--url", url).splitlines()
     assert "only a missing device can be forgotten" in line
     assert world.device(device.uuid) == device
+
+
+def test_a_device_in_error_is_cleaned_again_by_its_place_and_its_history_says_who_asked_and_why(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device(device_state=ERROR)
+    world.see_agent()
+    said = ["device", "clean", "compute-1/0000:01:00.0", "--reason", "firmware updated", "--url", url]
+    assert main(said) == 0
+    assert "compute-1/0000:01:00.0" in capsys.readouterr().out
+    assert [asked.uuid for asked in world.agent.asked] == [device.uuid]
+    [asked] = [event for event in ask(capsys, url, "history", device.uuid) if event["event"] == "ask_to_clean"]
+    assert (asked["actor"], asked["reason"], asked["to_state"]) == ("operator admin", "firmware updated", "error")
+
+
+def test_a_device_that_is_clean_is_not_cleaned_again_and_the_refusal_says_so(world: World, url: str) -> None:
+    device = world.add_device()
+    [line] = refused("clean", device.uuid, "--url", url).splitlines()
+    assert "clean already" in line
+    assert world.agent.asked == []
+
+
+def test_a_list_of_devices_says_nothing_where_nothing_waits(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.add_device()
+    assert main(["device", "list", "--url", url]) == 0
+    assert "None" not in capsys.readouterr().out
+    assert ask(capsys, url, "list")[0]["waiting_for"] is None
+
+
+def test_progress_is_shown_in_words(world: World, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = {"progress_percent": 43.4, "progress_step": "sanitize, crypto erase", "progress_stalled": True}
+    device = world.add_device(**progress)
+    assert main(["device", "show", device.uuid, "--url", url]) == 0
+    assert "43 % sanitize, crypto erase (stalled)" in capsys.readouterr().out
+
+
+def test_a_history_fits_on_a_terminal_and_is_whole_for_programs(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device()
+    evidence = {"action": "sanitize_crypto", "verified": "the log page shows it", "log_after": {"words": "long " * 50}}
+    with world.db.write() as tx:
+        events.append(
+            tx,
+            device_uuid=device.uuid,
+            serial=device.serial,
+            from_state="cleaning",
+            to_state="available",
+            event="cleaned",
+            actor="agent compute-1",
+            request_id="req-1",
+            reason="the erase was proved, in many words that nobody wants to see on one line of a table",
+            evidence=evidence,
+        )
+    assert main(["device", "history", device.uuid, "--url", url]) == 0
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 140
+    assert "sanitize_crypto" in table
+    cleaned = ask(capsys, url, "history", device.uuid, "--long")[-1]
+    assert (cleaned["from_state"], cleaned["evidence"]) == ("cleaning", evidence)
 
 
 def test_a_refusal_is_one_line_that_names_the_device(url: str) -> None:

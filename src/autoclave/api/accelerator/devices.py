@@ -5,13 +5,16 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import microversion, query, uuids
+from autoclave.api import body, microversion, query, uuids
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
-from autoclave.rules.device_states import DeviceState
+from autoclave.lifecycle import holds
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.device_states import Actor, DeviceState
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
     None: "is in no known state: run the online data migrations first",
@@ -64,7 +67,8 @@ class DeviceClean:
     """``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
 
     The agent makes the swap, with the version that the message carries: of several requests one wins,
-    and one that comes late finds another version and loses.
+    and one that comes late finds another version and loses. What the operator says is his reason (an
+    optional body ``{"reason": "…"}``, beyond the specification) is kept in the device's history.
     """
 
     def __init__(self, api: Api) -> None:
@@ -76,6 +80,7 @@ class DeviceClean:
             raise falcon.HTTPMethodNotAllowed([])
         context = self._api.authorize(req, "cyborg:device:clean")
         query.arguments(req)
+        reason = body.read_if_any(req, VALIDATE_REASON_IF_ANY, self._api.max_body).get("reason")
         record = _find(self._api, uuid)
         if not record.supports_cleaning:
             raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")
@@ -87,6 +92,8 @@ class DeviceClean:
                 f"The agent of host {record.hostname} does not support cleaning: it does not speak RPC 1.1. "
                 "Upgrade or start it."
             )
+        cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, reason)
+        holds.ask_to_clean(self._api.ports, record.uuid, cause)
         cleaners.clean(context, record)
         resp.status = falcon.HTTP_202
 

@@ -1,0 +1,27 @@
+"""Values that programs get as they are, and people so that they can be read in a table."""
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from cliff.columns import FormattableColumn
+
+
+class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without types
+    """A value that has a form of its own for people.
+
+    :param shown: the text for people; None stands as nothing.
+    :param width: characters of a line; None does not break it.
+    """
+
+    def __init__(self, value: Any, shown: Callable[[Any], str] = str, width: int | None = None) -> None:
+        super().__init__(value)
+        self._shown = shown
+        self._width = width
+
+    def human_readable(self) -> str:
+        text = "" if self._value is None else self._shown(self._value)
+        return text if self._width is None else textwrap.fill(text, self._width)
+
+    def machine_readable(self) -> Any:
+        return self._value

@@ -1,0 +1,73 @@
+"""The HTTP service, as a command asks it."""
+
+import argparse
+import json
+import os
+from typing import Any
+
+import requests
+
+from autoclave.exceptions import AutoclaveError
+
+_TIMEOUT = 30
+
+
+class ServiceClient:
+    """Asks the service, and turns whatever is no success into one sentence.
+
+    :param url: where it listens.
+    :param token: an administrator's token.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url.rstrip("/")
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._session.headers["X-Auth-Token"] = token
+
+    def ask(self, method: str, path: str, body: Any = None, *, version: str | None = None) -> Any:
+        """What is answered to one request; an empty mapping if nothing is.
+
+        :param version: microversion, such as ``accelerator 2.5``.
+        :raises AutoclaveError: the service does not answer, or refuses.
+        """
+        headers = {} if version is None else {"OpenStack-API-Version": version}
+        try:
+            answer = self._session.request(method, self._url + path, json=body, headers=headers, timeout=_TIMEOUT)
+        except requests.RequestException as error:
+            raise AutoclaveError(
+                f"{self._url} does not answer ({type(error).__name__}); is Autoclave running there? Name it with --url"
+            ) from error
+        if not answer.ok:
+            raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
+        return answer.json() if answer.content else {}
+
+
+def _fault(answer: requests.Response) -> str:
+    try:
+        document = answer.json()
+        if "errors" in document:  # Placement's
+            return str(document["errors"][0]["detail"]).strip()
+        # the accelerator API wraps its message in JSON twice, for Cyborg's clients
+        return str(json.loads(document["error_message"])["faultstring"])
+    except (ValueError, LookupError, TypeError):
+        return answer.text.strip() or answer.reason
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which service is asked, and as whom."""
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("AUTOCLAVE_URL", "http://127.0.0.1:6666"),
+        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666)",
+    )
+    parser.add_argument(
+        "--token",
+        default=os.environ.get("AUTOCLAVE_TOKEN", "admin"),
+        help="an administrator's token (env AUTOCLAVE_TOKEN)",
+    )
+
+
+def service_of(parsed_args: argparse.Namespace) -> ServiceClient:
+    """The service that :func:`add_service`'s arguments name."""
+    return ServiceClient(parsed_args.url, parsed_args.token)
