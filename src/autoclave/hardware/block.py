@@ -1,5 +1,6 @@
 """Block devices: size, exclusive open, reading around the page cache, and whether zero is all there is."""
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -8,7 +9,7 @@ import random
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,11 +29,12 @@ _EDGE = 1024 * 1024
 """Bytes at each end: partition tables, superblocks, and the backups of both are there."""
 _SPREAD = 256
 """Samples at even distances, and as many again where nobody can foresee."""
+_NEIGHBOURS = 16 * 1024 * 1024
+"""Bytes of a smaller drive for each of them: what reading back costs stays small beside the erasing."""
 _SAMPLE = 64 * 1024
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
-_ZEROS = bytearray(CHUNK)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
@@ -80,9 +82,7 @@ class BlockDevice:
         self.path = path
         self.size = size
         self._fd = fd
-        # Anonymous memory is aligned to pages, as direct I/O demands. Two pieces: one is read while the other is
-        # looked at.
-        self._pieces = mmap.mmap(-1, CHUNK), mmap.mmap(-1, CHUNK)
+        self._pieces = _Piece(), _Piece()
 
     def read(self, offset: int, length: int) -> bytes:
         """*length* bytes from *offset* on, from the medium and not from the page cache.
@@ -95,35 +95,28 @@ class BlockDevice:
         parts = []
         for start, stop in self._ranges(offset, length):
             self._read_into(piece, start, stop)
-            parts.append(piece[max(offset - start, 0) : stop - start])
+            parts.append(piece.memory[max(offset - start, 0) : stop - start])
         return b"".join(parts)
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
         """See :class:`Disk`."""
         ranges = self._ranges(offset, length)
-        if len(ranges) == 1:
-            self._read_into(self._pieces[0], *ranges[0])
-            return self._nonzero_piece(0, *ranges[0], offset)
-        with ThreadPoolExecutor(1) as reader:
-            reading = [reader.submit(self._read_into, self._pieces[0], *first) for first in ranges[:1]]
-            for number, (start, stop) in enumerate(ranges):
-                reading.pop().result()
-                if number + 1 < len(ranges):
-                    other = self._pieces[(number + 1) % 2]
-                    reading.append(reader.submit(self._read_into, other, *ranges[number + 1]))
-                found = self._nonzero_piece(number % 2, start, stop, offset)
-                if found is not None:
-                    return found
-        return None
+        half = len(ranges) // 2
+        if not half:
+            return self._first_nonzero(self._pieces[0], ranges, offset)
+        # Two halves at once: one is read while the other is looked at.
+        with ThreadPoolExecutor(2) as both:
+            halves = both.map(self._first_nonzero, self._pieces, (ranges[:half], ranges[half:]), (offset, offset))
+            return next((found for found in halves if found is not None), None)
 
-    def _nonzero_piece(self, which: int, start: int, stop: int, offset: int) -> int | None:
-        """The first byte that is not zero of what was read from *start* to *stop*, from *offset* on."""
-        with memoryview(self._pieces[which]) as piece, piece[max(offset - start, 0) : stop - start] as asked_for:
-            # A bytearray compares itself with other memory as a whole and where it lies, which is a memcmp without a
-            # copy; it is searched only when there is something to find.
-            if (_ZEROS if len(asked_for) == CHUNK else bytearray(len(asked_for))) == asked_for:
-                return None
-            return max(offset, start) + next(n for n, byte in enumerate(asked_for) if byte)
+    def _first_nonzero(self, piece: "_Piece", ranges: Sequence[tuple[int, int]], offset: int) -> int | None:
+        for start, stop in ranges:
+            self._read_into(piece, start, stop)
+            skipped = max(offset - start, 0)
+            found = piece.first_nonzero(skipped, stop - start)
+            if found is not None:
+                return start + found
+        return None
 
     def flush(self) -> None:
         """See :class:`Disk`."""
@@ -140,12 +133,12 @@ class BlockDevice:
         end = offset + length
         return [(start, min(end, start + CHUNK)) for start in range(offset - offset % _ALIGNMENT, end, CHUNK)]
 
-    def _read_into(self, piece: mmap.mmap, start: int, stop: int) -> None:
+    def _read_into(self, piece: "_Piece", start: int, stop: int) -> None:
         """One direct read from the aligned offset *start* to at least *stop*."""
         whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
         try:
             # Both views are released here: the traceback of a failed read would keep them, and so the memory.
-            with memoryview(piece) as buffer, buffer[:whole] as target:
+            with memoryview(piece.memory) as buffer, buffer[:whole] as target:
                 got = os.preadv(self._fd, [target], start)
         except OSError as e:
             self._check_still_there()
@@ -170,6 +163,35 @@ class BlockDevice:
         os.close(self._fd)
         for piece in self._pieces:
             piece.close()
+
+
+class _Piece:
+    """Memory that one read fills: aligned to pages, as direct I/O demands."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, CHUNK)
+        self._pinned = ctypes.c_char.from_buffer(self.memory)
+        self._address = ctypes.addressof(self._pinned)
+
+    def first_nonzero(self, begin: int, end: int) -> int | None:
+        """The first position from *begin* to *end* that is not zero."""
+        # The C library's comparison copies nothing and lets other threads run meanwhile, which no operator of Python
+        # does; it is searched only when there is something to find.
+        if _memcmp(self._address + begin, _ZEROS._address, end - begin) == 0:
+            return None
+        return next(n for n in range(begin, end) if self.memory[n])
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._pinned
+        self.memory.close()
+
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+_memcmp.restype = ctypes.c_int
+_ZEROS = _Piece()
+"""Never written to."""
 
 
 @contextmanager
@@ -269,13 +291,14 @@ def _samples(size: int) -> Iterator[tuple[int, int]]:
     if size <= 2 * _EDGE + 2 * _SPREAD * _SAMPLE:
         yield 0, size
         return
+    spread = min(_SPREAD, size // _NEIGHBOURS)
     yield 0, _EDGE
     yield size - _EDGE, _EDGE
     last = size - _SAMPLE
-    for index in range(_SPREAD):
-        yield last * index // (_SPREAD - 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
+    for index in range(spread):
+        yield last * index // (spread - 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
     chance = random.SystemRandom()
-    for _ in range(_SPREAD):
+    for _ in range(spread):
         yield chance.randrange(last // _ALIGNMENT + 1) * _ALIGNMENT, _SAMPLE
 
 
