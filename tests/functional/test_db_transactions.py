@@ -1,6 +1,8 @@
-"""A transaction that the engine gives up is run again, on PostgreSQL and MariaDB, and only such a one."""
+"""Transactions: which are run again when the engine gives them up, what readers see, and how long anybody waits."""
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -147,3 +149,56 @@ def test_only_what_was_surely_not_written_is_tried_again_and_not_for_ever(
     assert len(tried) == tries
     with database.read() as tx:
         assert device_rows.list_all(tx) == []
+
+
+def timed(database: Database, timeout: int) -> Database:
+    """The same database, for somebody who does not wait longer than *timeout* seconds."""
+    return Database(database.writer_engine.url.render_as_string(hide_password=False), timeout=timeout)
+
+
+def test_a_reader_sees_one_moment_whatever_others_commit_meanwhile(database: Database) -> None:
+    with database.write() as tx:
+        device = make_device(tx)
+
+    with database.read() as reader:
+        assert device_rows.get(reader, device.uuid) is not None
+        with database.write() as tx:
+            device_rows.delete(tx, device)
+        assert device_rows.get(reader, device.uuid) is not None
+    with database.read() as reader:
+        assert device_rows.get(reader, device.uuid) is None
+
+
+def test_a_lock_that_another_keeps_is_not_waited_for_beyond_the_timeout(row_locking_database: Database) -> None:
+    hurried = timed(row_locking_database, 1)
+    with row_locking_database.write() as tx:
+        device = make_device(tx)
+
+    begun = time.monotonic()
+    with row_locking_database.write() as keeper:
+        device_rows.get(keeper, device.uuid, lock=True)
+        with pytest.raises(DatabaseUnavailable), hurried.write() as tx:
+            device_rows.get(tx, device.uuid, lock=True)
+    assert time.monotonic() - begun < PATIENCE
+    hurried.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u@127.0.0.1:{}/x", "mysql+pymysql://u@127.0.0.1:{}/x"])
+def test_a_server_that_accepts_and_then_says_nothing_is_unavailable(url: str) -> None:
+    pytest.importorskip("psycopg" if "psycopg" in url else "pymysql")
+    told: list[BaseException] = []
+
+    def ask(database: Database) -> None:
+        try:
+            with database.read():
+                pass
+        except DatabaseUnavailable as error:
+            told.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asking = threading.Thread(
+            target=ask, args=[Database(url.format(silent.getsockname()[1]), timeout=1)], daemon=True
+        )
+        asking.start()
+        asking.join(PATIENCE)
+    assert told, "it waits for ever"

@@ -3,9 +3,10 @@
 SQLite gets two engines on one file: writers begin with BEGIN IMMEDIATE behind one lock, so that a
 transaction that reads before it writes can never fail half-way with "database is locked"; readers
 never wait. ``synchronous=FULL``: a power cut must not take back ``allocated`` after Placement has
-been told. PostgreSQL and MariaDB get one engine at READ COMMITTED; there the rows are locked by
-``FOR UPDATE``, and what no row stands for is decided in a serializable transaction. Either engine may
-give up one of several transactions to let the others go on; :meth:`Database.transact` runs it again.
+been told. PostgreSQL and MariaDB get one engine, whose writers are at READ COMMITTED: there the rows
+are locked by ``FOR UPDATE``, and what no row stands for is decided in a serializable transaction.
+Readers are at REPEATABLE READ, or two of their statements would see two moments. Either engine may give
+up one of several transactions to let the others go on; :meth:`Database.transact` runs it again.
 """
 
 import random
@@ -36,6 +37,11 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 """Seconds at most before the second try, and before any: ten of them last about two seconds."""
 
+CONNECT_TIMEOUT = 10
+"""Seconds that a new connection may take at most, even where a statement may take as long as it must."""
+_GRACE = 5
+"""Seconds after which a statement is given up here that the server should have given up by itself."""
+
 _SQLITE_PRAGMAS = (
     "PRAGMA busy_timeout=30000",
     "PRAGMA journal_mode=WAL",
@@ -47,11 +53,14 @@ _SQLITE_PRAGMAS = (
 class Database:
     """One database, shared by the threads of one process.
 
-    :param url: SQLAlchemy URL (``[database] connection``).
+    :param url: SQLAlchemy URL (``[database] connection``). What it says of connections, such as
+        ``?connect_timeout=3``, goes before what is said here.
+    :param timeout: seconds that one statement, and what it waits for, may take on PostgreSQL and MariaDB; None
+        for as long as it takes, as a migration must.
     :raises InvalidConfiguration: the URL cannot be parsed or names an engine that is not supported.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout: int | None = None) -> None:
         try:
             parsed = make_url(url)
         except sa.exc.ArgumentError as error:
@@ -80,8 +89,16 @@ class Database:
                 self._reader = _sqlite_engine(parsed, "BEGIN", query_only=True)
                 self._lock = threading.RLock()
             else:
-                self._writer = self._reader = sa.create_engine(
-                    parsed, pool_size=8, max_overflow=16, pool_pre_ping=True, isolation_level="READ COMMITTED"
+                self._writer = sa.create_engine(
+                    parsed,
+                    pool_size=8,
+                    max_overflow=16,
+                    pool_pre_ping=True,
+                    isolation_level="READ COMMITTED",
+                    connect_args=_connect_args(parsed, timeout),
+                )
+                self._reader = self._writer.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
                 )
                 self._lock = nullcontext()
             # SQLite's writers come one after the other whatever they are told.
@@ -96,8 +113,9 @@ class Database:
                 "or mysql+pymysql",
                 option="[database] connection",
             ) from error
-        for engine in {self._writer, self._reader}:
-            exc_filters.register_engine(engine)
+        exc_filters.register_engine(self._writer)
+        if self.backend == "sqlite":  # elsewhere the reader is the writer's engine, with other options
+            exc_filters.register_engine(self._reader)
 
     @property
     def writer_engine(self) -> Engine:
@@ -141,7 +159,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view, for reading only.
+        """One consistent view, as of its first statement; for reading only.
 
         :raises DatabaseUnavailable: as for :meth:`write`.
         """
@@ -152,6 +170,23 @@ class Database:
         """Close all connections."""
         self._writer.dispose()
         self._reader.dispose()
+
+
+def _connect_args(url: sa.URL, timeout: int | None) -> dict[str, Any]:
+    """What keeps a server that does not answer from keeping us.
+
+    A server that is alive gives a statement up before we do, and says why.
+    """
+    arguments: dict[str, Any] = {"connect_timeout": min(CONNECT_TIMEOUT, timeout or CONNECT_TIMEOUT)}
+    if url.get_backend_name() == "postgresql":
+        arguments |= {"keepalives_idle": CONNECT_TIMEOUT, "keepalives_interval": CONNECT_TIMEOUT, "keepalives_count": 3}
+        if timeout is not None:
+            arguments["options"] = f"-c statement_timeout={timeout}s -c lock_timeout={timeout}s"
+            arguments["tcp_user_timeout"] = 1000 * (timeout + _GRACE)
+    elif timeout is not None:
+        arguments["init_command"] = f"SET SESSION innodb_lock_wait_timeout = {timeout}"
+        arguments |= {"read_timeout": timeout + _GRACE, "write_timeout": timeout + _GRACE}
+    return {name: value for name, value in arguments.items() if name not in url.query}
 
 
 def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:

@@ -15,8 +15,8 @@ _NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
 _CHECK_FAILED = {4025, 3819}
 
 # What the engine does to one of two transactions that cannot both go on: MariaDB's numbers (deadlock, also Galera's at
-# the commit; a row that changed under a snapshot), PostgreSQL's states. Not 1205, a lock that was not to be had for
-# 50 s: that wait is too long to be repeated.
+# the commit; a row that changed under a snapshot), PostgreSQL's states. Not 1205, a lock that was not to be had
+# within [database] timeout: that wait is too long to be repeated.
 _GIVEN_UP = {1213, 1020, "40P01", "40001"}
 
 

@@ -24,7 +24,7 @@ def database_of(conf: cfg.ConfigOpts) -> Database:
             "is not set; write for example postgresql+psycopg://autoclave:secret@db/autoclave",
             option="[database] connection",
         )
-    database = Database(conf.database.connection)
+    database = Database(conf.database.connection, timeout=conf.database.timeout)
     schema.require_current(database)
     return database
 
