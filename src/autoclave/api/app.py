@@ -10,6 +10,7 @@ from oslo_middleware import HTTPProxyToWSGI, RequestId
 from autoclave.api import errors, routes
 from autoclave.api.auth import authenticated, is_public
 from autoclave.api.context import Api, Callers, JSONOnly
+from autoclave.api.hosts import expected_hosts
 from autoclave.api.microversion import Negotiation
 from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
@@ -36,6 +37,8 @@ def create_app(
     """
     api = Api(conf, ports, transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION), Policy(conf))
     layers: tuple[Layer, ...] = (
+        # The host as the caller wrote it, before a header of his can change it.
+        partial(expected_hosts, conf),
         # The proxy's scheme and host, before anything builds a link or writes an address into a log.
         lambda app: HTTPProxyToWSGI(app, conf),
         # The request's id, so that every answer has one, also those of the layers below.

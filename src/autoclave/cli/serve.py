@@ -3,7 +3,6 @@
 import argparse
 import os
 import socket
-import threading
 from pathlib import Path
 
 from cliff import command
@@ -12,11 +11,11 @@ from oslo_config import cfg
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
 from autoclave.services.agent import AgentService
-from autoclave.services.api import APIService
+from autoclave.services.api import APIService, Listener
 from autoclave.services.conductor import ConductorService
-from autoclave.services.service import Service, run_until_signal
+from autoclave.services.service import Group, Resources, Service, run_until_signal
 from autoclave.services.up import AllInOne
-from autoclave.services.wiring import cloud_ports, cloud_transport, database_of
+from autoclave.services.wiring import cloud_parts
 
 
 class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
@@ -43,12 +42,9 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal comes."""
         everything = AllInOne(parsed_args.config_file, parsed_args.data_dir, parsed_args.bind, parsed_args.simulate)
-        started = threading.Event()
-        threading.Thread(target=self._announce, args=(everything, started), daemon=True).start()
-        run_until_signal(everything, started)
+        run_until_signal(everything, lambda: self._announce(everything))
 
-    def _announce(self, everything: AllInOne, started: threading.Event) -> None:
-        started.wait()
+    def _announce(self, everything: AllInOne) -> None:
         self.app.stdout.write(
             f"Autoclave listens on {everything.url}; its data is in {everything.data_dir}.\n"
             f"For OpenStack's clients ({everything.data_dir}/clouds.yaml; use OS_CLIENT_CONFIG_FILE and "
@@ -58,6 +54,8 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
 
 
 class _OneService(command.Command):  # type: ignore[misc]
+    name: str
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: the configuration."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -68,42 +66,59 @@ class _OneService(command.Command):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal comes."""
-        run_until_signal(self.make(new_config(parsed_args.config_file)))
+        resources = Resources()
+        try:
+            service = self.make(new_config(parsed_args.config_file), resources)
+            run_until_signal(Group([service], resources), self._announce)
+        finally:
+            resources.close()
 
-    def make(self, conf: cfg.ConfigOpts) -> Service:
-        """The service of *conf*."""
+    def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
+        """The service of *conf*.
+
+        :param resources: gets what the service is made of.
+        """
         raise NotImplementedError
+
+    def _announce(self) -> None:
+        self.app.stdout.write(f"Autoclave's {self.name} is ready.\n")
+        self.app.stdout.flush()
 
 
 class RunAPI(_OneService):
     """Run the HTTP service. Any number of them may run."""
 
-    def make(self, conf: cfg.ConfigOpts) -> Service:
+    name = "api"
+
+    def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
         """The api service."""
-        database = database_of(conf)
-        transport = cloud_transport(conf, database)
-        return APIService(conf, create_app(conf, cloud_ports(conf, database, transport), transport))
+        listener = Listener(conf)
+        resources.add(listener.close)
+        listener.open()
+        ports, transport = cloud_parts(conf, resources)
+        return APIService(listener, create_app(conf, ports, transport))
 
 
 class RunConductor(_OneService):
     """Run a conductor. Any number of them may run."""
 
-    def make(self, conf: cfg.ConfigOpts) -> Service:
+    name = "conductor"
+
+    def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
         """The conductor service."""
-        database = database_of(conf)
-        transport = cloud_transport(conf, database)
-        name = f"{socket.gethostname()}-{os.getpid()}"
-        return ConductorService(conf, cloud_ports(conf, database, transport), transport, name)
+        ports, transport = cloud_parts(conf, resources)
+        return ConductorService(conf, ports, transport, f"{socket.gethostname()}-{os.getpid()}")
 
 
 class RunAgent(_OneService):
     """Run the agent of this host."""
 
-    def make(self, conf: cfg.ConfigOpts) -> Service:
+    name = "agent"
+
+    def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
         """The agent service."""
-        database = database_of(conf)
-        transport = cloud_transport(conf, database)
-        return AgentService(conf, cloud_ports(conf, database, transport), transport)
+        ports, transport = cloud_parts(conf, resources)
+        return AgentService(conf, ports, transport)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -8,13 +8,23 @@ OPTS = [
     cfg.HostAddressOpt("host_ip", default="127.0.0.1", help="Address to listen on."),
     cfg.PortOpt("port", default=6666, help="Port to listen on."),
     cfg.IntOpt("threads", default=16, min=1, help="Worker threads."),
-    cfg.StrOpt("public_endpoint", help="URL that links are built from, instead of the one the caller used."),
+    cfg.StrOpt(
+        "public_endpoint",
+        help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "
+        "are answered beside those to a loopback address.",
+    ),
     cfg.IntOpt("max_request_body_size", default=114688, min=1024, help="Bytes a request body may have."),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
         choices=["keystone", "noauth"],
         help="keystone: tokens are checked by keystonemiddleware. noauth: every caller is an administrator; "
-        "only for one machine, and only on loopback.",
+        "only for one machine.",
+    ),
+    cfg.BoolOpt(
+        "noauth_beyond_loopback",
+        default=False,
+        help="Let auth_strategy = noauth listen on an address that is not a loopback one: whoever can connect may do "
+        "everything, also from other machines.",
     ),
 ]

@@ -1,14 +1,15 @@
 """Everything in one process: SQLite, Placement embedded, messages as calls (``autoclave up``)."""
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
 
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
-from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
@@ -17,11 +18,15 @@ from autoclave.placement.front import Front, Identity
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.services.agent import AgentService
-from autoclave.services.api import APIService
+from autoclave.services.api import APIService, Listener
 from autoclave.services.conductor import ConductorService
-from autoclave.services.service import Group, Service
+from autoclave.services.data_dir import DataDirectory
+from autoclave.services.service import Group, Resources, Service
 from autoclave.services.wiring import remote_versions
 from autoclave.simulator.fleet import Fleet
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 _CLOUDS = """\
 clouds:
@@ -54,24 +59,18 @@ class AllInOne:
         if bind is not None:
             base |= {("api", "host_ip"): bind[0], ("api", "port"): bind[1]}
         base["api", "auth_strategy"] = "noauth"
+        self._config_files = config_files
+        self._base = base
+        self._simulate = simulate
         self._conf = new_config(config_files, base)
         self.data_dir = Path(self._conf.agent.data_dir)
-        _require_loopback(self._conf.api.host_ip)
-        self._hosts = [self._conf]
-        if simulate:
-            self._hosts = [
-                new_config(config_files, base | _simulated(self.data_dir, number)) for number in range(1, simulate + 1)
-            ]
-        self._placement: EmbeddedPlacement | None = None
-        self._database: Database | None = None
-        self._transport: InProcessTransport | None = None
-        self._services: Service | None = None
+        self._listener = Listener(self._conf)
+        self._made = Resources()
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        host = self._conf.api.host_ip
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._conf.api.port}"
+        return self._listener.url
 
     @property
     def clouds_yaml(self) -> str:
@@ -81,43 +80,48 @@ class AllInOne:
     def start(self) -> None:
         """Make what is missing in the data directory, and serve.
 
+        Nothing is written, and no drive is looked at, before the address and the directory are ours.
+
         :raises AutoclaveError: one of the services cannot start.
         """
-        try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            (self.data_dir / "clouds.yaml").write_text(self.clouds_yaml)
-        except OSError as error:
-            raise InvalidConfiguration(
-                f"{self.data_dir} cannot be used ({error.strerror}); name another with --data-dir",
-                option="[agent] data_dir",
-            ) from error
-        self._database = Database(self._conf.database.connection or f"sqlite:///{self.data_dir / 'autoclave.db'}")
-        schema.upgrade(self._database)
-        mounts = {}
-        if self._conf.placement.endpoint:
-            placement = PlacementClient(http_adapter(self._conf))
-        else:
-            self._placement = EmbeddedPlacement.start(self.data_dir / "placement.db")
-            placement = self._placement.client()
-            mounts["/placement"] = Front(self._placement.app, _administrator)
-        self._transport = InProcessTransport(remote_version=remote_versions(self._database))
-        ports = Ports(self._database, placement, RPCCleaners(self._transport))
-        services: list[Service] = [ConductorService(self._conf, ports, self._transport, "conductor")]
-        services += [AgentService(conf, ports, self._transport) for conf in self._hosts]
-        services.append(APIService(self._conf, create_app(self._conf, ports, self._transport, mounts)))
-        self._services = Group(services)
-        self._services.start()
+        self._made.add(self._listener.close)
+        self._listener.open()
+        directory = DataDirectory(self.data_dir)
+        self._made.add(directory.give_back)
+        directory.take(simulated=bool(self._simulate))
+        (self.data_dir / "clouds.yaml").write_text(self.clouds_yaml)
+        database = Database(self._conf.database.connection or f"sqlite:///{self.data_dir / 'autoclave.db'}")
+        self._made.add(database.dispose)
+        schema.upgrade(database)
+        placement, mounts = self._start_placement()
+        transport = InProcessTransport(remote_version=remote_versions(database))
+        self._made.add(transport.close)
+        ports = Ports(database, placement, RPCCleaners(transport))
+        services: list[Service] = [ConductorService(self._conf, ports, transport, "conductor")]
+        services += [AgentService(conf, ports, transport) for conf in self._hosts()]
+        services.append(APIService(self._listener, create_app(self._conf, ports, transport, mounts)))
+        group = Group(services)
+        self._made.add(group.stop)
+        group.start()
 
     def stop(self) -> None:
         """Stop serving. A clean in progress is recorded for the next start."""
-        if self._services is not None:
-            self._services.stop()
-        if self._transport is not None:
-            self._transport.close()
-        if self._placement is not None:
-            self._placement.stop()
-        if self._database is not None:
-            self._database.dispose()
+        self._made.close()
+
+    def _start_placement(self) -> "tuple[PlacementClient, dict[str, WSGIApplication]]":
+        """The client of Placement, and where the embedded one is mounted if it is that."""
+        if self._conf.placement.endpoint:
+            return PlacementClient(http_adapter(self._conf)), {}
+        embedded = EmbeddedPlacement.start(self.data_dir / "placement.db")
+        self._made.add(embedded.stop)
+        return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
+
+    def _hosts(self) -> list[cfg.ConfigOpts]:
+        """The configuration of each host."""
+        if not self._simulate:
+            return [self._conf]
+        numbers = range(1, self._simulate + 1)
+        return [new_config(self._config_files, self._base | _simulated(self.data_dir, number)) for number in numbers]
 
 
 def _simulated(data_dir: Path, number: int) -> dict[tuple[str | None, str], object]:
@@ -126,21 +130,6 @@ def _simulated(data_dir: Path, number: int) -> dict[tuple[str | None, str], obje
     # a rehearsal is watched by a person: look and poll often
     overrides |= {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
     return overrides
-
-
-def _require_loopback(host: str) -> None:
-    loopback = host == "localhost"
-    if not loopback:
-        try:
-            loopback = ip_address(host).is_loopback
-        except ValueError:
-            loopback = False
-    if not loopback:
-        raise InvalidConfiguration(
-            f"{host} is not a loopback address, and `autoclave up` takes every caller for an administrator; listen on "
-            "127.0.0.1, or run the services with Keystone",
-            option="[api] host_ip",
-        )
 
 
 def _administrator(_environ: object) -> Identity:

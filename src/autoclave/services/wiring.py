@@ -11,6 +11,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, RemoteVersion, Transport
+from autoclave.services.service import Resources
 
 
 def database_of(conf: cfg.ConfigOpts) -> Database:
@@ -42,22 +43,20 @@ def remote_versions(database: Database) -> RemoteVersion:
     return version_of
 
 
-def cloud_transport(conf: cfg.ConfigOpts, database: Database) -> Transport:
-    """RabbitMQ.
+def cloud_parts(conf: cfg.ConfigOpts, resources: Resources) -> tuple[Ports, Transport]:
+    """The world of a service that runs in a process of its own, and RabbitMQ.
 
-    :raises InvalidConfiguration: no broker is named. One service a process needs one.
+    :param resources: gets what must be closed at the end.
+    :raises InvalidConfiguration: no database, Placement or broker is named, or the schema is another.
+    :raises DatabaseUnavailable: the database does not answer.
     """
+    database = database_of(conf)
+    resources.add(database.dispose)
     if not conf.transport_url:
         raise InvalidConfiguration(
             "is not set; services in processes of their own need RabbitMQ: rabbit://user:password@host:5672/",
             option="[DEFAULT] transport_url",
         )
-    return MessagingTransport(conf, remote_version=remote_versions(database))
-
-
-def cloud_ports(conf: cfg.ConfigOpts, database: Database, transport: Transport) -> Ports:
-    """The world of a service that runs in a process of its own.
-
-    :raises InvalidConfiguration: no Placement is named.
-    """
-    return Ports(database, PlacementClient(http_adapter(conf)), RPCCleaners(transport))
+    transport = MessagingTransport(conf, remote_version=remote_versions(database))
+    resources.add(transport.close)
+    return Ports(database, PlacementClient(http_adapter(conf)), RPCCleaners(transport)), transport

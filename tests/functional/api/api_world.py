@@ -71,6 +71,14 @@ def _empty_database() -> Path:
     return file
 
 
+class _Client(falcon.testing.TestClient):
+    """Falcon's, on this machine."""
+
+    def simulate_request(self, *args: Any, **kwargs: Any) -> falcon.testing.Result:
+        kwargs.setdefault("host", "localhost")
+        return super().simulate_request(*args, **kwargs)
+
+
 class World:
     """:attr app: the WSGI application; :attr http: a client of it."""
 
@@ -98,7 +106,7 @@ class World:
         self.conf = new_config(config_files, {("api", "auth_strategy"): "noauth", **(overrides or {})})
         self.app = create_app(self.conf, self.ports, self.transport, mounts)
         # Falcon's client wants to inspect a plain function.
-        self.http = falcon.testing.TestClient(lambda environ, start: self.app(environ, start))
+        self.http = _Client(lambda environ, start: self.app(environ, start))
         self._root = str(uuid.uuid4())
         self.ports.placement.create_provider(self._root, HOST)
 

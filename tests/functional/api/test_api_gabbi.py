@@ -34,7 +34,8 @@ def _stories() -> list[Any]:
     suites = driver.build_tests(
         str(_STORIES),
         unittest.TestLoader(),
-        intercept=lambda: lambda environ, start_response: _app(environ, start_response),
+        # gabbi makes a host name up for each story
+        intercept=lambda: lambda environ, start: _app({**environ, "HTTP_HOST": "localhost"}, start),
         fixture_module=sys.modules[__name__],
         test_loader_name="story",
     )

@@ -79,7 +79,7 @@ def test_progress_of_a_running_erase_is_shown(world: World) -> None:
         ({"missing": True}, [HOST, "forget"]),
         ({"excluded_reason": "no crypto erase"}, ["no crypto erase"]),
         ({"status": "maintaining"}, ["maintenance"]),
-        ({"missing": True, "held": True, "hold_reason": "broken"}, ["disappeared", "broken"]),
+        ({"missing": True, "held": True, "hold_reason": "broken"}, ["any more", "broken"]),
     ],
 )
 def test_what_waits_for_a_human_is_said_in_words(world: World, changes: dict[str, Any], named: list[str]) -> None:

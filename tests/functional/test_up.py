@@ -1,0 +1,110 @@
+"""``autoclave up`` takes its address and its directory before it touches anything else."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.services.data_dir import DataDirectory
+from autoclave.services.up import AllInOne
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(data_dir: Path, simulate: int = 1, *config: Path) -> Iterator[AllInOne]:
+    everything = AllInOne([str(file) for file in config], data_dir, ("127.0.0.1", free_port()), simulate)
+    try:
+        everything.start()
+        yield everything
+    finally:
+        everything.stop()
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_path: Path, taken: int) -> None:
+    data_dir = tmp_path / "data"
+    everything = AllInOne([], data_dir, ("127.0.0.1", taken), 1)
+    with pytest.raises(InvalidConfiguration) as refused:
+        everything.start()
+    everything.stop()
+    assert str(refused.value) == (
+        f"[api] host_ip, port: cannot listen on 127.0.0.1:{taken}: another program does; stop it, or choose another "
+        "address (`autoclave up` takes --bind HOST:PORT)"
+    )
+    assert not data_dir.exists()
+
+
+def test_one_directory_serves_one_process_whatever_its_hosts_are(tmp_path: Path) -> None:
+    with running(tmp_path):
+        before = sorted(path.name for path in tmp_path.iterdir())
+        for simulate in (0, 1, 2):
+            second = AllInOne([], tmp_path, ("127.0.0.1", free_port()), simulate)
+            with pytest.raises(InvalidConfiguration, match=r"data_dir: .* is used by another .autoclave up."):
+                second.start()
+            second.stop()
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_what_has_stopped_leaves_address_and_directory_to_the_next(tmp_path: Path) -> None:
+    for _ in range(2):
+        with running(tmp_path) as everything:
+            assert requests.get(f"{everything.url}/healthcheck", timeout=30).status_code == 200
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"{everything.url}/healthcheck", timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "remedy"), [(True, False, "with --simulate"), (False, True, "without --simulate")]
+)
+def test_real_and_simulated_hosts_do_not_share_a_directory(
+    tmp_path: Path, first: bool, then: bool, remedy: str
+) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.take(simulated=first)
+    directory.give_back()
+    with pytest.raises(InvalidConfiguration, match=f"{tmp_path} is for .*{remedy}.*--data-dir"):
+        directory.take(simulated=then)
+    directory.give_back()
+    directory.take(simulated=first)
+    directory.give_back()
+
+
+@pytest.mark.parametrize(("made", "simulated"), [("sim", False), ("placement.db", True)])
+def test_a_directory_of_an_earlier_version_is_known_by_what_is_in_it(
+    tmp_path: Path, made: str, simulated: bool
+) -> None:
+    (tmp_path / made).mkdir()
+    directory = DataDirectory(tmp_path)
+    with pytest.raises(InvalidConfiguration, match="is for"):
+        directory.take(simulated=simulated)
+    directory.give_back()
+    directory.take(simulated=not simulated)
+    directory.give_back()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidConfiguration, match=r"data_dir: .*file/data cannot be used .Not a directory."):
+        DataDirectory(tmp_path / "file" / "data").take(simulated=True)
+
+
+def test_who_may_connect_from_elsewhere_must_be_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"host_ip: 0\.0\.0\.0 is not a loopback.*noauth_beyond_loopback"):
+        AllInOne([], tmp_path, ("0.0.0.0", 6666), 1)
+    config = tmp_path / "autoclave.conf"
+    config.write_text("[api]\nnoauth_beyond_loopback = true\n")
+    AllInOne([str(config)], tmp_path, ("0.0.0.0", 6666), 1).stop()
