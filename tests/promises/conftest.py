@@ -1,5 +1,6 @@
 """Fixtures of the rehearsals."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,25 @@ import sqlalchemy as sa
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.fake import FakePlacement
 from dbfixtures import sqlite_database
+from promises.gates import GatedDatabase
 from promises.world import World
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A migrated database file; each history empties it first."""
+def db(tmp_path: Path) -> Iterator[GatedDatabase]:
+    """A migrated database; each world empties it first."""
     sqlite_database(tmp_path).dispose()
-    return tmp_path / "autoclave.db"
+    made = GatedDatabase(f"sqlite:///{tmp_path / 'autoclave.db'}")
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing is logged: pytest would keep every record of every history."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
@@ -34,8 +46,8 @@ def real(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(file: Path) -> Iterator[World]:
+def world(tmp_path: Path, db: GatedDatabase) -> Iterator[World]:
     """A cloud with one drive, in which nothing happens by itself."""
-    made = World(file.parent, file, FakePlacement())
+    made = World(tmp_path, db, FakePlacement())
     yield made
     made.close()

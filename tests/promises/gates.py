@@ -1,18 +1,23 @@
 """Actors that stop at every call to the world, and go on when a scheduler says so."""
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import sqlalchemy as sa
 import webob
 from sqlalchemy.engine import Connection
 
 from autoclave.db.engine import Database
+from autoclave.db.tables import metadata
 from autoclave.exceptions import DatabaseUnavailable
 from autoclave.placement.transport import MICROVERSION, OWN_ROLES, call_joined
 
 _READER = {"OpenStack-API-Version": f"placement {MICROVERSION}", "X-Auth-Token": "watch", "X-Roles": OWN_ROLES}
+
+_OFFERS = re.compile(r"/inventories$|/allocations\b")
 
 PATIENCE = 60.0
 """Seconds until an actor that reaches no gate fails the test; nothing else here depends on time."""
@@ -133,12 +138,21 @@ class Stage:
 
 
 class GatedDatabase(Database):
-    """A database with gates around each transaction, none inside."""
+    """A database with gates around each transaction, none inside. It serves one stage after the other."""
 
-    def __init__(self, url: str, stage: Stage) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._stage = stage
+        # No power is cut here; what survives one is promised elsewhere.
+        sa.event.listen(self.writer_engine, "connect", lambda made, _record: made.execute("PRAGMA synchronous=OFF"))
+        self._stage = Stage()
         self.writes = 0
+
+    def empty_for(self, stage: Stage) -> None:
+        """Delete every row, and stop at *stage* from now on."""
+        self._stage, self.writes = stage, 0
+        with super().write() as tx:
+            for table in reversed(metadata.sorted_tables):
+                tx.execute(table.delete())
 
     @contextmanager
     def write(self, **how: bool) -> Iterator[Connection]:
@@ -162,7 +176,10 @@ class GatedDatabase(Database):
 
 
 class GatedPlacement:
-    """WSGI middleware with gates around each request."""
+    """WSGI middleware with gates around each request.
+
+    ``writes`` counts those that may have changed what is offered, ``inventories`` those of an inventory.
+    """
 
     def __init__(self, app: Any, stage: Stage) -> None:
         self._app, self._stage = app, stage
@@ -173,9 +190,16 @@ class GatedPlacement:
         fate = self._stage.gate(what)
         if fate == "fail":
             raise ConnectionRefusedError("connection refused, as arranged")
-        body = call_joined(self._app, environ, start_response)
-        self.writes += environ["REQUEST_METHOD"] != "GET"
-        self.inventories += what == "PUT inventories"
+        statuses: list[str] = []
+
+        def answered(status: str, *rest: Any) -> Any:
+            statuses.append(status)
+            return start_response(status, *rest)
+
+        body = call_joined(self._app, environ, answered)
+        if environ["REQUEST_METHOD"] != "GET" and statuses[-1].startswith("2"):
+            self.writes += _OFFERS.search(environ["PATH_INFO"]) is not None or environ["REQUEST_METHOD"] == "DELETE"
+            self.inventories += what == "PUT inventories"
         self._stage.after(f"{what} answered")
         if fate == "lose":
             raise ConnectionResetError("connection lost before the answer, as arranged")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from promises.gates import GatedDatabase
 from promises.history import History
 from promises.host import CARD, NVME
 from promises.world import World
@@ -20,16 +21,16 @@ FLOORS = {
     "failed calls": 1.0,
     "deaths": 0.5,
     "by hand": 0.8,
-    "take_bind_back": 0.05,
-    "timeouts": 0.03,
-    "missed_cleanup": 0.02,
-    "distrust": 0.02,
-    "accept": 0.02,
+    "take_bind_back": 0.01,
+    "timeouts": 0.01,
+    "missed_cleanup": 0.01,
+    "distrust": 0.01,
+    "accept": 0.01,
 }
 """What happens in a history on average, at least."""
 
 
-def rehearse(seeds: Iterable[int], file: Path, placement: Callable[[], Any]) -> Counter[str]:
+def rehearse(seeds: Iterable[int], directory: Path, db: GatedDatabase, placement: Callable[[], Any]) -> Counter[str]:
     """Live through one history for each seed, and count what happened before their recoveries.
 
     :raises AssertionError: a promise was broken; names the seed and the steps.
@@ -37,14 +38,14 @@ def rehearse(seeds: Iterable[int], file: Path, placement: Callable[[], Any]) -> 
     tally: Counter[str] = Counter()
     began = time.monotonic()
     for number, seed in enumerate(seeds, start=1):
-        tally += _live(seed, file, placement())
+        tally += _live(seed, directory, db, placement())
         if number % 500 == 0:
             print(f"{number} histories in {time.monotonic() - began:.0f} s: {dict(tally)}", flush=True)
     return tally
 
 
-def _live(seed: int, file: Path, app: Any) -> Counter[str]:
-    world = World(file.parent, file, app, HOSTS[seed % len(HOSTS)])
+def _live(seed: int, directory: Path, db: GatedDatabase, app: Any) -> Counter[str]:
+    world = World(directory, db, app, HOSTS[seed % len(HOSTS)])
     try:
         History(world, seed).live(LENGTH)
         return world.tally

@@ -24,6 +24,7 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
 from promises.checks import Broken
+from promises.gates import GatedDatabase
 from promises.history import recover
 from promises.rehearsal import rehearse
 from promises.test_stories import (
@@ -138,11 +139,14 @@ SEEDS = 400
 """So many histories find each of them; most need a few dozen."""
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("rule", MUTANTS)
-def test_random_histories_catch_a_broken_rule(rule: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_catch_a_broken_rule(
+    rule: str, tmp_path: Path, db: GatedDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     MUTANTS[rule](monkeypatch)
     with pytest.raises(Broken):
-        rehearse(range(SEEDS), file, FakePlacement)
+        rehearse(range(SEEDS), tmp_path, db, FakePlacement)
 
 
 def test_a_settle_that_reads_the_row_before_the_generation_is_caught(

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
@@ -18,7 +16,6 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import metadata
 from autoclave.exceptions import AutoclaveError, PlacementError, PlacementNotFound
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.agents import RPCCleaners
@@ -47,17 +44,16 @@ NEW, OLD = "1.1", "1.0"
 class World:
     """``host`` is the truth about the drives, which the code under test cannot see.
 
+    :param directory: for what the agent keeps.
+    :param db: a migrated database; it is emptied.
     :param app: a Placement, real or its double; providers of other worlds in it do not matter.
     :param drivers: the driver of each of the host's devices.
     """
 
-    def __init__(self, directory: Path, database: Path, app: Any, drivers: Sequence[str] = (NVME,)) -> None:
+    def __init__(self, directory: Path, db: GatedDatabase, app: Any, drivers: Sequence[str] = (NVME,)) -> None:
         self.stage = Stage()
-        self.db = GatedDatabase(f"sqlite:///{database}", self.stage)
-        sa.event.listen(self.db.writer_engine, "connect", lambda c, _r: c.execute("PRAGMA synchronous=OFF"))
-        with Database.write(self.db) as tx:
-            for table in reversed(metadata.sorted_tables):
-                tx.execute(table.delete())
+        self.db = db
+        db.empty_for(self.stage)
         self.app = GatedPlacement(app, self.stage)
         self.placement = PlacementClient(wsgi_adapter(self.app))
         self.now = datetime(2026, 1, 1)
@@ -99,7 +95,6 @@ class World:
     def close(self) -> None:
         self.stage.kill()
         self.transport.close()
-        self.db.dispose()
 
     # Actors
 
