@@ -12,11 +12,15 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.drivers.nvme import NVMeDriver
+from autoclave.lifecycle.holds import accept, forget
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.simulator.faults import Fault, FaultKind
 from dbfixtures import make_arq
+
+OPERATOR = Cause(Actor.OPERATOR, "admin")
 
 
 def mount(world: AgentWorld, disk: str) -> str:
@@ -182,6 +186,81 @@ def test_a_dirty_drive_is_known_by_the_serial_number_that_is_found_even_if_the_r
 
     one_drive.assert_withheld()
     assert one_drive.device().serial == device.serial
+
+
+def assert_still_dirty_after_forgetting(world: AgentWorld, agent: AgentManager) -> None:
+    """Its drive is not taken for a new one, though nothing else is remembered of the slot."""
+    world.sim.pull(SANITIZING)
+    agent.period()
+    forget(world.ports, world.device().uuid, OPERATOR)
+    assert world.find_device() is None
+    world.sim.put_back(SANITIZING)
+    agent.period()
+    world.assert_withheld()
+    assert world.sim.find(SANITIZING, SECRET)
+    world.clean()
+    world.assert_offered()
+
+
+def test_a_drive_that_was_never_trusted_is_not_trusted_because_its_slot_was_forgotten(one_drive: AgentWorld) -> None:
+    one_drive.sim.fill(SANITIZING, SECRET)
+    second = add_second_path(one_drive)
+    agent = one_drive.start()
+    one_drive.assert_withheld()
+    shutil.rmtree(second)
+
+    assert_still_dirty_after_forgetting(one_drive, agent)
+
+
+def test_a_drive_whose_first_erase_failed_is_dirty_for_good(one_drive: AgentWorld) -> None:
+    one_drive.overrides["nvme", "clean_on_discovery"] = True
+    one_drive.sim.fill(SANITIZING, SECRET)
+    one_drive.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
+    agent = one_drive.start()
+    assert one_drive.outcome().device_state is DeviceState.ERROR
+    one_drive.end(agent)
+    one_drive.sim.clear_faults()
+    del one_drive.overrides["nvme", "clean_on_discovery"]
+
+    assert_still_dirty_after_forgetting(one_drive, one_drive.start())
+
+
+def test_a_drive_that_could_not_be_identified_at_first_is_dirty_once_its_serial_number_is_known(
+    one_drive: AgentWorld,
+) -> None:
+    one_drive.sim.fill(SANITIZING, SECRET)
+    one_drive.sim.give_to_guest(SANITIZING)
+    agent = one_drive.start()
+    one_drive.assert_withheld()
+    one_drive.sim.give_back(SANITIZING)
+    agent.period()
+
+    assert_still_dirty_after_forgetting(one_drive, agent)
+
+
+def test_a_drive_that_was_accepted_is_dirty_until_it_was_cleaned(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    one_drive.sim.insert(SANITIZING, sanitizing_drive(serial="SER-OTHER"))
+    one_drive.sim.fill(SANITIZING, SECRET)
+    agent.period()
+    accept(one_drive.ports, one_drive.device().uuid, OPERATOR)
+
+    assert_still_dirty_after_forgetting(one_drive, agent)
+
+
+def test_a_bind_that_is_taken_back_leaves_what_another_slot_knows_of_the_drive(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    device = one_drive.device()
+    drive = (device.serial or "", device.drive_model or "")
+    conductor = Cause(Actor.CONDUCTOR, "conductor-1")
+    for noted_elsewhere in (False, True):
+        with one_drive.db.write() as tx:
+            if noted_elsewhere:
+                ledger.add(tx, *drive, "another slot")
+            bound = swap(tx, one_drive.device(), Event.BIND, conductor)
+            assert ledger.contains(tx, *drive)
+            swap(tx, bound, Event.TAKE_BIND_BACK, conductor)
+            assert ledger.contains(tx, *drive) is noted_elsewhere
 
 
 def test_what_discovery_withdraws_itself_is_withdrawn_at_once_and_blamed_on_nobody(

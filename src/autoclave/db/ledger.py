@@ -21,9 +21,16 @@ def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None
 
 def remove(tx: Connection, serial: str, drive_model: str) -> None:
     """Note that the drive was proved clean."""
-    tx.execute(
-        dirty_serials.delete().where(dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model)
-    )
+    tx.execute(_entry_of(serial, drive_model))
+
+
+def take_back(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None:
+    """Note that nothing became of what *device_uuid* has noted; what another device has noted of the drive stays."""
+    tx.execute(_entry_of(serial, drive_model).where(dirty_serials.c.device_uuid == device_uuid))
+
+
+def _entry_of(serial: str, drive_model: str) -> sa.Delete:
+    return dirty_serials.delete().where(dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model)
 
 
 def contains(tx: Connection, serial: str, drive_model: str) -> bool:

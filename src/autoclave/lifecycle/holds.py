@@ -17,7 +17,7 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import DeviceState, Event
 
 LOG = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         if device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
             _note(tx, device, "accept", cause, changes)
+            note_dirty(tx, _require(tx, uuid))
         else:
             swap(tx, device, Event.ACCEPT, cause, changes)
         return _require(tx, uuid)

@@ -15,8 +15,8 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import AttachType, DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.holds import debt
-from autoclave.lifecycle.swap import Cause, swap
-from autoclave.rules.device_states import IDLE_STATES, DeviceState, Event
+from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.first_discovery import Slot, initial_state
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import provider_name
@@ -119,6 +119,7 @@ def register(
     )
     device = device_rows.get_by_id(tx, device_id)
     assert device is not None, "the row that this transaction has just inserted"
+    note_dirty(tx, device)
     return device
 
 
@@ -181,7 +182,38 @@ def observe(
         for deployable in device_rows.deployables_of(tx, [device.id]):
             device_rows.set_resource_class(tx, deployable, found.resource_class)
             attribute_rows.replace(tx, deployable.id, attributes_of(found))
-    return device_rows.get(tx, device.uuid)
+    seen = device_rows.get(tx, device.uuid)
+    if seen is not None and "serial" in changes:
+        note_dirty(tx, seen)
+    return seen
+
+
+def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
+    """Let the driver that discovers a known device now be the one that cleans it.
+
+    Not while it is being cleaned: that is the former driver's work, or a worker's who is about to look for it.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version or device.device_state in BEING_CLEANED:
+        return
+    former = set()
+    for deployable in device_rows.deployables_of(tx, [device.id]):
+        former.add(deployable.driver_name)
+        device_rows.set_driver(tx, deployable, driver_name)
+    state = device.device_state.value if device.device_state else None
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=state,
+        to_state=state,
+        event="taken_over",
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}",
+    )
 
 
 def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:

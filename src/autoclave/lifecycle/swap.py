@@ -36,8 +36,14 @@ class Cause:
 _NOBODY_HOLDS_IT = frozenset({Event.REQUEST_CLEANING, Event.MISSED_CLEANUP, Event.RELEASE, Event.CANNOT_CLEAN})
 """Events that an active ARQ on the device forbids: late and doubled messages lose here."""
 
-_MAKES_DIRTY = frozenset({Event.BIND})
-_MAKES_CLEAN = frozenset({Event.CLEANED, Event.TAKE_BIND_BACK, Event.RELEASE, Event.ACCEPT})
+
+def note_dirty(tx: Connection, device: DeviceRecord) -> None:
+    """Enter the drive of a device that nobody vouches for, whatever the reason, into the ledger of dirty drives.
+
+    It must not become clean by being put into another slot, or into its own after that was forgotten.
+    """
+    if device.supports_cleaning and device.serial is not None and device.device_state is not DeviceState.AVAILABLE:
+        ledger.add(tx, device.serial, device.drive_model or "", device.uuid)
 
 
 def swap(
@@ -76,6 +82,7 @@ def swap(
         "progress_percent": None,
         "progress_step": None,
         "progress_stalled": False,
+        "progress_seconds_left": None,
         "updated_at": utcnow(),
         **(changes or {}),
     }
@@ -92,12 +99,6 @@ def swap(
     if tx.execute(statement.values(**values)).rowcount != 1:
         raise StateConflict(f"device {device.uuid} is no longer {edge.source.value} at version {device.state_version}")
 
-    if device.supports_cleaning and device.serial is not None:
-        drive = (device.serial, device.drive_model or "")
-        if event in _MAKES_DIRTY:
-            ledger.add(tx, *drive, device.uuid)
-        elif event in _MAKES_CLEAN:
-            ledger.remove(tx, *drive)
     events.append(
         tx,
         device_uuid=device.uuid,
@@ -112,6 +113,11 @@ def swap(
     )
     moved = device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
+    note_dirty(tx, moved)
+    if moved.serial is not None and event is Event.CLEANED:
+        ledger.remove(tx, moved.serial, moved.drive_model or "")
+    elif moved.serial is not None and event is Event.TAKE_BIND_BACK:
+        ledger.take_back(tx, moved.serial, moved.drive_model or "", moved.uuid)
     return moved
 
 
