@@ -1,21 +1,44 @@
 """What the agent makes of the drives that it sees, and of those that it does not see any more."""
 
+import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
+from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
+from autoclave.db import arqs as arq_rows
+from autoclave.db import events
+from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
+from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import answer, refuse
+from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
+from dbfixtures import make_arq
 
 OPERATOR = Cause(Actor.OPERATOR, "admin")
+
+
+class AcmeDriver(NVMeDriver):
+    """A vendor's driver, in the place of ours."""
+
+    name = "acme_nvme_driver"
+
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
+        return {**super().cleanup(device, control), "by": self.name}
+
+
+def last_evidence(world: AgentWorld) -> Any:
+    with world.db.read() as tx:
+        cleaned = [event for event in events.history(tx, world.device().uuid) if event.event == "cleaned"]
+    return json.loads(cleaned[-1].evidence or "{}")
 
 
 def test_a_drive_seen_for_the_first_time_is_available_and_offered_below_its_host(world: AgentWorld) -> None:
@@ -202,3 +225,73 @@ def test_an_agent_without_nvme_cli_does_not_start(
     world.sim.set_fault("*", Fault(FaultKind.NVME_MISSING))
     with pytest.raises(HardwareError, match="nvme"):
         world.build().init_host()
+
+
+def test_a_drive_is_cleaned_by_the_driver_that_discovers_it_now_whichever_did_before(world: AgentWorld) -> None:
+    world.end(world.start())
+    world.vendor = AcmeDriver
+
+    world.start()
+    world.assert_offered()
+    world.bind()
+    world.clean()
+
+    world.assert_offered()
+    assert last_evidence(world)["by"] == "acme_nvme_driver"
+
+
+def test_a_drive_that_is_with_a_guest_when_its_driver_is_changed_is_cleaned_by_the_new_one(world: AgentWorld) -> None:
+    agent = world.start()
+    bound = world.bind()
+    with world.db.write() as tx:
+        held = make_arq(tx, state=ARQState.BOUND, device_id=bound.id).uuid
+    world.end(agent)
+    world.vendor = AcmeDriver
+
+    world.start()
+    world.assert_promises()
+    with world.db.write() as tx:
+        arq_rows.delete(tx, held)
+    world.clean()
+
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+    assert last_evidence(world)["by"] == "acme_nvme_driver"
+
+
+def test_a_drive_that_was_released_while_its_driver_was_changed_can_be_cleaned_again(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+    world.end(agent)
+    world.vendor = AcmeDriver
+
+    world.start().period()
+    if world.outcome().device_state is DeviceState.ERROR:  # it was looked after before it was looked for
+        world.assert_withheld()
+        world.clean()
+
+    assert not world.sim.find(SANITIZING, SECRET)
+    world.assert_offered()
+
+
+def test_a_driver_that_fails_in_a_way_it_does_not_declare_leaves_the_host_as_it_is(world: AgentWorld) -> None:
+    class Broken(NVMeDriver):
+        broken = False
+
+        def discover(self) -> Any:
+            return super().discover() if not self.broken else 1 / 0
+
+    world.vendor = Broken
+    agent = world.start()
+    Broken.broken = True
+    agent.period()
+    world.assert_offered()
+    world.end(agent)
+
+    agent = world.start()
+    world.assert_offered()
+    Broken.broken = False
+    world.bind()
+    agent.period()
+    world.outcome()
+    world.assert_offered()

@@ -209,7 +209,10 @@ class Cleanup:
         def work() -> Evidence:
             driver = self._drivers.get(driver_name)
             if driver is None:
-                raise HardwareError(f"the driver {driver_name} of the device is not in [agent] enabled_drivers")
+                raise HardwareError(
+                    f"the driver {driver_name} of the device is not in [agent] enabled_drivers, and none that is has "
+                    "discovered the device yet; clean it again when one has"
+                )
             return driver.cleanup(cleaning, control)
 
         attempt = Attempt(work, lambda: self._locks.release(cleaning.uuid), f"clean-{cleaning.pci_address}")

@@ -22,7 +22,7 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.register import FoundProvider, differs, drive_of, lose, observe, register
+from autoclave.lifecycle.register import FoundProvider, differs, drive_of, lose, observe, register, take_over
 from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
@@ -106,11 +106,15 @@ class Discovery:
         blind: set[str] = set()
         for name, driver in self._drivers.items():
             try:
-                reported = driver.discover()
+                reported = list(driver.discover())
             except InvalidConfiguration:
                 raise
             except AutoclaveError as error:
                 LOG.error("Driver %s could not look at this host; its devices are left as they are: %s", name, error)
+                blind.add(name)
+                continue
+            except Exception:  # a vendor's driver may be in error like anybody; the other drivers go on
+                LOG.exception("Driver %s failed unexpectedly; its devices are left as they are", name)
                 blind.add(name)
                 continue
             for device in reported:
@@ -157,7 +161,10 @@ class Discovery:
                     LOG.warning("Device %s at %s is missing.", device.uuid, address)
                     self._note(device, partial(lose, known=device, cause=cause))
                 continue
-            seen = found[address].device
+            driver, seen = found[address].driver.name, found[address].device
+            former = entry.deployable.driver_name
+            if driver != former and former not in blind and isinstance(seen, DiscoveredDevice):
+                self._ports.db.transact(partial(take_over, known=device, driver_name=driver, cause=cause))
             if differs(device, entry.attributes, seen, known_dirty=drives[address] in dirty):
                 self._note(device, partial(observe, known=device, found=seen, cause=cause))
 

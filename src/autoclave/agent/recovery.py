@@ -14,11 +14,9 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.device_states import BEING_CLEANED, Actor, Event
 
 LOG = logging.getLogger(__name__)
-
-_BEING_CLEANED = (DeviceState.PENDING_CLEANING, DeviceState.CLEANING)
 
 
 class Recovery:
@@ -69,7 +67,7 @@ class Recovery:
         :raises DatabaseUnavailable: nothing could be read.
         """
         with self._ports.db.read() as tx:
-            being_cleaned = device_rows.list_all(tx, hostname=self._host, states=_BEING_CLEANED)
+            being_cleaned = device_rows.list_all(tx, hostname=self._host, states=BEING_CLEANED)
             unheld = device_rows.held_by_nobody(tx, self._host)
         for device in being_cleaned:
             if not self._cleanup.works_on(device.uuid):

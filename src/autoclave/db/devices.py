@@ -217,6 +217,11 @@ def set_resource_class(tx: Connection, deployable: DeployableRecord, resource_cl
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(resource_class=resource_class))
 
 
+def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -> None:
+    """Note which driver serves the device."""
+    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(driver_name=driver_name))
+
+
 def deployable_by_provider(tx: Connection, rp_uuid: str) -> DeployableRecord | None:
     """The deployable whose resource provider is *rp_uuid*."""
     row = tx.execute(sa.select(*_DEPLOYABLE).where(deployables.c.rp_uuid == rp_uuid)).one_or_none()

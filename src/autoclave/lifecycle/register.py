@@ -216,6 +216,34 @@ def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Caus
     )
 
 
+def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
+    """Let the driver that discovers a known device now be the one that cleans it.
+
+    Not while it is being cleaned: that is the former driver's work, or a worker's who is about to look for it.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version or device.device_state in BEING_CLEANED:
+        return
+    former = set()
+    for deployable in device_rows.deployables_of(tx, [device.id]):
+        former.add(deployable.driver_name)
+        device_rows.set_driver(tx, deployable, driver_name)
+    state = device.device_state.value if device.device_state else None
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=state,
+        to_state=state,
+        event="taken_over",
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}",
+    )
+
+
 def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:
     """Note that a device is not on its host any more. Its row stays until the operator forgets it.
 

@@ -89,6 +89,8 @@ _BY_SOURCE_AND_EVENT = {(edge.source, edge.event): edge for edge in TRANSITIONS}
 
 IDLE_STATES = frozenset({DeviceState.AVAILABLE, DeviceState.ERROR})
 """States in which nobody works with the device; its cleanup action may change only here."""
+BEING_CLEANED = frozenset({DeviceState.PENDING_CLEANING, DeviceState.CLEANING})
+"""States in which a worker has the device, or is about to."""
 
 
 def transition(source: DeviceState, event: Event) -> Transition:
