@@ -6,6 +6,7 @@ from typing import Any
 from oslo_config import cfg
 
 from autoclave.conf import agent, api, conductor, database, nvme, placement, privileged
+from autoclave.conf.check import check_files
 
 _GROUPS = (agent, api, conductor, database, nvme, placement, privileged)
 
@@ -16,14 +17,15 @@ def new_config(
     """Read *config_files* and return the configuration.
 
     :param overrides: ``{(group, option): value}`` laid over what the files say.
-    :raises cfg.Error: a file cannot be read or a value cannot be parsed; ``cli.main`` turns it into
-        a message.
+    :raises InvalidConfiguration: a file says of our groups what cannot be; see :mod:`autoclave.conf.check`.
+    :raises cfg.Error: a file cannot be read; ``cli.main`` turns it into a message.
     """
     conf = cfg.ConfigOpts()
     for group in _GROUPS:
         conf.register_opts(group.OPTS, group=group.GROUP)
     conf.register_opts(TOP_OPTS)
     conf([], project="autoclave", default_config_files=list(config_files))
+    check_files(conf, conf.config_file, {group.GROUP: {opt.name: opt for opt in group.OPTS} for group in _GROUPS})
     for (group_name, option), value in (overrides or {}).items():
         conf.set_override(option, value, group=group_name)
     return conf

@@ -1,0 +1,102 @@
+"""What a configuration file may say in our groups: told when the file is read, not when an option is used.
+
+oslo.config ignores what it does not know, and reads a value when it is asked for. A misspelled option would
+protect nothing, and `plan` would approve of a file that keeps `up` from starting.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg, types
+
+from autoclave.exceptions import InvalidConfiguration
+
+_Options = Mapping[str, Mapping[str, cfg.Opt]]
+
+
+def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -> None:
+    """Refuse unknown options in our groups, sections that are nearly ours, and values that an option cannot have.
+
+    Sections of others are left alone: files are shared, and libraries register their options late.
+
+    :param options: by group and name, all that we know.
+    :raises InvalidConfiguration: names the file, the option, and what was meant or is allowed.
+    """
+    for file in files:
+        for section, keys in _sections(file).items():
+            group = section.lower()
+            if group in options:
+                _refuse_unknown(file, group, keys, options[group])
+            elif (meant := _nearly(group, options)) is not None:
+                raise InvalidConfiguration(
+                    f"{file} has this section, which is nobody's; did you mean [{meant}]?", option=f"[{section}]"
+                )
+    for group, known in options.items():
+        for option in known.values():
+            _refuse_bad_value(conf, files, group, option)
+
+
+def _refuse_unknown(file: str, group: str, keys: Mapping[str, Any], known: Mapping[str, cfg.Opt]) -> None:
+    for key in keys:
+        if key not in known:
+            close = get_close_matches(key.replace("-", "_"), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            raise InvalidConfiguration(f"{file} sets an option that does not exist; {hint}", option=f"[{group}] {key}")
+
+
+def _nearly(group: str, options: _Options) -> str | None:
+    if any(part in options for part in group.split("_")):  # such as Nova's [api_database]
+        return None
+    return next(iter(get_close_matches(group, options, n=1, cutoff=0.8)), None)
+
+
+def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, option: cfg.Opt) -> None:
+    try:
+        conf[group][option.dest]
+    except ValueError as error:
+        file, value = _last(files, group, option.name)
+        hint = "; a comment needs a line of its own" if any(mark in value for mark in (" #", " ;")) else ""
+        raise InvalidConfiguration(
+            f"{file} says {value!r}, which is not {_allowed(option) or f'possible ({error})'}{hint}",
+            option=f"[{group}] {option.name}",
+        ) from error
+
+
+def _last(files: Sequence[str], group: str, name: str) -> tuple[str, str]:
+    """The file that counts, and what it says."""
+    found = [
+        (file, values[-1])
+        for file in files
+        for section, keys in _sections(file).items()
+        if section.lower() == group and (values := keys.get(name))
+    ]
+    return found[-1]
+
+
+def _allowed(option: cfg.Opt) -> str | None:
+    kind = option.type
+    if getattr(kind, "choices", None):
+        return f"one of {', '.join(map(str, kind.choices))}"
+    if isinstance(kind, types.Boolean):
+        return "true or false"
+    if isinstance(kind, types.Number):
+        noun = "a whole number" if isinstance(kind, types.Integer) else "a number"
+        return f"{noun}{''.join(_limits(kind))}"
+    if isinstance(kind, types.HostAddress):
+        return "an address or a host name"
+    return None
+
+
+def _limits(kind: types.Number) -> Iterator[str]:
+    if kind.min is not None and kind.max is not None:
+        yield f" from {kind.min} to {kind.max}"
+    elif kind.min is not None:
+        yield f" of at least {kind.min}"
+
+
+def _sections(file: str) -> dict[str, dict[str, list[str]]]:
+    sections: dict[str, dict[str, list[str]]] = {}
+    cfg.ConfigParser(str(Path(file).expanduser()), sections).parse()
+    return sections

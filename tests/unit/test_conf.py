@@ -1,0 +1,80 @@
+"""A configuration file is judged as a whole when it is read, by every command."""
+
+from pathlib import Path
+
+import pytest
+
+from autoclave.conf import new_config
+from autoclave.exceptions import InvalidConfiguration
+
+
+def refusal(tmp_path: Path, *texts: str) -> str:
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number}.conf")
+        files[-1].write_text(text)
+    with pytest.raises(InvalidConfiguration) as refused:
+        new_config([str(file) for file in files])
+    return str(refused.value).replace(f"{tmp_path}/", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[nvme]\ncleanup_timout = 30", "[nvme] cleanup_timout: {} did you mean cleanup_timeout?"),
+        ("[nvme]\ncleanup-timeout = 30", "[nvme] cleanup-timeout: {} did you mean cleanup_timeout?"),
+        ("[NVME]\nVerify = full", "[nvme] Verify: {} did you mean verify?"),
+        ("[conductor]\nx = 1", "[conductor] x: {} there are bind_lease, rpc_timeout, sweep_interval"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert refusal(tmp_path, text) == message.format("0.conf sets an option that does not exist;")
+
+
+@pytest.mark.parametrize(("section", "meant"), [("nvmee", "nvme"), ("agents", "agent"), ("Databse", "database")])
+def test_a_section_that_is_nearly_ours_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, section: str, meant: str
+) -> None:
+    message = refusal(tmp_path, f"[{section}]\nx = 1")
+    assert message == f"[{section}]: 0.conf has this section, which is nobody's; did you mean [{meant}]?"
+
+
+def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
+    file = tmp_path / "autoclave.conf"
+    others = (
+        "keystone_authtoken", "oslo_messaging_rabbit", "oslo_policy", "oslo_middleware", "profiler", "api_database",
+        "placement_database", "nova", "libvirt", "pci", "compute", "privsep", "cors",
+    )  # fmt: skip
+    file.write_text("[DEFAULT]\ndebug = true\n" + "".join(f"[{name}]\nx = 1\n" for name in others))
+    new_config([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("[nvme]\ncleanup_timeout = soon", "'soon', which is not a whole number of at least 1"),
+        ("[nvme]\ncleanup_timeout = 0", "'0', which is not a whole number of at least 1"),
+        ("[nvme]\npoll_interval = fast", "'fast', which is not a number of at least 0.01"),
+        ("[nvme]\nverify = some", "'some', which is not one of none, sample, full"),
+        ("[nvme]\nclean_on_discovery = perhaps", "'perhaps', which is not true or false"),
+        ("[conductor]\nbind_lease = 300", "'300', which is not a whole number from 1 to 299"),
+        ("[api]\nport = 70000", "'70000', which is not a whole number from 0 to 65535"),
+        ("[api]\nhost_ip = a b", "'a b', which is not an address or a host name"),
+        (
+            "[nvme]\ncleanup_timeout = 7200  # two hours",
+            "'7200  # two hours', which is not a whole number of at least 1; a comment needs a line of its own",
+        ),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_refused_with_what_it_can_have(
+    tmp_path: Path, line: str, allowed: str
+) -> None:
+    section, _, rest = line.partition("\n")
+    assert refusal(tmp_path, line) == f"{section} {rest.partition(' =')[0]}: 0.conf says {allowed}"
+
+
+def test_of_several_files_the_one_that_counts_is_named(tmp_path: Path) -> None:
+    good, bad = "[nvme]\ncleanup_timeout = 5", "[nvme]\ncleanup_timeout = x"
+    assert refusal(tmp_path, good, bad).startswith("[nvme] cleanup_timeout: 1.conf says 'x'")
