@@ -128,6 +128,19 @@ def test_a_drive_that_a_guest_of_ours_has_stays_allocated(one_drive: AgentWorld)
     assert one_drive.device().device_state is DeviceState.ALLOCATED
 
 
+def test_a_drive_that_a_guest_has_is_not_erased_whatever_its_state_says(one_drive: AgentWorld) -> None:
+    one_drive.start()
+    with one_drive.db.write() as tx:
+        device = swap(tx, one_drive.device(), Event.DISTRUST, Cause(Actor.AGENT, HOST))
+        arq = make_arq(tx, device_id=device.id)
+        arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.BOUND, {})
+    one_drive.sim.fill(SANITIZING, SECRET)
+
+    assert one_drive.clean().device_state is DeviceState.ERROR
+
+    assert one_drive.sim.find(SANITIZING, SECRET)
+
+
 def test_a_drive_that_no_driver_has_at_the_moment_stays_as_it_is(one_drive: AgentWorld) -> None:
     agent = one_drive.start()
     (one_drive.sim.paths.sysfs / "bus/pci/devices" / SANITIZING / "driver").unlink()

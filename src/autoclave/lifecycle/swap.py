@@ -33,7 +33,9 @@ class Cause:
         return f"{self.actor.value} {self.name}".strip()
 
 
-_NOBODY_HOLDS_IT = frozenset({Event.REQUEST_CLEANING, Event.MISSED_CLEANUP, Event.RELEASE, Event.CANNOT_CLEAN})
+_NOBODY_HOLDS_IT = frozenset(
+    {Event.REQUEST_CLEANING, Event.MISSED_CLEANUP, Event.CLEAN_AGAIN, Event.RELEASE, Event.CANNOT_CLEAN}
+)
 """Events that an active ARQ on the device forbids: late and doubled messages lose here."""
 
 

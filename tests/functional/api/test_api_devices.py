@@ -130,6 +130,18 @@ def test_a_device_that_is_not_in_error_is_not_cleaned(world: World, state: Devic
     assert world.agent.asked == []
 
 
+def test_a_device_in_error_that_a_request_still_holds_is_not_cleaned_under_its_guest(world: World) -> None:
+    device = world.add_device()
+    world.add_profile()
+    arq = world.add_arq()
+    assert world.bind(arq, device, new_uuid()).status_code == 202
+    world.change(device.uuid, device_state=DeviceState.ERROR)
+    answer = world.call("POST", f"/v2/devices/{device.uuid}/clean")
+    assert answer.status_code == 409
+    assert arq in fault(answer)
+    assert world.agent.asked == []
+
+
 def test_a_type_that_is_not_cleaned_is_refused(world: World) -> None:
     device = world.add_device(kind="GPU", device_state=DeviceState.ERROR)
     answer = world.call("POST", f"/v2/devices/{device.uuid}/clean")

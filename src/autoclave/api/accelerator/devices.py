@@ -9,6 +9,7 @@ from autoclave.api import body, microversion, query, uuids
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, self_link, timestamp
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
+from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
@@ -86,6 +87,10 @@ class DeviceClean:
             raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")
         if record.device_state in _NOT_NOW:
             raise Conflict(f"Device {record.uuid} {_NOT_NOW[record.device_state]}.")
+        with self._api.ports.db.read() as tx:
+            holders = arq_rows.active_of_device(tx, record.id)
+        if holders:
+            raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
         cleaners = self._api.ports.cleaners
         if not cleaners.can_clean(record.hostname):
             raise BadRequest(
