@@ -1,10 +1,14 @@
 """Directives that show what the code has as data: a table in the documentation cannot then differ from it.
 
 ``device-states`` is the state machine of devices, as a table and as a graph in the DOT language (shown as
-text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing, and
-``privileged-capabilities`` what the privileged helper may do, and why.
+text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing, ``simulated-faults`` what
+can go wrong with a simulated host.
 """
 
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from docutils import nodes
@@ -14,6 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 from autoclave.hardware.privileged import CAPABILITIES
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_states import TRANSITIONS, DeviceState
+from autoclave.simulator.faults import NEEDS_VALUE, FaultKind
 
 
 def _table(header: list[str], rows: list[list[str]]) -> nodes.table:
@@ -69,9 +74,29 @@ class PrivilegedCapabilities(SphinxDirective):
         return [_table(["capability", "why"], [[name, why] for name, why in CAPABILITIES.items()])]
 
 
+class SimulatedFaults(SphinxDirective):
+    """``.. simulated-faults::``"""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [
+            [kind.value, "needed" if kind in NEEDS_VALUE else "", meaning] for kind, meaning in _documented(FaultKind)
+        ]
+        return [_table(["fault", "value", "what happens; a value is the number meant there"], rows)]
+
+
+def _documented(kinds: type[FaultKind]) -> Iterator[tuple[FaultKind, str]]:
+    """Each member with the text below it in the source, which Python itself does not keep."""
+    [body] = [node.body for node in ast.parse(inspect.getsource(kinds)).body if isinstance(node, ast.ClassDef)]
+    for member, text in pairwise(body):
+        match member, text:
+            case ast.Assign(value=ast.Constant(name)), ast.Expr(value=ast.Constant(meaning)):
+                yield kinds(name), " ".join(meaning.split())
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("device-states", DeviceStates)
     app.add_directive("cleanup-matrix", CleanupMatrix)
+    app.add_directive("simulated-faults", SimulatedFaults)
     app.add_directive("privileged-capabilities", PrivilegedCapabilities)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

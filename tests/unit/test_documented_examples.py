@@ -1,0 +1,99 @@
+"""What the documentation gives as an example works: files are read as the services read them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keystoneauth1 import loading
+from keystonemiddleware.opts import list_auth_token_opts
+from oslo_config import cfg
+from oslo_policy import opts as policy_opts
+
+from autoclave.api.policy import Policy
+from autoclave.cli.main import COMMANDS
+from autoclave.conf import list_opts, new_config
+from autoclave.objects.context import RequestContext
+from autoclave.placement.transport import http_adapter
+from autoclave.rules.device_spec import first_match, parse_device_spec
+from autoclave.rules.pci_address import PCIAddress
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "source" / "examples"
+
+
+def known() -> set[tuple[str, str]]:
+    """Every option that a service reads, by group."""
+    groups = [*list_opts(), *policy_opts.list_opts(), *list_auth_token_opts()]
+    names = {(group, option.dest) for group, options in groups for option in options}
+    password = loading.get_plugin_loader("password").get_options()
+    return names | {("keystone_authtoken", option.dest) for option in password}
+
+
+class Written(cfg.ConfigParser):
+    """The options that a file has, by group and name."""
+
+    def __init__(self, path: Path) -> None:
+        self.options: set[tuple[str, str]] = set()
+        sections: dict[str, Any] = {}
+        super().__init__(str(path), sections)
+        self.parse()
+        self.options = {(section, name) for section, options in sections.items() for name in options}
+
+
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES.glob("*.conf")])
+def test_an_example_sets_only_options_that_there_are_to_values_that_they_take(name: str) -> None:
+    written = Written(EXAMPLES / name).options
+    assert written
+    assert written <= known()
+
+    conf = new_config([str(EXAMPLES / name)])
+    for group, options in list_opts():
+        for option in options:
+            conf.get(option.dest) if group == "DEFAULT" else conf[group][option.dest]
+    parse_device_spec(conf.nvme.device_spec)
+
+
+@pytest.mark.parametrize("name", ["controller.conf", "agent.conf"])
+def test_an_example_names_all_that_a_service_needs(name: str) -> None:
+    conf = new_config([str(EXAMPLES / name)])
+    assert conf.transport_url
+    assert conf.database.connection
+    http_adapter(conf)
+
+
+@pytest.mark.parametrize(
+    ("bus", "vendor", "product", "entry"),
+    [
+        ("41", "144d", "a808", 1),
+        ("45", "144d", "a808", None),
+        ("54", "144d", "a808", 1),
+        ("45", "8086", "0a54", 2),
+        ("41", "8086", "0a55", None),
+    ],
+)
+def test_the_example_of_an_excluded_address_excludes_that_one_only(
+    bus: str, vendor: str, product: str, entry: int | None
+) -> None:
+    specs = parse_device_spec(new_config([str(EXAMPLES / "device-spec.conf")]).nvme.device_spec)
+    found = first_match(specs, vendor, product, PCIAddress.parse(f"0000:{bus}:00.0"))
+    assert (found.entry if found else None) == entry
+
+
+def test_the_example_policy_lets_the_team_in_and_nobody_else(tmp_path: Path) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[oslo_policy]\npolicy_file = {EXAMPLES / 'policy.yaml'}\n")
+    policy = Policy(new_config([str(config)]))
+    team = RequestContext(roles=["hardware", "member"], project_id="ops", user_id="1")
+    stranger = RequestContext(roles=["member"], project_id="ops", user_id="2")
+    for rule in ("cyborg:device:clean", "autoclave:device:get"):
+        assert policy.allows(team, rule)
+        assert not policy.allows(stranger, rule)
+    assert not policy.allows(team, "autoclave:device:act")
+
+
+@pytest.mark.parametrize("path", EXAMPLES.glob("*.service"), ids=lambda path: path.name)
+def test_a_unit_starts_a_command_that_there_is(path: Path) -> None:
+    [line] = [line for line in path.read_text().splitlines() if line.startswith("ExecStart=")]
+    program, command, option, _ = line.removeprefix("ExecStart=").split()
+    assert program == "/opt/autoclave/bin/autoclave"
+    assert command in COMMANDS
+    assert option == "--config-file"
