@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import falcon
+from keystoneauth1 import loading
+from keystoneauth1.exceptions import ClientException
 from keystonemiddleware.auth_token import AuthProtocol
 
-from autoclave.exceptions import Forbidden
+from autoclave.exceptions import Forbidden, InvalidConfiguration
 from autoclave.objects.context import RequestContext
 
 if TYPE_CHECKING:
@@ -44,9 +46,23 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     """Tokens are checked by Keystone (``[keystone_authtoken]``).
 
     A service token without one of ``service_token_roles`` is worth nothing, whatever the file says.
+
+    :raises InvalidConfiguration: the file does not say how Keystone is asked.
     """
     options = {"oslo_config_config": conf, "service_token_roles_required": True}
-    guarded: WSGIApplication = AuthProtocol(app, options)
+    loading.register_auth_conf_options(conf, "keystone_authtoken")
+    section = conf.keystone_authtoken.auth_section or "keystone_authtoken"
+    loading.register_auth_conf_options(conf, section)
+    try:
+        guarded: WSGIApplication = AuthProtocol(app, options)
+    except ClientException as error:
+        raise InvalidConfiguration(f"Keystone cannot be asked: {error}", option="[keystone_authtoken]") from error
+    if not conf[section].auth_type:  # the middleware would go on, and refuse every token
+        raise InvalidConfiguration(
+            "is not set, so no token could be checked; name Keystone and the service's user there (auth_type = "
+            "password, auth_url, username, password, project_name, …), or see [api] auth_strategy",
+            option=f"[{section}] auth_type",
+        )
     return guarded
 
 

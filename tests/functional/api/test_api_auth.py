@@ -93,6 +93,23 @@ def test_a_keystone_that_is_away_is_503_and_no_way_in(tmp_path: Path) -> None:
     world.close()
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", r"\[keystone_authtoken\] auth_type: is not set"),
+        ("auth_url = http://127.0.0.1:1", r"\[keystone_authtoken\] auth_type: is not set"),
+        ("auth_section = other", r"\[other\] auth_type: is not set"),
+        ("auth_type = password", r"\[keystone_authtoken\]: Keystone cannot be asked: .*auth_url"),
+        ("auth_type = pasword", r"\[keystone_authtoken\]: Keystone cannot be asked: .*pasword"),
+    ],
+)
+def test_a_service_that_could_not_check_any_token_does_not_start(tmp_path: Path, lines: str, message: str) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[keystone_authtoken]\n{lines}\n")
+    with pytest.raises(InvalidConfiguration, match=message):
+        World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+
+
 # rule -> (method, path, body, the roles that may)
 HARDWARE = {"admin", "manager"}
 READERS = {"admin", "manager", "member", "reader", "other"}
