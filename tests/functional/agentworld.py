@@ -72,6 +72,8 @@ class AgentWorld:
         self.overrides: dict[tuple[str | None, str], Any] = {}
         self.vendor: type[Driver] | None = None
         """The driver of a vendor, in the place of ours."""
+        self.told_to_end = threading.Event()
+        """An agent wants its process to end."""
         self._agents: list[AgentManager] = []
         self._server: Any = None
 
@@ -92,7 +94,7 @@ class AgentWorld:
         paths = host_paths(conf)
         loaded = [self.vendor(conf, paths)] if self.vendor else load_drivers(conf, paths)
         drivers = {driver.name: driver for driver in loaded}
-        agent = AgentManager(conf, ports or self.ports, HOST, drivers)
+        agent = AgentManager(conf, ports or self.ports, HOST, drivers, end=self.told_to_end.set)
         self._agents.append(agent)
         return agent
 

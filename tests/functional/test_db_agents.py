@@ -25,7 +25,8 @@ def test_only_the_run_that_serves_the_host_can_say_that_it_is_alive(database: Da
     later = start + timedelta(microseconds=1)
     with database.write() as tx:
         agents.register(tx, agents.AgentRecord("host-1", "run-2", "1.1", start, start))
-        agents.touch(tx, "host-1", "run-1", later)
+        assert not agents.touch(tx, "host-1", "run-1", later)
         assert agents.get(tx, "host-1") == agents.AgentRecord("host-1", "run-2", "1.1", start, start)
-        agents.touch(tx, "host-1", "run-2", later)
+        assert agents.touch(tx, "host-1", "run-2", later)
+        assert agents.touch(tx, "host-1", "run-2", later), "also twice at one moment"
         assert agents.get(tx, "host-1") == agents.AgentRecord("host-1", "run-2", "1.1", start, later)

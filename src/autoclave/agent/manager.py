@@ -1,16 +1,17 @@
 """The agent: its RPC endpoint, its start and its period."""
 
-import fcntl
-import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from oslo_config import cfg
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.discovery import Discovery
+from autoclave.agent.host_lock import HostLock
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
 from autoclave.db import agents
@@ -28,6 +29,9 @@ LOG = logging.getLogger(__name__)
 RPC_VERSION = "1.1"
 """1.1 brought ``cleanup_device`` (NVMe specification)."""
 
+ALIVE_PERIODS = 3
+"""Periods after which an agent that was not seen counts as dead."""
+
 
 class AgentManager:
     """One host's agent.
@@ -37,18 +41,29 @@ class AgentManager:
 
     :param host: the host's name, see ``[agent] resource_provider_name``.
     :param drivers: by name, loaded from ``[agent] enabled_drivers``.
+    :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
+        sure that no tool of it works on a drive any more.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, ports: Ports, host: str, drivers: Mapping[str, Driver]) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        ports: Ports,
+        host: str,
+        drivers: Mapping[str, Driver],
+        *,
+        end: Callable[[], None],
+    ) -> None:
         self.host = host
         self._conf = conf
         self._ports = ports
         self._drivers = drivers
         self._run_id = str(uuid.uuid4())
-        self._directory = Path(conf.agent.data_dir)
-        self._lock_file: int | None = None
+        self._end = end
+        directory = Path(conf.agent.data_dir)
+        self._lock = HostLock(directory, host)
         self.rpc_version = conf.agent.rpc_version_cap or RPC_VERSION
-        journal = ToolJournal(self._directory / "tools" / host)
+        journal = ToolJournal(directory / "tools" / host)
         self._cleanup = Cleanup(
             ports,
             drivers,
@@ -72,17 +87,22 @@ class AgentManager:
     def init_host(self) -> None:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
 
-        :raises InvalidConfiguration: another agent serves this host from the same data directory, the
-            directory cannot be used, or a driver's options cannot.
+        :raises InvalidConfiguration: another agent serves this host, the data directory cannot be used, or a
+            driver's options cannot.
         :raises HardwareError: a driver lacks what it needs, such as nvme-cli.
         :raises DatabaseUnavailable: the run could not be registered.
         """
-        self._take_lock()
+        dead = self._lock.take()
         for driver in self._drivers.values():
             driver.init_host()
-        now = self._ports.clock()
-        record = AgentRecord(self.host, self._run_id, self.rpc_version, now, now)
-        self._ports.db.transact(lambda tx: agents.register(tx, record))
+        # Named before it is registered: a crash between the two must not make us a stranger to our next run.
+        self._lock.write([*dead, self._run_id])
+        try:
+            self._ports.db.transact(lambda tx: self._register(tx, dead))
+        except InvalidConfiguration:
+            self._lock.write(dead)
+            raise
+        self._lock.write([self._run_id])
 
     def start(self) -> None:
         """Recover what the last run left, then look at the host for the first time.
@@ -106,9 +126,14 @@ class AgentManager:
     def period(self) -> None:
         """What is done every ``[agent] periodic_interval``. What fails is logged and done again next time."""
         context = RequestContext.admin()
-        for step in (self._touch, lambda: self._recovery.check(context), lambda: self._discovery.run(context)):
+        try:
+            if not self._serves():
+                return
+        except AutoclaveError as error:
+            LOG.error("The agent of %s could not say that it is alive: %s", self.host, error)
+        for step in (self._recovery.check, self._discovery.run):
             try:
-                step()
+                step(context)
             except AutoclaveError as error:
                 LOG.error("A periodic task of %s failed and will be repeated: %s", self.host, error)
         try:
@@ -119,9 +144,7 @@ class AgentManager:
     def stop(self) -> None:
         """Let go of the workers and of the host's lock."""
         self._cleanup.stop()
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
+        self._lock.release()
 
     # The RPC API
 
@@ -129,26 +152,29 @@ class AgentManager:
         """Clean *device*, if it still is what it was when the message was sent. New in 1.1."""
         self._cleanup.request(context, device.uuid, device.state_version)
 
-    def _touch(self) -> None:
+    def _register(self, tx: Connection, dead: Sequence[str]) -> None:
         now = self._ports.clock()
-        self._ports.db.transact(lambda tx: agents.touch(tx, self.host, self._run_id, now))
+        present = agents.get(tx, self.host)
+        patience = timedelta(seconds=ALIVE_PERIODS * self._conf.agent.periodic_interval)
+        if present is not None and present.run_id not in dead and now - present.last_seen < patience:
+            raise InvalidConfiguration(
+                f"another agent serves host {self.host}, from another machine or data directory, and was last seen "
+                f"{(now - present.last_seen).total_seconds():.0f} s ago; give each host a name of its own. If that "
+                f"agent is gone for good, this one may start {patience.total_seconds():.0f} s after that",
+                option="[agent] resource_provider_name",
+            )
+        agents.register(tx, AgentRecord(self.host, self._run_id, self.rpc_version, now, now))
 
-    def _take_lock(self) -> None:
-        path = self._directory / f"agent-{self.host}.lock"
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise InvalidConfiguration(
-                f"{path} cannot be opened ({error.strerror}); name a directory that the agent may write to",
-                option="[agent] data_dir",
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise InvalidConfiguration(
-                f"another agent serves host {self.host} already (it holds {path}); stop it first",
-                option="[agent] data_dir",
-            ) from None
-        self._lock_file = lock
+    def _serves(self) -> bool:
+        """Say that this run is alive; whether it is still the one that serves the host. If not, it ends."""
+        now = self._ports.clock()
+        if self._ports.db.transact(lambda tx: agents.touch(tx, self.host, self._run_id, now)):
+            return True
+        LOG.critical(
+            "Another agent serves host %s now: this one was not seen for too long. It stops, and touches no drive any "
+            "more. Let only one agent run for this host.",
+            self.host,
+        )
+        self._cleanup.stop()
+        self._end()
+        return False

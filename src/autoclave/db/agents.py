@@ -38,9 +38,10 @@ def register(tx: Connection, record: AgentRecord) -> None:
         tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**values))
 
 
-def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> None:
-    """Note that the run is alive."""
-    tx.execute(agents.update().where(agents.c.hostname == hostname, agents.c.run_id == run_id).values(last_seen=now))
+def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> bool:
+    """Note that the run is alive; False if it does not serve the host any more."""
+    mine = (agents.c.hostname == hostname, agents.c.run_id == run_id)
+    return tx.execute(agents.update().where(*mine).values(last_seen=now)).rowcount > 0
 
 
 def get(tx: Connection, hostname: str) -> AgentRecord | None:

@@ -1,5 +1,8 @@
 """The agent service of one host."""
 
+import os
+import signal
+
 from oslo_config import cfg
 
 from autoclave.agent.manager import AgentManager
@@ -16,7 +19,7 @@ class AgentService:
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport) -> None:
         drivers = load_drivers(conf, host_paths(conf))
         host = host_name(conf)
-        self._manager = AgentManager(conf, ports, host, {driver.name: driver for driver in drivers})
+        self._manager = AgentManager(conf, ports, host, {driver.name: driver for driver in drivers}, end=_end)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
         self._period = Periodic(f"period of {host}", conf.agent.periodic_interval, self._manager.period)
 
@@ -36,3 +39,8 @@ class AgentService:
         self._server.stop()
         self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
         self._manager.stop()  # last: a message taken after that would record what no worker does
+
+
+def _end() -> None:
+    """End this process as its service manager would."""
+    os.kill(os.getpid(), signal.SIGTERM)
