@@ -1,12 +1,16 @@
 """/autoclave/v1: what an operator sees, and says."""
 
 import json
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_world import HOST, World, fault, new_uuid
 
+from autoclave.db import tables
+from autoclave.db.tables import utcnow
 from autoclave.placement import faults as effects
 from autoclave.rules.device_states import DeviceState
 
@@ -86,6 +90,37 @@ def test_what_waits_for_a_human_is_said_in_words(world: World, changes: dict[str
     waiting = shown(world, world.add_device(**changes).uuid)["waiting_for"]
     assert (waiting is None) == (not named)
     assert all(word in waiting for word in named)
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [
+        (DeviceState.AVAILABLE, False),
+        (DeviceState.ALLOCATED, True),
+        (DeviceState.PENDING_CLEANING, True),
+        (DeviceState.CLEANING, True),
+        (DeviceState.ERROR, False),
+    ],
+)
+def test_a_device_whose_agent_is_needed_and_dead_waits_for_it(world: World, state: DeviceState, waits: bool) -> None:
+    world.see_agent()
+    device = world.add_device(device_state=state)
+    assert "agent" not in (shown(world, device.uuid)["waiting_for"] or "")
+
+    with world.db.write() as tx:
+        tx.execute(tables.agents.update().values(last_seen=utcnow() - timedelta(seconds=900)))
+    waiting = shown(world, device.uuid)["waiting_for"] or ""
+    assert bool(re.search(rf"The agent of {HOST} was last seen 90\ds? s ago: start it", waiting)) is waits
+
+
+def test_a_device_that_is_with_a_guest_needs_no_agent(world: World) -> None:
+    world.see_agent()
+    device = world.add_device()
+    world.add_profile()
+    world.bind(world.add_arq(), device, new_uuid())
+    with world.db.write() as tx:
+        tx.execute(tables.agents.update().values(last_seen=utcnow() - timedelta(seconds=900)))
+    assert shown(world, device.uuid)["waiting_for"] is None
 
 
 def test_a_device_that_is_not_cleaned_waits_to_be_accepted(world: World) -> None:

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 from autoclave.api.links import timestamp
-from autoclave.api.operator.waiting import waiting_for
+from autoclave.api.operator.waiting import silence, waiting_for
 from autoclave.db.device_views import DeviceView
 from autoclave.db.events import EventRecord
+from autoclave.db.tables import utcnow
 
 
 def device(view: DeviceView) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def device(view: DeviceView) -> dict[str, Any]:
             for holder in view.holders
         ],
         "agent_last_seen": timestamp(view.agent_last_seen),
-        "waiting_for": waiting_for(record),
+        "waiting_for": waiting_for(record, silence(view, utcnow())),
         "created_at": timestamp(record.created_at),
         "updated_at": timestamp(record.updated_at),
     }

@@ -1,15 +1,34 @@
 """What of a device waits for a human, in words."""
 
+from datetime import datetime, timedelta
+
+from autoclave.db.device_views import DeviceView
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceStatus
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_states import BEING_CLEANED, DeviceState
+
+SILENCE = timedelta(minutes=5)
+"""An agent that was not seen for so long is taken for dead: five of its periods, unless it is told otherwise."""
 
 
-def waiting_for(device: DeviceRecord) -> str | None:
-    """What somebody must do before the device is offered again; None if the system goes on by itself."""
+def silence(view: DeviceView, now: datetime) -> timedelta | None:
+    """How long the agent that must do something for the device has been silent; None if it is alive, or not needed."""
+    unheld = view.device.device_state is DeviceState.ALLOCATED and not view.holders
+    needed = unheld or view.device.device_state in BEING_CLEANED
+    if not needed or view.agent_last_seen is None or now - view.agent_last_seen <= SILENCE:
+        return None
+    return now - view.agent_last_seen
+
+
+def waiting_for(device: DeviceRecord, agent_silent: timedelta | None = None) -> str | None:
+    """What somebody must do before the device is offered again; None if the system goes on by itself.
+
+    :param agent_silent: see :func:`silence`.
+    """
     reasons = [
         _unknown_state(device),
         f"It is excluded: {device.excluded_reason}." if device.excluded_reason else None,
+        _silent(device, agent_silent),
         _missing(device),
         _error(device),
         _held(device),
@@ -22,6 +41,12 @@ def _unknown_state(device: DeviceRecord) -> str | None:
     if device.device_state is not None:
         return None
     return "Its state is unknown: run the online data migrations."
+
+
+def _silent(device: DeviceRecord, agent_silent: timedelta | None) -> str | None:
+    if agent_silent is None:
+        return None
+    return f"The agent of {device.hostname} was last seen {agent_silent.total_seconds():.0f} s ago: start it."
 
 
 def _missing(device: DeviceRecord) -> str | None:
