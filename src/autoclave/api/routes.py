@@ -45,7 +45,7 @@ def _operator(api: Api) -> dict[str, object]:
         "": operator_devices.Device(api),
         "/history": operator_devices.History(api),
         "/hold": operator_devices.Say(api, holds.hold, needs_reason=True),
-        "/release": operator_devices.Say(api, holds.release),
+        "/release": operator_devices.Say(api, operator_devices.release),
         "/accept": operator_devices.Say(api, operator_devices.accept),
         "/forget": operator_devices.Say(api, operator_devices.forget),
     }

@@ -19,6 +19,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import DeviceState, Event
+from autoclave.rules.reserved import must_be_reserved
 
 LOG = logging.getLogger(__name__)
 
@@ -47,10 +48,32 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     def note(tx: Connection) -> None:
         device = _require(tx, uuid)
         changes: dict[str, Any] = {"held": False, "hold_reason": None}
-        _note(tx, device, "release", cause, {**changes, **debt(device)})
+        _note(tx, device, "release_hold", cause, {**changes, **debt(device)})
 
     ports.db.transact(note)
     return _settled(ports, uuid)
+
+
+def is_held(ports: Ports, uuid: str) -> bool:
+    """Whether :func:`release` has anything to end: our hold, or one set by hand in Placement.
+
+    A Placement that does not answer may have one. In a device that is reserved for another reason, none can be seen.
+
+    :raises NotFound: there is no such device.
+    """
+    with ports.db.read() as tx:
+        device = device_rows.get(tx, uuid)
+        deployables = device_rows.deployables_of(tx, [device.id]) if device else []
+    if device is None:
+        raise NotFound(f"Device not found with uuid={uuid}")
+    if device.held or device.release_pending or must_be_reserved(device.offer):
+        return device.held
+    try:
+        records = [ports.placement.get_inventories(d.rp_uuid).records.get(d.resource_class) for d in deployables]
+    except PlacementError as error:
+        LOG.info("Whether device %s is held by hand in Placement is not known: %s", uuid, error)
+        return True
+    return any(record is not None and record.reserved >= record.total for record in records)
 
 
 def debt(device: DeviceRecord) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_a_device_may_be_named_by_its_slot(world: World) -> None:
     for slot in ("0000:0a:00.0", "0000:0A:00.0"):
         assert shown(world, f"{HOST}/{slot}")["uuid"] == device.uuid
         assert world.call("GET", f"{PATH}/{HOST}/{slot}/history").status_code == 200
-        assert world.call("POST", f"{PATH}/{HOST}/{slot}/release", {}).status_code == 200
+        assert world.call("POST", f"{PATH}/{HOST}/{slot}/hold", {"reason": "x"}).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["nobody", new_uuid(), f"{HOST}/0000:02:00.0", "elsewhere/0000:01:00.0"])
@@ -191,6 +191,27 @@ def test_a_release_needs_no_reason_and_releases_what_was_reserved_by_hand(world:
     world.ports.placement.put_inventories(provider.rp_uuid, present.generation, {provider.resource_class: by_hand})
     assert world.call("POST", f"{PATH}/{device.uuid}/release", {}).status_code == 200
     assert world.reserved(device) == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"device_state": DeviceState.ERROR}, {"device_state": DeviceState.ALLOCATED}, {"missing": True}]
+)
+def test_a_device_that_nobody_holds_cannot_be_released_and_its_history_says_nothing_of_it(
+    world: World, changes: dict[str, Any]
+) -> None:
+    device = world.add_device(**changes)
+    answer = world.call("POST", f"{PATH}/{device.uuid}/release", {})
+    assert answer.status_code == 409
+    assert "is not held" in fault(answer)
+    assert world.device(device.uuid) == device
+    assert len(world.call("GET", f"{PATH}/{device.uuid}/history").json["events"]) == 1
+
+
+def test_a_release_is_taken_on_trust_while_placement_cannot_say_who_holds(world: World) -> None:
+    device = world.add_device()
+    world.placement.add(effects.refuse)
+    assert world.call("POST", f"{PATH}/{device.uuid}/release", {}).status_code == 202
+    assert world.device(device.uuid).release_pending
 
 
 def test_a_placement_that_is_away_is_told_later(world: World) -> None:

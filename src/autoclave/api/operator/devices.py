@@ -87,6 +87,16 @@ Action = Callable[[Ports, str, Cause], bool]
 """Does what the operator said of a device, and returns whether Placement agrees already."""
 
 
+def release(ports: Ports, uuid: str, cause: Cause) -> bool:
+    """See :func:`autoclave.lifecycle.holds.release`.
+
+    :raises Conflict: nobody holds it.
+    """
+    if not holds.is_held(ports, uuid):
+        raise Conflict(f"Device {uuid} is not held; what it waits for, if anything, is shown with it.")
+    return holds.release(ports, uuid, cause)
+
+
 def accept(ports: Ports, uuid: str, cause: Cause) -> bool:
     """See :func:`autoclave.lifecycle.holds.accept`."""
     holds.accept(ports, uuid, cause)
