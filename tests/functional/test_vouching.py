@@ -268,10 +268,11 @@ def test_a_bind_that_is_taken_back_leaves_what_another_slot_knows_of_the_drive(o
     conductor = Cause(Actor.CONDUCTOR, "conductor-1")
     for noted_elsewhere in (False, True):
         with one_drive.db.write() as tx:
-            if noted_elsewhere:
-                ledger.add(tx, *drive, "another slot")
             bound = swap(tx, one_drive.device(), Event.BIND, conductor)
             assert ledger.contains(tx, *drive)
+            if noted_elsewhere:
+                ledger.remove(tx, *drive)
+                ledger.add(tx, *drive, "another slot")
             swap(tx, bound, Event.TAKE_BIND_BACK, conductor)
             assert ledger.contains(tx, *drive) is noted_elsewhere
 

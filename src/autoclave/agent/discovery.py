@@ -23,7 +23,7 @@ from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, differs, drive_of, lose, observe, register, take_over
-from autoclave.lifecycle.settle import settle, whole_record
+from autoclave.lifecycle.settle import settle, settle_others, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import Provider
@@ -154,7 +154,8 @@ class Discovery:
         }
         with self._ports.db.read() as tx:
             dirty = ledger.among(tx, {drive[0] for drive in drives.values() if drive is not None})
-        for address, entry in known.items():
+        # What has left first: a drive that was moved on this host is then not taken to be in two slots.
+        for address, entry in sorted(known.items(), key=lambda item: item[0] in found):
             device = entry.device
             if address not in found:
                 if not device.missing and entry.deployable.driver_name not in blind:
@@ -235,6 +236,8 @@ class Discovery:
             LOG.error("Device %s is skipped: it is in the database already: %s", found.pci_address, error)
             return
         LOG.info("Device %s at %s: %s (%s)", device.uuid, device.pci_address, device.device_state, device.state_reason)
+        if device.device_state is not DeviceState.AVAILABLE:
+            settle_others(self._ports.db, self._ports.placement, device)
         if device.device_state is DeviceState.PENDING_CLEANING:
             self._cleanup.begin_registered(context, device)
 

@@ -18,7 +18,7 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.settle import settle, settle_others
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
@@ -76,9 +76,10 @@ class Binder:
         self._begin(context, requests, owner)
         uuids = [request.arq_uuid for request in requests]
         try:
-            device_uuids = self._claim(requests, owner, cause)
-            for device_uuid in device_uuids:
-                settle(self._ports.db, self._ports.placement, device_uuid)
+            devices = self._claim(requests, owner, cause)
+            for device in devices:
+                settle(self._ports.db, self._ports.placement, device.uuid)
+                settle_others(self._ports.db, self._ports.placement, device)
             self._finish(uuids, owner)
         except (_Refused, ApiError, PlacementError, StateConflict) as error:
             self._take_back(uuids, owner, cause, str(error))
@@ -110,13 +111,13 @@ class Binder:
         # "The instance has no other requests" is a statement about rows that may not be there yet: no lock holds them.
         self._ports.db.transact(begin, serializable=True)
 
-    def _claim(self, requests: Sequence[BindRequest], owner: str, cause: Cause) -> list[str]:
+    def _claim(self, requests: Sequence[BindRequest], owner: str, cause: Cause) -> list[DeviceRecord]:
         """Win every device in one transaction, or none; return the devices to settle."""
 
-        def claim(tx: Connection) -> list[str]:
+        def claim(tx: Connection) -> list[DeviceRecord]:
             wanted = sorted(((_deployable(tx, request), request) for request in requests), key=lambda w: w[0].device_id)
             devices = [_claim_one(tx, deployable, request, owner, cause) for deployable, request in wanted]
-            return list(dict.fromkeys(devices))
+            return list({device.uuid: device for device in devices}.values())
 
         return self._ports.db.transact(claim)
 
@@ -166,7 +167,9 @@ def _deployable(tx: Connection, request: BindRequest) -> DeployableRecord:
     return deployable
 
 
-def _claim_one(tx: Connection, deployable: DeployableRecord, request: BindRequest, owner: str, cause: Cause) -> str:
+def _claim_one(
+    tx: Connection, deployable: DeployableRecord, request: BindRequest, owner: str, cause: Cause
+) -> DeviceRecord:
     device = device_rows.get_by_id(tx, deployable.device_id, lock=True)
     if device is None:
         raise _Refused(f"device of resource provider {request.device_rp_uuid} is gone")
@@ -179,7 +182,7 @@ def _claim_one(tx: Connection, deployable: DeployableRecord, request: BindReques
     link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}
     if not arq_rows.swap(tx, request.arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_STARTED, link, lease_owner=owner):
         raise _Refused(f"accelerator request {request.arq_uuid} was taken away")
-    return device.uuid
+    return device
 
 
 def _why(offer: Mapping[str, Any], has_handle: bool) -> str:

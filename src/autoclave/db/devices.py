@@ -82,6 +82,11 @@ class DeviceRecord:
         return self.board_info.get("cleanup_action")
 
     @property
+    def slot(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.pci_address} of host {self.hostname}"
+
+    @property
     def offer(self) -> Offer:
         """What ``rules.reserved`` needs to know."""
         return Offer(
@@ -176,6 +181,14 @@ def held_by_nobody(tx: Connection, hostname: str) -> list[DeviceRecord]:
     held = sa.exists().where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE))).correlate(devices)
     query = sa.select(*_DEVICE).where(
         devices.c.hostname == hostname, devices.c.device_state == DeviceState.ALLOCATED, ~held
+    )
+    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
+
+
+def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceRecord]:
+    """The rows of all hosts that are about one drive, in order of their id. It can be in one slot only."""
+    query = sa.select(*_DEVICE).where(
+        devices.c.serial == serial, sa.func.coalesce(devices.c.drive_model, "") == drive_model
     )
     return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
 

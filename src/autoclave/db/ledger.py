@@ -10,13 +10,17 @@ from sqlalchemy.engine import Connection
 from autoclave.db.tables import dirty_serials
 
 
-def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None:
-    """Note that the drive holds, or may hold, a tenant's data."""
+def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> bool:
+    """Note that the drive holds, or may hold, a tenant's data.
+
+    :returns: whether *device_uuid* has noted it now; False if it was noted before, or by another at this moment.
+    """
     if contains(tx, serial, drive_model):
-        return
-    # Another transaction may note the same drive at this moment; then it is noted, which is all that is asked.
+        return False
     with suppress(DBDuplicateEntry), tx.begin_nested():
         tx.execute(dirty_serials.insert().values(serial=serial, drive_model=drive_model, device_uuid=device_uuid))
+        return True
+    return False
 
 
 def remove(tx: Connection, serial: str, drive_model: str) -> None:
@@ -31,6 +35,14 @@ def take_back(tx: Connection, serial: str, drive_model: str, device_uuid: str) -
 
 def _entry_of(serial: str, drive_model: str) -> sa.Delete:
     return dirty_serials.delete().where(dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model)
+
+
+def noted_by(tx: Connection, serial: str, drive_model: str) -> str | None:
+    """The uuid of the device that noted the drive as dirty, or None if nobody did."""
+    query = sa.select(dirty_serials.c.device_uuid).where(
+        dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model
+    )
+    return tx.execute(query).scalar_one_or_none()
 
 
 def contains(tx: Connection, serial: str, drive_model: str) -> bool:

@@ -109,7 +109,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         if device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
             _note(tx, device, "accept", cause, changes)
-            note_dirty(tx, _require(tx, uuid))
+            note_dirty(tx, _require(tx, uuid), cause)
         else:
             swap(tx, device, Event.ACCEPT, cause, changes)
         return _require(tx, uuid)

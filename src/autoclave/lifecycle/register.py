@@ -48,12 +48,14 @@ def register(
     """
     device_type = DeviceType(found.device_type)
     known_dirty = found.serial is not None and ledger.contains(tx, found.serial, found.drive_model or "")
+    others = _other_rows(tx, found) if device_type is DeviceType.NVME else []
     state, reason = initial_state(
         Slot(
             supports_cleaning=device_type is DeviceType.NVME,
             unreadable=found.unreadable,
             exposed=found.exposed,
             known_dirty=known_dirty,
+            elsewhere=" and ".join(other.slot for other in others) or None,
             provider_reserved=provider.reserved if provider else 0,
             provider_used=provider.used if provider else 0,
             clean_on_discovery=clean_on_discovery,
@@ -119,8 +121,19 @@ def register(
     )
     device = device_rows.get_by_id(tx, device_id)
     assert device is not None, "the row that this transaction has just inserted"
-    note_dirty(tx, device)
+    note_dirty(tx, device, cause)
+    for other in others:
+        # Its host may have another name by now: nobody else would ever say that it is not there.
+        if other.hostname != hostname and other.device_state in IDLE_STATES:
+            _lose(tx, other.uuid, cause, f"its drive was found at {device.slot}")
     return device
+
+
+def _other_rows(tx: Connection, found: DiscoveredDevice) -> list[DeviceRecord]:
+    """The rows by which a drive that is found in a new slot is still in another."""
+    if found.serial is None:
+        return []
+    return [row for row in device_rows.with_drive(tx, found.serial, found.drive_model or "") if not row.missing]
 
 
 def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
@@ -184,7 +197,7 @@ def observe(
             attribute_rows.replace(tx, deployable.id, attributes_of(found))
     seen = device_rows.get(tx, device.uuid)
     if seen is not None and "serial" in changes:
-        note_dirty(tx, seen)
+        note_dirty(tx, seen, cause)
     return seen
 
 
@@ -252,6 +265,13 @@ def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | No
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.missing or device.state_version != known.state_version:
         return device
+    return _lose(tx, device.uuid, cause, "no driver of the host reported it")
+
+
+def _lose(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord | None:
+    device = device_rows.get(tx, uuid, lock=True)
+    if device is None:
+        return None
     device_rows.update(tx, device, {"missing": True})
     state = device.device_state.value if device.device_state else None
     events.append(
@@ -263,7 +283,7 @@ def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | No
         event="missing",
         actor=str(cause),
         request_id=cause.request_id,
-        reason="no driver of the host reported it",
+        reason=reason,
     )
     return device_rows.get(tx, device.uuid)
 

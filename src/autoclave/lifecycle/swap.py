@@ -1,7 +1,7 @@
 """The one statement that changes a device's state (design §3, rule 1)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,13 +39,40 @@ _NOBODY_HOLDS_IT = frozenset(
 """Events that an active ARQ on the device forbids: late and doubled messages lose here."""
 
 
-def note_dirty(tx: Connection, device: DeviceRecord) -> None:
+def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
     """Enter the drive of a device that nobody vouches for, whatever the reason, into the ledger of dirty drives.
 
-    It must not become clean by being put into another slot, or into its own after that was forgotten.
+    It must not become clean by being put into another slot, or into its own after that was forgotten; and
+    another slot where the same drive is on record offers it no more.
     """
-    if device.supports_cleaning and device.serial is not None and device.device_state is not DeviceState.AVAILABLE:
-        ledger.add(tx, device.serial, device.drive_model or "", device.uuid)
+    if device.device_state is DeviceState.AVAILABLE or not device.supports_cleaning or device.serial is None:
+        return
+    if ledger.add(tx, device.serial, device.drive_model or "", device.uuid):
+        _end_other_offers(tx, device, cause)
+
+
+def _end_other_offers(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
+    """A drive is in one slot: what happens to it in that of *device* ends what was vouched for elsewhere."""
+    told = replace(cause, reason=f"its drive {device.serial} is on record at {device.slot} too", evidence={})
+    for other in device_rows.with_drive(tx, device.serial or "", device.drive_model or ""):
+        if other.uuid != device.uuid and other.device_state is DeviceState.AVAILABLE and not other.missing:
+            swap(tx, other, Event.DISTRUST, told)
+
+
+def _claim_drive(tx: Connection, device: DeviceRecord) -> None:
+    """Make the drive dirty for the one bind that finds it clean, whatever row of it that goes by.
+
+    :raises StateConflict: it is dirty already.
+    """
+    drive = (device.serial or "", device.drive_model or "")
+    if ledger.add(tx, *drive, device.uuid):
+        return
+    noted_by = ledger.noted_by(tx, *drive) or ""
+    noter = device_rows.get(tx, noted_by)
+    where = f"the device at {noter.slot}" if noter else f"device {noted_by}, forgotten since,"
+    raise StateConflict(
+        f"device {device.uuid} must not be bound: its drive {device.serial} is known to be dirty, as {where} has noted"
+    )
 
 
 def swap(
@@ -63,7 +90,8 @@ def swap(
 
     :param changes: other columns to write in the same statement.
     :returns: the device as it is now.
-    :raises StateConflict: it is in another state, or at another version, or an ARQ holds it.
+    :raises StateConflict: it is in another state, or at another version, or an ARQ holds it, or it is to be bound
+        and its drive is known to be dirty.
     """
     if device.device_state is None:
         raise StateConflict(f"device {device.uuid} has no known state; run the online data migrations first")
@@ -76,6 +104,10 @@ def swap(
     if cause.actor not in edge.actors:
         raise ValueError(f"{cause.actor.value} must not cause {event.value}")
 
+    has_drive = device.supports_cleaning and device.serial is not None
+    if event is Event.BIND and has_drive:
+        # First of all: whoever binds the same drive by another row waits here, and has locked nothing by this swap.
+        _claim_drive(tx, device)
     values: dict[str, Any] = {
         "device_state": edge.target,
         "state_version": device.state_version + 1,
@@ -115,7 +147,9 @@ def swap(
     )
     moved = device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
-    note_dirty(tx, moved)
+    note_dirty(tx, moved, cause)
+    if event is Event.BIND and has_drive:
+        _end_other_offers(tx, moved, cause)
     if moved.serial is not None and event is Event.CLEANED:
         ledger.remove(tx, moved.serial, moved.drive_model or "")
     elif moved.serial is not None and event is Event.TAKE_BIND_BACK:

@@ -12,6 +12,7 @@ class Slot(NamedTuple):
     :param unreadable: why the device could not be identified, or None.
     :param exposed: who else may write to it, or None.
     :param known_dirty: its serial number is in the ledger of dirty drives.
+    :param elsewhere: other slots that the same drive is on record in, and has not been seen to leave; or None.
     :param provider_reserved: ``reserved`` of a provider of ours that was there before us, or 0.
     :param provider_used: likewise what is allocated from it.
     :param clean_on_discovery: the operator's wish.
@@ -21,6 +22,7 @@ class Slot(NamedTuple):
     unreadable: str | None
     exposed: str | None
     known_dirty: bool
+    elsewhere: str | None
     provider_reserved: int
     provider_used: int
     clean_on_discovery: bool
@@ -33,6 +35,8 @@ def initial_state(slot: Slot) -> tuple[DeviceState, str]:
     """
     if slot.known_dirty:
         return DeviceState.ERROR, "this drive left another slot without having been cleaned"
+    if slot.elsewhere is not None:
+        return DeviceState.ERROR, f"the same drive is on record at {slot.elsewhere} too, which nobody saw it leave"
     if slot.unreadable is not None:
         return DeviceState.ERROR, f"it could not be identified at first discovery: {slot.unreadable}"
     if slot.exposed is not None:
