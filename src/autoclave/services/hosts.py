@@ -33,7 +33,7 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
 
 def _helper(conf: cfg.ConfigOpts) -> Helper | None:
     """Who does what needs root. A simulated host is made of files, which are the agent's own."""
-    if conf.agent.dev_root != "/dev":
+    if Path(conf.agent.dev_root) != HostPaths.dev:
         return None
     command: str = conf.autoclave_privileged.helper_command
     if command:
