@@ -9,8 +9,10 @@ from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 
 from autoclave.db.tables import utcnow
 from autoclave.exceptions import InvalidConfiguration
+from autoclave.lifecycle.holds import forget
 from autoclave.lifecycle.ports import Ports
-from autoclave.rules.device_states import DeviceState
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.device_states import Actor, DeviceState
 
 PERIOD = 60.0
 
@@ -80,3 +82,25 @@ def test_an_agent_whose_place_was_taken_lets_go_of_its_drives_says_so_and_ends(
     assert world.device() == bound, "it has touched it"
     assert world.device().device_state is DeviceState.ALLOCATED
     assert world.sim.find(SANITIZING, SECRET)
+
+
+def test_the_drives_of_a_host_that_is_lost_can_be_forgotten_once_an_agent_elsewhere_has_missed_them(
+    world: AgentWorld,
+) -> None:
+    lost = world.start()
+    world.bind()
+    world.end(lost)
+    elsewhere(world)
+    world.sim.pull(SANITIZING)
+
+    stand_in = world.start(later(world, 4))
+    world.outcome()
+    stand_in.period()
+    world.assert_withheld()
+    device = world.device()
+    assert device.missing
+    forget(world.ports, device.uuid, Cause(Actor.OPERATOR, "admin"))
+
+    assert world.find_device() is None
+    stand_in.period()
+    assert world.find_device() is None
