@@ -5,14 +5,17 @@ that it knows, from files that only root can change, and it opens nothing but NV
 does not know which drive is to be erased: that remains the agent's decision.
 """
 
+import contextlib
 import ctypes
+import errno
 import os
+import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar, cast
 
 from oslo_config import cfg
-from oslo_privsep import capabilities, priv_context
+from oslo_privsep import capabilities, comm, priv_context
 
 from autoclave.conf.privileged import GROUP
 from autoclave.exceptions import HardwareError
@@ -43,12 +46,36 @@ class _Context(priv_context.PrivContext):  # type: ignore[misc]  # oslo.privsep 
     A program executed by uid 0 gets every capability of the bounding set, whatever its parent had.
     """
 
+    def start(self, method: priv_context.Method = priv_context.Method.ROOTWRAP) -> None:
+        """Start the process, and see to it that nobody waits for answers of one that has died."""
+        super().start(method)
+        threading.Thread(target=wake_when_dead, args=(self.channel,), name="privsep-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let go of the process, also of one that has died."""
+        with contextlib.suppress(OSError):
+            super().stop()
+        self.channel = None
+
     def set_client_mode(self, enabled: bool) -> None:
         """As its last step before it serves, the process says so that it is no client."""
         super().set_client_mode(enabled)
         if not enabled:
             os.umask(0o077)  # oslo.privsep has left it at 0
             _bound()
+
+
+def wake_when_dead(channel: comm.ClientChannel) -> None:
+    """Have all requests fail once nobody reads the answers any more.
+
+    The channel does so itself at the end of a stream, but not when its connection is reset: that is what
+    it sees of a process that died before it had read everything, and its requests would wait for ever.
+    """
+    channel.reader_thread.join()
+    with channel.lock:
+        for request in channel.outstanding_msgs.values():
+            request.set_exception(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+        channel.running = False
 
 
 def _bound() -> None:
