@@ -25,6 +25,6 @@ def test_a_request_to_a_helper_that_dies_fails(unread: bool) -> None:
 
         helpers.close()
 
-        with pytest.raises(OSError, match="reset by peer|Premature eof"):
+        with pytest.raises(OSError, match=r"reset by peer|Premature eof"):
             request.result(timeout=30)
     assert not channel.running
