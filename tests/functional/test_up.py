@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.up import AllInOne
 
@@ -108,3 +108,28 @@ def test_who_may_connect_from_elsewhere_must_be_said(tmp_path: Path) -> None:
     config = tmp_path / "autoclave.conf"
     config.write_text("[api]\nnoauth_beyond_loopback = true\n")
     AllInOne([str(config)], tmp_path, ("0.0.0.0", 6666), 1).stop()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%41b", "a#b", "a$b", "a${host}b", "with space é"])
+def test_a_data_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
+    with running(tmp_path / name):
+        pass
+    made = {path.name for path in (tmp_path / name).iterdir()}
+    assert {"autoclave.db", "placement.db", "clouds.yaml", "sim"} <= made
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"), [("autoclave.db", "clean_on_discovery = true"), ("placement.db", "move it away")]
+)
+def test_a_damaged_database_is_named_with_what_to_do_about_it(tmp_path: Path, file: str, remedy: str) -> None:
+    with running(tmp_path):
+        pass
+    damaged = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(damaged[:6000] + b"x" * 30000)
+    (tmp_path / f"{file}-wal").unlink(missing_ok=True)
+    with pytest.raises(DatabaseUnavailable) as refused, running(tmp_path):
+        pass
+    assert str(refused.value).startswith(f"{tmp_path / file} is damaged")
+    assert remedy in str(refused.value)
+    assert "\n" not in str(refused.value)

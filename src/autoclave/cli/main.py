@@ -63,6 +63,8 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
         """Warnings and worse of everybody, and what Autoclave itself says, to stderr."""
         super().configure_logging()
         python_logging.getLogger("alembic").setLevel(python_logging.WARNING)
+        if not self.options.debug:  # a traceback of what is raised as well, and told in one line
+            python_logging.getLogger("oslo_db.sqlalchemy.exc_filters").setLevel(python_logging.CRITICAL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

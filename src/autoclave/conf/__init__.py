@@ -27,8 +27,15 @@ def new_config(
     conf([], project="autoclave", default_config_files=list(config_files))
     check_files(conf, conf.config_file, {group.GROUP: {opt.name: opt for opt in group.OPTS} for group in _GROUPS})
     for (group_name, option), value in (overrides or {}).items():
-        conf.set_override(option, value, group=group_name)
+        conf.set_override(option, _literal(value), group=group_name)
     return conf
+
+
+def _literal(value: Any) -> Any:
+    """*value* as oslo.config must be given it to be read back: there, a ``$`` begins the name of another option."""
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    return [_literal(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 TOP_OPTS = [

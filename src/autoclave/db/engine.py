@@ -60,7 +60,7 @@ class Database:
     :raises InvalidConfiguration: the URL cannot be parsed or names an engine that is not supported.
     """
 
-    def __init__(self, url: str, *, timeout: int | None = None) -> None:
+    def __init__(self, url: str | sa.URL, *, timeout: int | None = None) -> None:
         try:
             parsed = make_url(url)
         except sa.exc.ArgumentError as error:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import command
@@ -20,10 +21,16 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.engine import Database
 from autoclave.db.errors import translated_errors
+from autoclave.db.sqlite_file import require_sound
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 
 LOCK_TIMEOUT = 60
 """Seconds to wait for another process that is changing the schema."""
+
+_REMEDY = (
+    "put a copy from before in its place if no device was bound since that was made; otherwise move the file away and "
+    "start with [nvme] clean_on_discovery = true, which erases every drive that no guest has"
+)
 
 _PG_LOCK = 0x6175746F636C6176
 _OPTION = "[database] connection"
@@ -82,9 +89,11 @@ def upgrade(database: Database, revision: str | None = None) -> str | None:
     :param revision: an earlier revision to stop at, to rehearse the upgrade from it.
     :returns: the revision that was found, None if there was no schema.
     :raises InvalidConfiguration: the schema is newer than this version.
-    :raises DatabaseUnavailable: the database does not answer, or another process has been changing
-        the schema for longer than :data:`LOCK_TIMEOUT`.
+    :raises DatabaseUnavailable: the database does not answer, its file is damaged, or another process has been
+        changing the schema for longer than :data:`LOCK_TIMEOUT`.
     """
+    if database.backend == "sqlite":
+        require_sound(Path(database.writer_engine.url.database or ""), _REMEDY)
     with _alembic, translated_errors(), _exclusive(database) as connection:
         found = _revision(connection)
         target = revision or head()

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import placement.conf
 from oslo_config import cfg
+from oslo_db.exception import DBError
 from oslo_db.sqlalchemy import enginefacade
 from oslo_policy import opts as policy_opts
 from placement import db_api, deploy, policy
 from placement.objects import resource_class, trait
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import DBAPIError
 
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import call_joined, wsgi_adapter
 
@@ -44,7 +47,7 @@ class EmbeddedPlacement:
     _running: ClassVar["EmbeddedPlacement | None"] = None
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, url: str, app: "WSGIApplication", database: Any, unpatch: Any) -> None:
+    def __init__(self, url: URL, app: "WSGIApplication", database: Any, unpatch: Any) -> None:
         self.url = url
         self.app = app
         """Safe to call from any thread: calls are served one after the other."""
@@ -52,13 +55,14 @@ class EmbeddedPlacement:
         self._unpatch = unpatch
 
     @classmethod
-    def start(cls, database: str | Path) -> "EmbeddedPlacement":
+    def start(cls, database: Path | str) -> "EmbeddedPlacement":
         """Open *database*, bring its schema, traits and classes up to date, and return the service.
 
-        :param database: path of an SQLite file, or a SQLAlchemy URL.
+        :param database: path of an SQLite file, or an SQLAlchemy URL.
         :raises InvalidConfiguration: another one runs in this process.
+        :raises DatabaseUnavailable: the database cannot be used.
         """
-        url = database if isinstance(database, str) and "://" in database else f"sqlite:///{database}"
+        url = make_url(database) if isinstance(database, str) else URL.create("sqlite", database=str(database))
         with cls._guard:
             if cls._running is not None:
                 raise InvalidConfiguration(
@@ -67,16 +71,23 @@ class EmbeddedPlacement:
             for name, level in _QUIET.items():
                 if logging.getLogger(name).level == logging.NOTSET:
                     logging.getLogger(name).setLevel(level)
-            conf = _configuration(url)
+            conf = _configuration()
             # Placement's own configure() works once in a process and ignores every later database;
             # oslo.db's patch_factory puts another one under the same global, and can take it out again.
             manager = enginefacade.transaction_context()
             options = dict(conf.placement_database.items())
             options.pop("sync_on_startup")
+            options["connection"] = url  # no text: in one, a "$" or "?" of the file's name would mean something
             manager.configure(**options)
             unpatch = db_api.placement_context_manager.patch_factory(manager)
             try:
                 app = _Serial(deploy.loadapp(conf))
+            except (DBError, DBAPIError) as error:
+                _forget(manager, unpatch)
+                said = error.inner_exception if isinstance(error, DBError) else error
+                raise DatabaseUnavailable(
+                    f"Placement cannot use its database {url.database}: {getattr(said, 'orig', None) or said}"
+                ) from error
             except BaseException:
                 _forget(manager, unpatch)
                 raise
@@ -118,12 +129,12 @@ class _Serial:
             return [call_joined(self._app, environ, start_response)]
 
 
-def _configuration(url: str) -> cfg.ConfigOpts:
+def _configuration() -> cfg.ConfigOpts:
     conf = cfg.ConfigOpts()
     placement.conf.register_opts(conf)
     overrides: dict[tuple[str, str], Any] = {
         ("api", "auth_strategy"): "noauth2",
-        ("placement_database", "connection"): url,
+        ("placement_database", "connection"): "sqlite://",  # the real one is given to the engine
         ("placement_database", "sync_on_startup"): True,
         # Hosts with many identical devices make wide trees. Without all three, six devices asked of
         # hosts with eight take minutes.

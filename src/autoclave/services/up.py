@@ -10,6 +10,7 @@ from autoclave.api.app import create_app
 from autoclave.conf import new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
+from autoclave.db.sqlite_file import require_sound, sqlite_url
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
@@ -90,7 +91,7 @@ class AllInOne:
         self._made.add(directory.give_back)
         directory.take(simulated=bool(self._simulate))
         (self.data_dir / "clouds.yaml").write_text(self.clouds_yaml)
-        database = Database(self._conf.database.connection or f"sqlite:///{self.data_dir / 'autoclave.db'}")
+        database = Database(self._conf.database.connection or sqlite_url(self.data_dir / "autoclave.db"))
         self._made.add(database.dispose)
         schema.upgrade(database)
         placement, mounts = self._start_placement()
@@ -112,7 +113,9 @@ class AllInOne:
         """The client of Placement, and where the embedded one is mounted if it is that."""
         if self._conf.placement.endpoint:
             return PlacementClient(http_adapter(self._conf)), {}
-        embedded = EmbeddedPlacement.start(self.data_dir / "placement.db")
+        path = self.data_dir / "placement.db"
+        require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
+        embedded = EmbeddedPlacement.start(path)
         self._made.add(embedded.stop)
         return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
 
