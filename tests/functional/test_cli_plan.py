@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from autoclave.cli.main import main
+from autoclave.hardware.erase_rates import EraseRates
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.host import SimulatedHost
 
-ERASABLE, OWN_DISK, UNMATCHED = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
+ERASABLE, OWN_DISK, UNMATCHED, ZEROED = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0", "0000:44:00.0"
 
 
 class Planner:
@@ -21,12 +22,13 @@ class Planner:
             DriveSpec(ERASABLE, "S1", crypto=True, iommu_group=7),
             DriveSpec(OWN_DISK, "S2", crypto=True, mounted=True),
             DriveSpec(UNMATCHED, "S3", product="0011", iommu_group=7),
+            DriveSpec(ZEROED, "S4"),
         ]
         self.host = host = SimulatedHost.create(directory / "host", "compute-1", drives)
         self._capsys = capsys
         self._config = directory / "autoclave.conf"
         self._config.write_text(
-            f"[agent]\nresource_provider_name = compute-1\nsysfs_root = {host.paths.sysfs}\n"
+            f"[agent]\nresource_provider_name = compute-1\ndata_dir = {directory}\nsysfs_root = {host.paths.sysfs}\n"
             f"dev_root = {host.paths.dev}\nproc_root = {host.paths.proc}\n"
             f"tools_path = {','.join(map(str, host.paths.tools))}\n"
             '[nvme]\ndevice_spec = {"vendor_id": "1b36", "product_id": "0010"}\n'
@@ -43,6 +45,10 @@ class Planner:
     def rows(self) -> dict[str, dict[str, Any]]:
         """What programs are told, by address."""
         return {row["address"]: row for row in json.loads(self.ask("--long", "-f", "json"))}
+
+    def remember(self, model: str, size: int, seconds: float) -> None:
+        """A drive of the model was overwritten at that pace."""
+        EraseRates(self._config.parent).remember(model, "write_zeroes", size, seconds)
 
     def _media(self) -> list[bytes]:
         return [self.host.read(address, 0, 4096) for address in (ERASABLE, OWN_DISK, UNMATCHED)]
@@ -63,6 +69,26 @@ def test_a_drive_shows_its_erase_why_not_another_and_what_placement_would_get(pl
     assert row["provider"] == f"compute-1_{ERASABLE}"
     assert row["resource_class"] == "CUSTOM_NVME_1B36_0010"
     assert {"OWNER_CYBORG", "HW_NVME_CES"} <= set(row["traits"])
+
+
+def test_a_drive_that_does_not_say_how_long_its_sanitize_takes_has_no_figure_made_up(planner: Planner) -> None:
+    assert planner.rows()[ERASABLE]["estimate"] == "unknown: the drive does not report it"
+
+
+def test_zeroing_takes_as_long_as_at_the_pace_of_the_last_drive_of_the_model(planner: Planner) -> None:
+    assert planner.rows()[ZEROED]["estimate"].startswith("unknown: no drive of this model")
+    planner.remember("Simulated NVMe Drive", 1_000_000, 1.0)
+    size = DriveSpec(ZEROED, "S4").size_bytes
+    assert planner.rows()[ZEROED]["estimate"] == f"{round(size / 1e6)} s (1 MB/s, as the last drive of this model)"
+
+
+def test_an_erase_that_the_timeout_would_cut_short_is_said_to(planner: Planner) -> None:
+    planner.remember("Simulated NVMe Drive", 1000, 1.0)
+    assert "[nvme] cleanup_timeout = 900 is too short" in planner.rows()[ZEROED]["estimate"]
+
+
+def test_a_drive_that_is_not_erased_has_no_estimate(planner: Planner) -> None:
+    assert planner.rows()[OWN_DISK]["estimate"] is None
 
 
 def test_the_other_functions_that_a_guest_would_get_as_well_are_named(planner: Planner) -> None:

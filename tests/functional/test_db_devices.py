@@ -119,7 +119,7 @@ def test_progress_is_shown_only_by_the_run_that_cleans(
 ) -> None:
     with database.write() as tx:
         device = make_device(tx, device_state=state, agent_run_id="run-1")
-        devices.set_progress(tx, device.uuid, run, 40.0, "sanitize", True)
+        devices.set_progress(tx, device.uuid, run, percent=40.0, step="sanitize", stalled=True, seconds_left=9.5)
         found = devices.get(tx, device.uuid)
     assert found is not None
     assert found.progress_percent == shown

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import futurist
 from oslo_log import log as logging
@@ -237,7 +238,7 @@ class Cleanup:
             try:
                 self._ports.db.transact(
                     lambda tx: device_rows.set_progress(
-                        tx, cleaning.uuid, self._run_id, progress.percent, progress.step, progress.stalled
+                        tx, cleaning.uuid, self._run_id, **asdict(progress)
                     )
                 )
             except DatabaseUnavailable as error:

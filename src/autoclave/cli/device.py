@@ -8,6 +8,7 @@ from cliff import command, lister, show
 
 from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
+from autoclave.cli.durations import in_words
 
 _DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
@@ -28,7 +29,10 @@ def _progress(progress: Mapping[str, Any]) -> str:
     if progress["step"] is None:
         return ""
     percent = "" if progress["percent"] is None else f"{progress['percent']:.0f} % "
-    return f"{percent}{progress['step']}{' (stalled)' if progress['stalled'] else ''}"
+    if progress["stalled"]:
+        return f"{percent}{progress['step']} (stalled)"
+    left = progress["seconds_left"]
+    return f"{percent}{progress['step']}{'' if left is None else f', {in_words(left)} left'}"
 
 
 def _arqs(arqs: Iterable[Mapping[str, Any]]) -> str:

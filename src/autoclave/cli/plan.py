@@ -8,11 +8,12 @@ from typing import Any
 from cliff import lister, show
 from cliff.columns import FormattableColumn
 
+from autoclave.cli.durations import in_words
 from autoclave.conf import new_config
 from autoclave.drivers.loader import load_drivers
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.drivers.nvme_inspection import Finding
-from autoclave.exceptions import AutoclaveError
+from autoclave.exceptions import AutoclaveError, HardwareError
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
@@ -22,6 +23,7 @@ _DETAILS = (
     "entry",
     "why",
     "rejected",
+    "estimate",
     "holders",
     "iommu_group",
     "provider",
@@ -110,7 +112,9 @@ def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
     for driver in load_drivers(conf, host_paths(conf)):
         driver.init_host()
         if isinstance(driver, NVMeDriver):
-            records += [_record(host, finding) for finding in driver.inspect()]
+            for finding in driver.inspect():
+                estimate = _estimate(driver, finding, conf.nvme.cleanup_timeout)
+                records.append(_record(host, finding) | {"estimate": estimate})
     return records
 
 
@@ -125,6 +129,7 @@ def _record(host: str, finding: Finding) -> dict[str, Any]:
         "entry": f"{finding.entry.entry}: {finding.entry.text}" if finding.entry else None,
         "why": resolution.reason if resolution else None,
         "rejected": [f"{each.action}: {each.reason}" for each in resolution.rejected] if resolution else [],
+        "estimate": None,
         "holders": list(finding.holders),
         "iommu_group": list(finding.iommu_group),
         "provider": None,
@@ -140,6 +145,22 @@ def _record(host: str, finding: Finding) -> dict[str, Any]:
             "traits": [OWNER_CYBORG, *device.traits],
         }
     return record
+
+
+def _estimate(driver: NVMeDriver, finding: Finding, timeout: int) -> str | None:
+    """How long its erase will take, why that is thought, and whether it would be cut short."""
+    if finding.refused or finding.unreadable:
+        return None
+    try:
+        estimate = driver.estimate(finding)
+    except HardwareError as error:
+        return f"unknown: {error}"
+    if estimate is None:
+        return None
+    if estimate.seconds is None:
+        return f"unknown: {estimate.basis}"
+    late = f"; [nvme] cleanup_timeout = {timeout} is too short for that" if estimate.seconds > timeout else ""
+    return f"{in_words(estimate.seconds)} ({estimate.basis}){late}"
 
 
 def _refusals(finding: Finding) -> list[str]:

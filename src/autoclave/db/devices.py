@@ -63,6 +63,7 @@ class DeviceRecord:
     progress_percent: float | None
     progress_step: str | None
     progress_stalled: bool
+    progress_seconds_left: float | None
     created_at: datetime
     updated_at: datetime | None
 
@@ -198,12 +199,15 @@ def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> N
     tx.execute(devices.update().where(devices.c.id == device.id).values(**values))
 
 
-def set_progress(tx: Connection, uuid: str, run_id: str, percent: float | None, step: str, stalled: bool) -> None:
-    """Show how far the erase is, if *run_id* is still the agent run that does it."""
+def set_progress(tx: Connection, uuid: str, run_id: str, **progress: float | str | bool | None) -> None:
+    """Show how far the erase is, if *run_id* is still the agent run that does it.
+
+    :param progress: percent, step, stalled, seconds_left.
+    """
     tx.execute(
         devices.update()
         .where(devices.c.uuid == uuid, devices.c.agent_run_id == run_id, devices.c.device_state == DeviceState.CLEANING)
-        .values(progress_percent=percent, progress_step=step, progress_stalled=stalled)
+        .values({f"progress_{name}": value for name, value in progress.items()})
     )
 
 

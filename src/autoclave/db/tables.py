@@ -122,6 +122,7 @@ devices = sa.Table(
     sa.Column("progress_percent", sa.Float),
     sa.Column("progress_step", sa.Text),
     _flag("progress_stalled"),
+    sa.Column("progress_seconds_left", sa.Float),
     *_timestamps(),
     sa.UniqueConstraint("hostname", "pci_address"),
     sa.Index("ix_devices_release_pending", "release_pending"),

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 from oslo_config import cfg
 from oslo_log import log
 
 from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence, Sighting
+from autoclave.drivers.nvme_estimate import Estimate, estimate
 from autoclave.drivers.nvme_inspection import Finding, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
@@ -26,6 +28,7 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.erase import Eraser
+from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
@@ -53,6 +56,7 @@ class NVMeDriver(Driver):
         super().__init__(conf, paths)
         self.commands = Commands(paths)
         self.nvme = NvmeCli(self.commands, command_timeout=conf.nvme.command_timeout)
+        self._rates = EraseRates(Path(conf.agent.data_dir))
         self._slots = Slots()
         self._told: dict[str, str | None] = {}
 
@@ -124,7 +128,20 @@ class NVMeDriver(Driver):
             verify=self.conf.nvme.verify,
         )
         with self.controller_to_erase(device, control) as controller:
-            return eraser.erase(controller, action, control)
+            evidence = eraser.erase(controller, action, control)
+        for namespace in evidence.get("namespaces", ()):
+            self._rates.remember(controller.model, str(action), namespace["bytes"], namespace["seconds"])
+        return evidence
+
+    def estimate(self, finding: Finding) -> Estimate | None:
+        """How long the erase of a drive will take; None: it would not be erased.
+
+        :raises HardwareError: the drive cannot be looked at now.
+        """
+        if finding.resolution is None or finding.resolution.action is None:
+            return None
+        controller = controller_at(self.paths, PCIAddress.parse(finding.address))
+        return estimate(self.nvme, self._rates, controller, finding.resolution.action)
 
     @contextmanager
     def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Iterator[Controller]:

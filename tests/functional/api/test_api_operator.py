@@ -53,7 +53,7 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "excluded_reason": None,
         "release_pending": False,
         "cleanup_action": "sanitize_crypto",
-        "progress": {"percent": None, "step": None, "stalled": False},
+        "progress": {"percent": None, "step": None, "stalled": False, "seconds_left": None},
         "rp_uuid": provider.rp_uuid,
         "rp_name": provider.name,
         "resource_class": "CUSTOM_NVME_144D_A808",
@@ -65,9 +65,19 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
 
 
 def test_progress_of_a_running_erase_is_shown(world: World) -> None:
-    progress = {"progress_percent": 42.5, "progress_step": "sanitize", "progress_stalled": True}
+    progress = {
+        "progress_percent": 42.5,
+        "progress_step": "sanitize",
+        "progress_stalled": True,
+        "progress_seconds_left": 61.5,
+    }
     device = world.add_device(device_state=DeviceState.CLEANING, **progress)
-    assert shown(world, device.uuid)["progress"] == {"percent": 42.5, "step": "sanitize", "stalled": True}
+    assert shown(world, device.uuid)["progress"] == {
+        "percent": 42.5,
+        "step": "sanitize",
+        "stalled": True,
+        "seconds_left": 61.5,
+    }
 
 
 @pytest.mark.parametrize(

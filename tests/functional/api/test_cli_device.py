@@ -131,6 +131,14 @@ def test_progress_is_shown_in_words(world: World, url: str, capsys: pytest.Captu
     assert "43 % sanitize, crypto erase (stalled)" in capsys.readouterr().out
 
 
+def test_a_running_erase_says_how_long_it_still_takes(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device(progress_percent=43.4, progress_step="shred", progress_seconds_left=700.0)
+    assert main(["device", "show", device.uuid, "--url", url]) == 0
+    assert "43 % shred, 12 min left" in capsys.readouterr().out
+
+
 def test_a_history_fits_on_a_terminal_and_is_whole_for_programs(
     world: World, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

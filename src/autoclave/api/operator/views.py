@@ -39,6 +39,7 @@ def device(view: DeviceView) -> dict[str, Any]:
             "percent": record.progress_percent,
             "step": record.progress_step,
             "stalled": record.progress_stalled,
+            "seconds_left": record.progress_seconds_left,
         },
         "rp_uuid": provider.rp_uuid if provider else None,
         "rp_name": provider.name if provider else None,
