@@ -6,6 +6,7 @@ temporary directory is written, and nothing but the service that is started here
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,19 +14,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import openstack
-
 Seen = TypeVar("Seen")
 BIN = Path(sys.executable).parent
 HOST = "sim-1"
 SLOT = "0000:41:00.0"
-SECRET = "the tenant's secret"
+SECRET = "the secret of a tenant"
 
 
 class Demo:
@@ -59,7 +57,7 @@ class Demo:
 
         :raises SystemExit: it failed.
         """
-        print("   $ openstack", *arguments, flush=True)
+        print("   $", shlex.join(["openstack", *arguments]), flush=True)
         done = self._run("openstack", *arguments, *(["-f", "json"] if answers else []))
         if done.returncode:
             sys.exit(f"FAIL openstack {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -70,7 +68,7 @@ class Demo:
 
         :raises SystemExit: the exit code is another than *expected*.
         """
-        print("   $ autoclave sim", *arguments, flush=True)
+        print("   $", shlex.join(["autoclave", "sim", *arguments]), flush=True)
         done = self._run("autoclave", "sim", *arguments)
         if done.returncode != expected:
             sys.exit(f"FAIL autoclave sim {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
@@ -82,7 +80,7 @@ class Demo:
         :raises SystemExit: the command failed.
         """
         arguments = ("device", "show", f"{HOST}/{SLOT}")
-        print("   $ autoclave", *arguments, flush=True)
+        print("   $", shlex.join(["autoclave", *arguments]), flush=True)
         done = self._run("autoclave", *arguments, "-f", "json")
         if done.returncode:
             sys.exit(f"FAIL autoclave {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
@@ -117,19 +115,12 @@ class Demo:
             look, lambda seen: seen["device_state"] in ("available", "error") and not seen["release_pending"], 60
         )
 
-    def allocate(self, profile: str, provider: str) -> str:
+    def allocate(self, profile: str) -> str:
         """Ask for an accelerator and bind it, and return the request's UUID."""
         request = str(self.openstack("accelerator", "arq", "create", profile)["uuid"])
-        # `openstack accelerator arq bind` looks the server up in Nova, which is not here; so this is what Nova sends.
-        print(f"   (as Nova: bind {request} to the drive)", flush=True)
-        values = {"hostname": HOST, "instance_uuid": str(uuid.uuid4()), "device_rp_uuid": provider}
-        cloud = openstack.connect()
-        cloud.accelerator.update_accelerator_request(
-            request, [{"op": "add", "path": f"/{name}", "value": value} for name, value in values.items()]
-        )
-        state = wait_for(
-            lambda: cloud.accelerator.get_accelerator_request(request).state, lambda state: state != "BindStarted", 30
-        )
+        # `openstack accelerator arq bind` looks the server up in Nova, which is not here.
+        self.sim("bind", HOST, SLOT, request)
+        state = self.openstack("accelerator", "arq", "show", request)["state"]
         self.check("the request is bound", state == "Bound", state)
         return request
 
@@ -141,8 +132,8 @@ def main() -> None:
     """Tell the story."""
     with tempfile.TemporaryDirectory(prefix="autoclave-demo-") as directory, service(Path(directory)) as demo:
         device, provider = discovered(demo)
-        groups = json.dumps([{"resources:CUSTOM_NVME_144D_A808": "1", "trait:HW_NVME_CES": "required"}])
-        demo.openstack("accelerator", "device", "profile", "create", "scratch", groups)
+        group = "resources:CUSTOM_NVME_144D_A808=1,trait:HW_NVME_CES=required"
+        demo.openstack("accelerator", "device", "profile", "create", "scratch", "--group", group)
         one_life(demo, device, provider)
         failed_erase(demo, device, provider)
     print("\nEvery fact held.")
@@ -166,7 +157,7 @@ def discovered(demo: Demo) -> tuple[str, str]:
 def one_life(demo: Demo, device: str, provider: str) -> None:
     """Bound, written to, given back, erased, offered again."""
     demo.say("A tenant gets the drive and writes to it")
-    request = demo.allocate("scratch", provider)
+    request = demo.allocate("scratch")
     state = demo.show()["device_state"]
     demo.check("the drive is allocated", state == "allocated", state)
     demo.sim("write", HOST, SLOT, SECRET)
@@ -188,7 +179,7 @@ def one_life(demo: Demo, device: str, provider: str) -> None:
 def failed_erase(demo: Demo, device: str, provider: str) -> None:
     """An erase that fails leaves the drive out of reach, until it is cleaned again."""
     demo.say("The next tenant's drive fails to erase")
-    request = demo.allocate("scratch", provider)
+    request = demo.allocate("scratch")
     demo.sim("write", HOST, SLOT, SECRET)
     demo.sim("clear", HOST, SLOT)
     demo.sim("fault", HOST, SLOT, "sanitize-fails")
