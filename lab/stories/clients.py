@@ -20,12 +20,20 @@ class Service:
 
     :param config: its configuration file.
     :param log: the file that gets what it says.
+    :param user: the account that it runs as.
     """
 
-    def __init__(self, config: Path, log: Path) -> None:
+    def __init__(self, config: Path, log: Path, user: str = "root") -> None:
         command = [BIN / "autoclave", "up", "--data-dir", DATA_DIR, "--config-file", config, "--bind", ENDPOINT]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, user=user, group=user, extra_groups=[]
+            )
+
+    @property
+    def uid(self) -> int:
+        """The user that it really runs as."""
+        return Path(f"/proc/{self._process.pid}").stat().st_uid
 
     @property
     def ended(self) -> bool:

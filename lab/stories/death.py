@@ -8,6 +8,7 @@ from stories.host import SHARE, Host, Visit
 
 ZEROS = bytes(CHUNK)
 SERIALS = {"LABSLOW": "zeroed", "LABCRYPT": "sanitized"}
+USER = "daemon"
 ERASERS = ("blkdiscard", "shred", "nvme")
 
 
@@ -36,8 +37,13 @@ def power_cut(host: Host) -> None:
 
 
 def after_power_cut(host: Host) -> None:
-    """The machine is up again. The service finds what it was at, and another drive in a slot."""
-    host.start()
+    """The machine is up again. The service finds what it was at, and another drive in a slot.
+
+    It runs as an ordinary user now, and does all of it through its privileged helper.
+    """
+    host.let_run(USER)
+    host.start(USER)
+    host.facts.check("the service is not root", host.service.uid != 0, f"uid {host.service.uid}")
     devices = host.wait_for_devices()
     cleaned_again(host, "power cut", {serial: devices[host.drives[serial].address]["uuid"] for serial in SERIALS})
     host.facts.say("another drive in the slot")

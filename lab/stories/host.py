@@ -1,5 +1,6 @@
 """The host in the guest: its drives, the service that runs on it, and what instances do to both."""
 
+import os
 import subprocess
 import sys
 import uuid
@@ -9,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stories.clients import Cloud, Service
+from stories.clients import BIN, DATA_DIR, Cloud, Service
 from stories.drives import Drive, drives
 from stories.facts import Facts, wait_for
 from stories.libvirt import Hypervisor
@@ -83,13 +84,24 @@ class Host:
         assert self._service is not None, "nothing was started"
         return self._service
 
-    def start(self) -> None:
-        """Start ``autoclave up``, and wait until it is healthy and has looked at the host."""
-        self.facts.say("autoclave up")
-        service = self._service = Service(CONFIG, LOG)
+    def start(self, user: str = "root") -> None:
+        """Start ``autoclave up``, and wait until it is healthy."""
+        self.facts.say(f"autoclave up, as {user}")
+        service = self._service = Service(CONFIG, LOG, user)
         healthy = wait_for(lambda: service.healthy() or service.ended, bool, seconds=180, pause=0.5)
         healthy = healthy and not service.ended
         self.facts.demand("the service is healthy", healthy, "/healthcheck answers 200" if healthy else "no answer")
+
+    def let_run(self, user: str) -> None:
+        """Let an ordinary user run the service, with a helper that is root, as the documentation says."""
+        helper = BIN / "autoclave-privileged"
+        with CONFIG.open("a", encoding="ascii") as config:
+            config.write(f"\n[autoclave_privileged]\nhelper_command = sudo -n {helper}\n")
+        Path("/etc/sudoers.d/autoclave").write_text(f"{user} ALL=(root) NOPASSWD: {helper}\n", encoding="ascii")
+        run("chown", "-R", user, DATA_DIR)
+        # The guest's Python is this machine's, which may be in root's home.
+        for directory in Path(os.path.realpath(sys.executable)).parents:
+            directory.chmod(directory.stat().st_mode | 0o111)
 
     def wait_for_devices(self) -> dict[str, dict[str, Any]]:
         """All devices by PCI address, once the first discovery is through."""

@@ -27,6 +27,8 @@ def tell(host: Host) -> None:
     ):
         row = rows[host.drives[serial].address]
         facts.check(f"plan would erase {serial} by {action}", row["action"] == action, row["why"])
+    estimate = rows[host.drives["LABCRYPT"].address]["estimate"]
+    facts.check("plan says how long a sanitize takes", estimate == "4 s (the drive reports it)", estimate)
     for serial, words in (
         ("LABHOST", "/srv/host-disk"),
         ("LABSWAP", "used as swap"),
