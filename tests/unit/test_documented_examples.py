@@ -45,11 +45,7 @@ def test_an_example_sets_only_options_that_there_are_to_values_that_they_take(na
     assert written
     assert written <= known()
 
-    conf = new_config([str(EXAMPLES / name)])
-    for group, options in list_opts():
-        for option in options:
-            conf.get(option.dest) if group == "DEFAULT" else conf[group][option.dest]
-    parse_device_spec(conf.nvme.device_spec)
+    parse_device_spec(new_config([str(EXAMPLES / name)]).nvme.device_spec)
 
 
 @pytest.mark.parametrize("name", ["controller.conf", "agent.conf"])

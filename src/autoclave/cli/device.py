@@ -39,7 +39,11 @@ def _arqs(arqs: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(f"{arq['uuid']} {arq['state']}" for arq in arqs)
 
 
-_SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _arqs}
+def _second(at: str) -> str:
+    return f"{at[:10]} {at[11:19]} UTC"
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _arqs, "at": _second}
 
 
 class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
@@ -94,12 +98,13 @@ class DeviceHistory(lister.Lister):  # type: ignore[misc]
         events = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}/history")["events"]
         columns = _HISTORY + _HISTORY_DETAILS if parsed_args.long else _HISTORY
         proved = [{**event, "proof": _proof(event["evidence"] or {})} for event in events]
-        return columns, [tuple(Cell(event[c], width=_WIDTHS.get(c)) for c in columns) for event in proved]
+        return columns, [tuple(Cell(event[c], _SHOWN.get(c, str), _WIDTHS.get(c)) for c in columns) for event in proved]
 
 
 def _proof(evidence: Mapping[str, Any]) -> str | None:
     """How a drive was erased, and what was seen of it."""
-    parts = [str(evidence[key]) for key in ("action", "verified") if key in evidence]
+    how = evidence.get("action", evidence.get("method"))
+    parts = [str(part) for part in (how, evidence.get("verified")) if part is not None]
     return ": ".join(parts) or None
 
 
