@@ -95,7 +95,9 @@ def test_a_period_in_which_nothing_changed_costs_the_same_for_two_and_for_six_dr
     assert costs[0] == costs[1] > 0
 
 
-def test_a_drive_that_is_gone_is_missing_and_not_offered_until_it_is_back(world: AgentWorld) -> None:
+def test_a_drive_that_is_gone_is_missing_and_offered_again_when_it_is_back_and_the_operator_vouches_for_it(
+    world: AgentWorld,
+) -> None:
     agent = world.start()
 
     world.sim.pull(SANITIZING)
@@ -107,6 +109,12 @@ def test_a_drive_that_is_gone_is_missing_and_not_offered_until_it_is_back(world:
     world.sim.put_back(SANITIZING)
     agent.period()
     assert not world.device().missing
+    world.assert_withheld()
+    agent.period()
+
+    accept(world.ports, world.device().uuid, OPERATOR)
+    world.assert_offered()
+    agent.period()
     world.assert_offered()
 
 

@@ -12,6 +12,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.drivers.nvme import NVMeDriver
+from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import accept, forget
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.placement.faults import refuse
@@ -199,6 +200,77 @@ def test_a_dirty_drive_is_known_by_the_serial_number_that_is_found_even_if_the_r
 
     one_drive.assert_withheld()
     assert one_drive.device().serial == device.serial
+
+
+def test_a_drive_that_was_away_is_not_offered_before_it_was_erased_or_vouched_for(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    leave(one_drive, agent)
+    one_drive.sim.put_back(SANITIZING)
+    one_drive.sim.fill(SANITIZING, SECRET)
+
+    agent.period()
+    assert "gone from the host for a while" in (waiting_for(one_drive.device()) or "")
+    assert_only_an_erase_brings_it_back(one_drive, agent)
+    assert one_drive.device().found_serial is None
+
+
+def test_an_operator_does_not_vouch_for_what_a_guest_has_had_since(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    leave(one_drive, agent)
+    one_drive.sim.put_back(SANITIZING)
+    agent.period()
+    one_drive.clean()
+    one_drive.bind()
+    one_drive.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
+    one_drive.clean()
+
+    with pytest.raises(Conflict, match="nothing to accept"):
+        accept(one_drive.ports, one_drive.device().uuid, OPERATOR)
+    one_drive.assert_withheld()
+
+
+def test_an_operator_does_not_vouch_for_what_another_slot_has_had_since(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    leave(one_drive, agent)
+    one_drive.sim.put_back(SANITIZING)
+    agent.period()
+    device = one_drive.device()
+    with one_drive.db.write() as tx:
+        ledger.remove(tx, device.serial or "", device.drive_model or "")
+        ledger.add(tx, device.serial or "", device.drive_model or "", "another slot")
+
+    with pytest.raises(Conflict, match="another slot"):
+        accept(one_drive.ports, device.uuid, OPERATOR)
+    one_drive.assert_withheld()
+
+
+def test_an_operator_does_not_vouch_for_a_drive_that_is_gone_again(one_drive: AgentWorld) -> None:
+    agent = one_drive.start()
+    leave(one_drive, agent)
+    one_drive.sim.put_back(SANITIZING)
+    agent.period()
+    leave(one_drive, agent)
+
+    with pytest.raises(Conflict, match="nothing to accept"):
+        accept(one_drive.ports, one_drive.device().uuid, OPERATOR)
+    one_drive.sim.put_back(SANITIZING)
+    agent.period()
+    one_drive.assert_withheld()
+    one_drive.clean()
+    one_drive.assert_offered()
+
+
+def test_a_drive_that_stayed_while_the_agent_was_down_is_offered_on(one_drive: AgentWorld) -> None:
+    one_drive.end(one_drive.start())
+    one_drive.start().period()
+    one_drive.assert_offered()
+
+
+def leave(world: AgentWorld, agent: AgentManager) -> None:
+    """The drive leaves the host, and the agent sees it."""
+    world.sim.pull(SANITIZING)
+    agent.period()
+    assert world.device().missing
 
 
 def assert_still_dirty_after_forgetting(world: AgentWorld, agent: AgentManager) -> None:

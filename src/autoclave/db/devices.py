@@ -30,7 +30,7 @@ class DeviceRecord:
     """A device row: what sits, or sat, in one PCI slot of one host.
 
     ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
-    ``found_drive_model`` another one that was seen in the slot and waits to be accepted.
+    ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
     ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
     """
@@ -71,6 +71,12 @@ class DeviceRecord:
     def supports_cleaning(self) -> bool:
         """Whether the device is erased after each instance (the NVMe specification's property)."""
         return self.type is DeviceType.NVME
+
+    @property
+    def was_away(self) -> bool:
+        """Whether it waits to be accepted because it left the host while it was available, and came back."""
+        itself = (self.found_serial, self.found_drive_model) == (self.serial, self.drive_model)
+        return self.device_state is DeviceState.ERROR and self.found_serial is not None and itself
 
     @property
     def board_info(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import events, ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
@@ -86,11 +86,11 @@ def debt(device: DeviceRecord) -> dict[str, Any]:
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     """Take the drive that was found in the slot for the slot's drive from now on.
 
-    A type that is erased stays in ``error`` until it has been cleaned; another becomes available on
-    the operator's word.
+    Another drive of a type that is erased stays in ``error`` until it has been cleaned. What becomes available on
+    the operator's word is the slot's own drive that was available when it left the host, and a type that is not erased.
 
     :raises NotFound: there is no such device.
-    :raises Conflict: it is not in ``error``, or there is nothing to accept.
+    :raises Conflict: it is not in ``error``, there is nothing to accept, or others have had the drive meanwhile.
     """
 
     def note(tx: Connection) -> DeviceRecord:
@@ -106,7 +106,10 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         changes: dict[str, Any] = {"found_serial": None, "found_drive_model": None}
         if device.found_serial is not None:
             changes |= {"serial": device.found_serial, "drive_model": device.found_drive_model}
-        if device.supports_cleaning:
+        if device.was_away:
+            _refuse_if_used_elsewhere(tx, device)
+            swap(tx, device, Event.ACCEPT, cause, changes)
+        elif device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
             _note(tx, device, "accept", cause, changes)
             note_dirty(tx, _require(tx, uuid), cause)
@@ -117,6 +120,13 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     accepted = ports.db.transact(note)
     _settled(ports, uuid)
     return accepted
+
+
+def _refuse_if_used_elsewhere(tx: Connection, device: DeviceRecord) -> None:
+    # Since it came back, it may have been in another slot, where it was cleaned and given to a guest.
+    noted_by = ledger.noted_by(tx, device.serial or "", device.drive_model or "")
+    if noted_by not in (None, device.uuid):
+        raise Conflict(f"The drive {device.serial} has been used as device {noted_by} meanwhile: clean it.")
 
 
 def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:

@@ -21,6 +21,11 @@ from autoclave.rules.first_discovery import Slot, initial_state
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import provider_name
 
+_WAS_AWAY = (
+    "it was gone from the host for a while, so nobody knows what was written to it; clean it, or vouch for it with "
+    "`autoclave device accept`"
+)
+
 
 @dataclass(frozen=True)
 class FoundProvider:
@@ -186,6 +191,8 @@ def observe(
     distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
     if distrust is not None and device.device_state is DeviceState.AVAILABLE:
         told = Cause(cause.actor, cause.name, cause.request_id, distrust)
+        if distrust is _WAS_AWAY and drive is not None:
+            changes |= {"found_serial": drive[0], "found_drive_model": drive[1]}
         return swap(tx, device, Event.DISTRUST, told, {**changes, "missing": False, "release_pending": False})
     if distrust is not None:
         changes["state_reason"] = distrust
@@ -199,34 +206,6 @@ def observe(
     if seen is not None and "serial" in changes:
         note_dirty(tx, seen, cause)
     return seen
-
-
-def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
-    """Let the driver that discovers a known device now be the one that cleans it.
-
-    Not while it is being cleaned: that is the former driver's work, or a worker's who is about to look for it.
-
-    :param known: as for :func:`observe`.
-    """
-    device = device_rows.get(tx, known.uuid, lock=True)
-    if device is None or device.state_version != known.state_version or device.device_state in BEING_CLEANED:
-        return
-    former = set()
-    for deployable in device_rows.deployables_of(tx, [device.id]):
-        former.add(deployable.driver_name)
-        device_rows.set_driver(tx, deployable, driver_name)
-    state = device.device_state.value if device.device_state else None
-    events.append(
-        tx,
-        device_uuid=device.uuid,
-        serial=device.serial,
-        from_state=state,
-        to_state=state,
-        event="taken_over",
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}",
-    )
 
 
 def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
@@ -272,7 +251,8 @@ def _lose(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord 
     device = device_rows.get(tx, uuid, lock=True)
     if device is None:
         return None
-    device_rows.update(tx, device, {"missing": True})
+    # What was found in the slot is gone, too.
+    device_rows.update(tx, device, {"missing": True, "found_serial": None, "found_drive_model": None})
     state = device.device_state.value if device.device_state else None
     events.append(
         tx,
@@ -300,7 +280,7 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
     if device.serial is None and found.serial is not None:
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
     other = (None, None) if same else (found.serial, found.drive_model)
-    if (device.found_serial, device.found_drive_model) != other:
+    if (device.found_serial, device.found_drive_model) != other and not (same and device.was_away):
         changes |= {"found_serial": other[0], "found_drive_model": other[1]}
     if not same:
         return changes
@@ -332,6 +312,8 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
         return f"somebody else may have written to it while it was offered: {found.exposed}"
     if known_dirty:
         return f"drive {(drive_of(device, found) or ('',))[0]} came back without having been cleaned"
+    if device.missing and device.supports_cleaning and _same_drive(device, found):
+        return _WAS_AWAY
     return None
 
 

@@ -118,8 +118,10 @@ def swap(
         "progress_stalled": False,
         "progress_seconds_left": None,
         "updated_at": utcnow(),
-        **(changes or {}),
     }
+    if device.was_away:
+        values |= {"found_serial": None, "found_drive_model": None}  # it is accepted or cleaned, not both
+    values |= changes or {}
     if edge.target is DeviceState.AVAILABLE:
         values["release_number"] = device.release_number + 1
     statement = devices.update().where(
@@ -152,7 +154,7 @@ def swap(
         _end_other_offers(tx, moved, cause)
     if moved.serial is not None and event is Event.CLEANED:
         ledger.remove(tx, moved.serial, moved.drive_model or "")
-    elif moved.serial is not None and event is Event.TAKE_BIND_BACK:
+    elif moved.serial is not None and event in (Event.TAKE_BIND_BACK, Event.ACCEPT):
         ledger.take_back(tx, moved.serial, moved.drive_model or "", moved.uuid)
     return moved
 

@@ -80,8 +80,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     _edge(_S.CLEANING, _E.CLEANING_FAILED, _S.ERROR, "the erase failed or timed out", _A.AGENT),
     _edge(_S.CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died during the erase", _A.AGENT),
     _edge(_S.ERROR, _E.CLEAN_AGAIN, _S.PENDING_CLEANING, "POST /v2/devices/{uuid}/clean", _A.AGENT),
-    _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "the drive is not the known one, or is elsewhere too", *_A),
-    _edge(_S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for a type that is not cleaned", _A.OPERATOR),
+    _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "nobody vouches any more for what is on it", *_A),
+    _edge(
+        _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
+    ),
 )
 """Every edge there is. What is not here cannot happen: :func:`target` refuses it."""
 

@@ -60,6 +60,8 @@ def _missing(device: DeviceRecord) -> str | None:
 def _error(device: DeviceRecord) -> str | None:
     if device.device_state is not DeviceState.ERROR:
         return None
+    if device.was_away:
+        return "It was gone from the host for a while: clean it, or accept it if you know what was done to it."
     if device.found_serial is not None:
         return (
             f"Another drive (serial {device.found_serial}) is in the slot of the drive {device.serial}: accept it, or "
