@@ -36,8 +36,8 @@ class Machine:
         self._config.write_text("[conductor]\nbind_lease = 3\nsweep_interval = 0.5\n")
         port = free_port()
         self._bind = f"127.0.0.1:{port}"
-        self._url = f"http://{self._bind}"
-        self.cloud = Cloud(self._url, f"{self._url}/placement")
+        self.url = f"http://{self._bind}"
+        self.cloud = Cloud(self.url, f"{self.url}/placement")
         self.up()
 
     @property
@@ -48,7 +48,7 @@ class Machine:
         argv = [COMMAND, "up", "--simulate", "1", "--data-dir", str(self.data_dir), "--bind", self._bind]
         argv += ["--config-file", str(self._config)]
         self.process = Process(argv, self._log)
-        self.process.wait_for_http(f"{self._url}/v2/devices")
+        self.process.wait_for_http(f"{self.url}/v2/devices")
 
     def wait_for(self, address: str, state: str) -> None:
         """Wait for a state; whatever is seen on the way must keep the promises."""
