@@ -31,10 +31,18 @@ class Drive:
     def node(self) -> Path:
         """The block device of its first namespace, as it is numbered now.
 
-        :raises StopIteration: it has none, or the nvme driver has not got it.
+        :raises LookupError: it has none, or the nvme driver has not got it.
         """
+        return Path("/dev", self._heads()[0])
+
+    @property
+    def usable(self) -> bool:
+        """Whether the host's nvme driver has it, and shows its namespace."""
+        return self.driver == "nvme" and any(Path("/dev", head).exists() for head in self._heads())
+
+    def _heads(self) -> list[str]:
         heads = sorted((SYSFS_PCI / "devices" / self.address).glob("nvme/nvme*/nvme*n*"))
-        return Path("/dev", next(head.name for head in heads if "c" not in head.name))
+        return [head.name for head in heads if "c" not in head.name]
 
     @property
     def driver(self) -> str | None:

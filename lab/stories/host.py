@@ -137,6 +137,14 @@ class Host:
             sys.exit(f"FAIL {drive.serial} is not bound: {bound}")
         return Visit(drive, row["uuid"], instance, bound["attach_handle_info"])
 
+    def wait_until_usable(self, drive: Drive) -> None:
+        """Wait for the host's own driver to have a drive.
+
+        :raises SystemExit: it does not get it.
+        """
+        usable = wait_for(lambda: drive.usable, bool, seconds=20, pause=0.2)
+        self.facts.demand(f"the nvme driver has {drive.serial}", usable, f"its driver is {drive.driver}")
+
     def give_back(self, visit: Visit) -> None:
         """The instance is deleted: its requests first, then its allocation, as Nova does."""
         self.cloud.delete_requests(visit.instance)

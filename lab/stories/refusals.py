@@ -26,7 +26,7 @@ def not_known_at_all(host: Host) -> None:
         host.facts.check(f"{serial} is no device", not known, [*devices])
     for serial in ("LABPATHS", "LABPF"):
         row = devices[host.drives[serial].address]
-        host.facts.check(f"{serial} is excluded", bool(row["excluded_reason"]), row["excluded_reason"])
+        host.facts.check(f"{serial} is in error", row["device_state"] == "error", row["state_reason"])
         reserved = host.reserved(row["uuid"])
         host.facts.check(f"{serial} is not offered", reserved == 1, f"total 1, reserved {reserved}")
 
@@ -85,7 +85,7 @@ def vanishing(host: Host) -> None:
     pci(drive.address, "remove", "1")
     host.check_out_of_reach("a drive that was pulled", visit.device)
     Path("/sys/bus/pci/rescan").write_text("1", encoding="ascii")
-    wait_for(lambda: drive.driver, lambda found: found == "nvme", seconds=20, pause=0.2)
+    host.wait_until_usable(drive)
     wait_for(lambda: host.cloud.device(visit.device)["missing"], lambda missing: not missing, seconds=20, pause=0.5)
     host.cloud.clean(visit.device)
     host.watch(visit.device, lambda seen: seen["device_state"] != "error", seconds=10)

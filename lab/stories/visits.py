@@ -1,7 +1,6 @@
 """A tenant's whole visit: libvirt gives it the drive, it writes, it goes, and nothing of it is left."""
 
 from stories.drives import CHUNK, PATTERN, SECRET, SECRET_AT
-from stories.facts import wait_for
 from stories.host import REBIND_TIMEOUT, Host, Visit, give_to, run
 
 ZEROS = bytes(CHUNK)
@@ -28,9 +27,7 @@ def stay(host: Host, serial: str, name: str) -> Visit:
     facts.check("libvirt's schema accepts the domain", True, run("virt-xml-validate", domain, "domain").strip())
     said = host.hypervisor.run_tenant(name, domain)
     facts.demand("the guest has written to the drive", "tenant: written" in said, said)
-    driver = wait_for(lambda: drive.driver, lambda found: found == "nvme", seconds=20, pause=0.2)
-    facts.demand("libvirt has given the drive back", driver == "nvme", f"its driver is {driver}")
-    wait_for(lambda: drive.node.exists() if driver else False, bool, seconds=10, pause=0.2)
+    host.wait_until_usable(drive)
     block = drive.read(SECRET_AT, len(SECRET))
     facts.demand("the drive has the guest's secret", block == SECRET, block[:15])
     return visit
@@ -62,6 +59,6 @@ def never_given_back(host: Host) -> None:
     host.give_back(visit)
     host.check_out_of_reach(f"a drive with vfio-pci, after {REBIND_TIMEOUT} s", visit.device, "vfio-pci")
     give_to("nvme", drive.address)
-    wait_for(lambda: drive.driver, lambda found: found == "nvme", seconds=10, pause=0.2)
+    host.wait_until_usable(drive)
     untouched = drive.differs_from(PATTERN)
     host.facts.check("it was not touched", untouched is None, "unchanged" if untouched is None else untouched)
