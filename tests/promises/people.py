@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.exceptions import PlacementError
+from autoclave.exceptions import Conflict, PlacementError
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.settle import whole_record
 from autoclave.objects.context import RequestContext
@@ -104,10 +104,13 @@ class Operator:
         holds.release(self._world.ports, self._device.uuid, OPERATOR)
 
     def mend(self) -> None:
-        """Accept another drive, and have it cleaned."""
+        """Accept the drive that was found, and have it cleaned if that was not enough, or was refused."""
         ports = self._world.ports
         if self.device.found_serial is not None:
-            holds.accept(ports, self._device.uuid, OPERATOR)
+            try:
+                holds.accept(ports, self._device.uuid, OPERATOR)
+            except Conflict as error:
+                self._world.steps.append(f"  accept: {error}")
         with ports.db.read() as tx:
             found = device_rows.get(tx, self._device.uuid)
         if found is not None and found.device_state is DeviceState.ERROR:

@@ -177,14 +177,14 @@ def test_of_two_binds_of_one_drive_one_wins_and_the_other_is_told(world: World) 
     world.check()
 
 
-def slow_lowering_meets_a_new_tenant(world: World, gate: str) -> None:
+def slow_lowering_meets_a_new_tenant(world: World, gate: str, times: int = 1) -> None:
     """Somebody pays a debt slowly; meanwhile it is paid, and the drive bound, used and let go of."""
     used_once(world)
     finish(world, world.spawn("deliver", "agent", world.casts.deliver))
     [worker] = world.stage.actors
     while world.device().device_state is not DeviceState.AVAILABLE:
         world.run(worker)
-    slow = at(world, "api", lambda: pay_debts(world.ports), gate)
+    slow = at(world, "api", lambda: pay_debts(world.ports), gate, times)
     pay_debts(world.ports)
     tenant = Tenant(world)
     tenant.bind()

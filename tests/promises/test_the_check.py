@@ -128,7 +128,6 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a bind is taken back without looking at its request": lambda m: m.setattr(binding, "take_bind_back", any_request),
     "a late message is obeyed": obey_late_messages,
     "reserved is lowered before the device is available": lambda m: m.setattr(Cleanup, "_finish", lowered_first),
-    "an inventory is written at any generation": lambda m: m.setattr(Placement, "put_inventories", any_generation),
     "an unbind is not settled": lambda m: m.setattr(unbinding.Unbinder, "_secure", lambda _self, _arq: None),
     "a dead unbind is not finished": lambda m: m.setattr(arq_rows, "expired", only_binds),
 }
@@ -176,3 +175,9 @@ def test_a_debt_cleared_unpaid_is_caught(world: World, monkeypatch: pytest.Monke
     slow_payer_meets_a_new_debt(world)
     with pytest.raises(Broken, match="never lost for good"):
         recover(world)
+
+
+def test_an_inventory_written_at_any_generation_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Placement, "put_inventories", any_generation)
+    with pytest.raises(Broken, match="never offered dirty"):
+        slow_lowering_meets_a_new_tenant(world, "GET inventories", times=2)

@@ -145,11 +145,11 @@ class World:
         return found
 
     def free(self, deployable: DeployableRecord) -> int:
-        """total - reserved - used, as Placement has it now."""
+        """total - reserved - used, as Placement has it now; 0 where all is reserved, or nothing there."""
         resource_class = deployable.resource_class
         inventories = self.app.look(f"/resource_providers/{deployable.rp_uuid}/inventories")
         record = inventories["inventories"].get(resource_class) if inventories else None
-        if record is None:
+        if record is None or record["reserved"] >= record["total"]:
             return 0
         used = self.app.look(f"/resource_providers/{deployable.rp_uuid}/usages")["usages"]
         return int(record["total"] - record["reserved"] - used.get(resource_class, 0))
