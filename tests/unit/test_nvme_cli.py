@@ -312,3 +312,10 @@ def test_a_query_does_not_outlast_the_work_it_is_part_of(tmp_path, tool):
     nvme = NvmeCli(Commands(HostPaths(tools=(tool.root,))), command_timeout=600)
     with pytest.raises(ToolTimeout):
         nvme.within(Deadline.after(0.2), Journal()).identify(CONTROLLER)
+
+
+@pytest.mark.parametrize("depth", [600, 950, 200000])
+def test_an_answer_that_is_nested_without_end_is_garbage_like_any_other(tool, nvme, depth):
+    tool.says("id-ctrl", "[" * depth + "]" * depth)
+    with pytest.raises(ToolGarbage, match="nvme id-ctrl /dev/nvme0"):
+        nvme.identify(CONTROLLER)

@@ -142,13 +142,13 @@ class NvmeCli:
         completed = self._run(command, str(controller), *options, "-o", "json")
         try:
             data = json.loads(completed.stdout)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:  # the latter of what is nested without end
             _garbage(completed, str(e))
         if isinstance(data, dict) and any(key == "error" or _STATUS_IN_KEY.fullmatch(key) for key in data):
             raise _failure(completed)
         try:
             return read(data)
-        except nvme_json.Unintelligible as e:
+        except (nvme_json.Unintelligible, RecursionError) as e:
             _garbage(completed, str(e))
 
     def _run(self, *arguments: str, changes: bool = False) -> Completed:
@@ -193,7 +193,7 @@ def _words(completed: Completed) -> tuple[str, int | None]:
     """What the tool says went wrong, and the NVMe status, from either stream."""
     try:
         data = json.loads(completed.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
         for key, value in data.items():
