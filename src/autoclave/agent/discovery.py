@@ -77,6 +77,8 @@ class Discovery:
         self._clean_on_discovery = clean_on_discovery
         self._verified: dict[str, tuple[object, ...]] = {}
         self._conflicts: set[str] = set()
+        self._renamed: set[str] = set()
+        """Providers whose names are not ours, of which the operator has been told."""
         self._withdrawn: set[str] = set()
         """Devices that this agent has found to be unfit to be offered, of which Placement has not been told yet."""
 
@@ -264,6 +266,17 @@ class Discovery:
 
     def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: _Known) -> None:
         device, deployable = entry.device, entry.deployable
+        if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
+            self._renamed.add(present.uuid)
+            LOG.warning(
+                "Provider %s of device %s is named %s in Placement: somebody renamed it. Run `openstack resource "
+                "provider set --name %s %s`.",
+                present.uuid,
+                device.uuid,
+                present.name,
+                deployable.name,
+                present.uuid,
+            )
         fingerprint = (
             present.generation if present else None,
             must_be_reserved(device.offer),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autoclave.exceptions import PlacementConflict, PlacementNotFound
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
 from autoclave.rules.resource_names import OWNER_CYBORG
@@ -33,7 +34,10 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
     :raises PlacementRefused: this Placement does not know a trait or class.
     """
     if present is None:
-        client.create_provider(desired.uuid, desired.name, desired.parent)
+        try:
+            client.create_provider(desired.uuid, desired.name, desired.parent)
+        except PlacementConflict as error:
+            raise PlacementConflict(_why_not_made(client, desired) or str(error), error.code) from error
     client.ensure_resource_class(desired.resource_class)
     wanted = desired.traits | {OWNER_CYBORG}
     traits = client.get_traits(desired.uuid)
@@ -41,6 +45,20 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
     if traits.names != wanted | foreign:
         client.ensure_traits(wanted)
         client.put_traits(desired.uuid, traits.generation, wanted | foreign)
+
+
+def _why_not_made(client: PlacementClient, desired: DesiredProvider) -> str | None:
+    """Where the provider is, if it is in another tree: somebody has renamed its root, or made the host's anew."""
+    try:
+        elsewhere = client.get_provider(desired.uuid)
+        root, ours = client.get_provider(elsewhere.root), client.get_provider(desired.parent)
+    except PlacementNotFound:
+        return None
+    return (
+        f"provider {desired.name} ({desired.uuid}) is below the root {root.name} ({root.uuid}), not below {ours.name} "
+        f"({ours.uuid}). If {root.name} is this host's former root, renamed by hand: delete {ours.uuid}, which must be "
+        f"empty, then run `openstack resource provider set --name {ours.name} {root.uuid}` and restart the agent"
+    )
 
 
 def provider_named(tree: Iterable[Provider], name: str) -> Provider | None:
