@@ -60,7 +60,7 @@ def _resources(api: Api) -> "falcon.App[Any, Any]":
     app: falcon.App[Any, Any] = falcon.App(
         middleware=[
             JSONOnly(frozenset({"/metrics"})),
-            Callers(api.policy, is_public),
+            Callers(api.policy, partial(is_public, api.conf)),
             Negotiation(),
         ]
     )

@@ -24,9 +24,10 @@ _ROLES = ("admin", "manager", "member", "reader")
 """Keystone's default roles; each implies those after it."""
 
 
-def is_public(path: str) -> bool:
-    """Whether *path* is served without knowing who asks: version documents and the health check."""
-    return (path.rstrip("/") or "/") in _PUBLIC
+def is_public(conf: Any, path: str) -> bool:
+    """Whether *path* is served without knowing who asks: version documents, the health check, public metrics."""
+    path = path.rstrip("/") or "/"
+    return path in _PUBLIC or (path == "/metrics" and conf.api.public_metrics)
 
 
 def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
@@ -37,7 +38,7 @@ def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     guarded = strategy(conf, app)
 
     def choose(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        return (app if is_public(environ.get("PATH_INFO", "")) else guarded)(environ, start_response)
+        return (app if is_public(conf, environ.get("PATH_INFO", "")) else guarded)(environ, start_response)
 
     return choose
 

@@ -76,7 +76,8 @@ class Metrics:
         self._fleet = Fleet(api.ports.db)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "autoclave:metrics:get")
+        if not self._api.conf.api.public_metrics:
+            self._api.authorize(req, "autoclave:metrics:get")
         query.arguments(req)
         registry = CollectorRegistry()
         registry.register(self._fleet)

@@ -7,19 +7,25 @@ GROUP = "api"
 OPTS = [
     cfg.HostAddressOpt("host_ip", default="127.0.0.1", help="Address to listen on."),
     cfg.PortOpt("port", default=6666, help="Port to listen on."),
-    cfg.IntOpt("threads", default=16, min=1, help="Worker threads."),
+    cfg.IntOpt("threads", default=16, min=1, max=1024, help="Worker threads."),
     cfg.StrOpt(
         "public_endpoint",
         help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "
         "are answered beside those to a loopback address.",
     ),
-    cfg.IntOpt("max_request_body_size", default=114688, min=1024, help="Bytes a request body may have."),
+    cfg.IntOpt("max_request_body_size", default=114688, min=1024, max=2**30, help="Bytes a request body may have."),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
         choices=["keystone", "noauth"],
         help="keystone: tokens are checked by keystonemiddleware. noauth: every caller is an administrator; "
         "only for one machine.",
+    ),
+    cfg.BoolOpt(
+        "public_metrics",
+        default=False,
+        help="Serve /metrics to whoever asks, as Prometheus has no token of Keystone's. It tells the names of the "
+        "hosts, and how many devices of each are in which state.",
     ),
     cfg.BoolOpt(
         "noauth_beyond_loopback",

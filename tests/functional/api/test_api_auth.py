@@ -93,6 +93,22 @@ def test_a_keystone_that_is_away_is_503_and_no_way_in(tmp_path: Path) -> None:
     world.close()
 
 
+def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_else(
+    tmp_path: Path, keystone: Keystone
+) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"{keystone.config()}\n[api]\npublic_metrics = true\n")
+    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    world.add_device()
+    for path in ("/metrics", "/metrics/"):
+        answer = ask(world, None, "GET", path)
+        assert answer.status_code == 200
+        assert 'state="available"' in answer.text
+    assert ask(world, None, "GET", "/v2/devices").status_code == 401
+    assert ask(world, None, "GET", "/metrics/x").status_code == 401
+    world.close()
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
