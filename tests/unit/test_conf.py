@@ -54,9 +54,9 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "allowed"),
     [
-        ("[nvme]\ncleanup_timeout = soon", "'soon', which is not a whole number of at least 1"),
-        ("[nvme]\ncleanup_timeout = 0", "'0', which is not a whole number of at least 1"),
-        ("[nvme]\npoll_interval = fast", "'fast', which is not a number of at least 0.01"),
+        ("[nvme]\ncleanup_timeout = soon", "'soon', which is not a whole number from 1 to 2592000"),
+        ("[nvme]\ncleanup_timeout = 0", "'0', which is not a whole number from 1 to 2592000"),
+        ("[nvme]\npoll_interval = fast", "'fast', which is not a number from 0.01 to 86400"),
         ("[nvme]\nverify = some", "'some', which is not one of none, sample, full"),
         ("[nvme]\nclean_on_discovery = perhaps", "'perhaps', which is not true or false"),
         ("[conductor]\nbind_lease = 300", "'300', which is not a whole number from 1 to 299"),
@@ -64,7 +64,7 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
         ("[api]\nhost_ip = a b", "'a b', which is not an address or a host name"),
         (
             "[nvme]\ncleanup_timeout = 7200  # two hours",
-            "'7200  # two hours', which is not a whole number of at least 1; a comment needs a line of its own",
+            "'7200  # two hours', which is not a whole number from 1 to 2592000; a comment needs a line of its own",
         ),
     ],
 )
@@ -78,3 +78,23 @@ def test_a_value_that_an_option_cannot_have_is_refused_with_what_it_can_have(
 def test_of_several_files_the_one_that_counts_is_named(tmp_path: Path) -> None:
     good, bad = "[nvme]\ncleanup_timeout = 5", "[nvme]\ncleanup_timeout = x"
     assert refusal(tmp_path, good, bad).startswith("[nvme] cleanup_timeout: 1.conf says 'x'")
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("conductor", "sweep_interval = inf"),
+        ("conductor", "sweep_interval = nan"),
+        ("agent", "periodic_interval = 1e300"),
+        ("agent", "rebind_timeout = nan"),
+        ("nvme", "poll_interval = inf"),
+        ("placement", "timeout = nan"),
+        ("api", "threads = 100000000"),
+        ("database", "timeout = 99999999999"),
+    ],
+)
+def test_a_number_that_cannot_be_waited_for_or_counted_to_is_refused(tmp_path: Path, section: str, line: str) -> None:
+    file = tmp_path / "autoclave.conf"
+    file.write_text(f"[{section}]\n{line}\n")
+    with pytest.raises(InvalidConfiguration, match=rf"\[{section}\] {line.split()[0]}: .*number from "):
+        new_config([str(file)])

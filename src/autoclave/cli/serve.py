@@ -123,12 +123,12 @@ class RunAgent(_OneService):
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
+    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:6666")
     return host.strip("[]"), int(port)
 
 
 def _count(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) <= 64):
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 64):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts from 1 to 64")
     return int(text)

@@ -2,6 +2,8 @@
 
 from oslo_config import cfg
 
+from autoclave.conf.numbers import FiniteFloatOpt
+
 GROUP = "agent"
 
 OPTS = [
@@ -16,9 +18,11 @@ OPTS = [
         default="/var/lib/autoclave",
         help="Where the agent keeps its lock, the journal of running tools and, when embedded, the databases.",
     ),
-    cfg.FloatOpt("periodic_interval", default=60.0, min=0.1, help="Seconds between two discoveries."),
-    cfg.IntOpt("max_concurrent_cleanups", default=4, min=1, help="Drives of this host that are erased at a time."),
-    cfg.FloatOpt(
+    FiniteFloatOpt("periodic_interval", default=60.0, min=0.1, help="Seconds between two discoveries."),
+    cfg.IntOpt(
+        "max_concurrent_cleanups", default=4, min=1, max=256, help="Drives of this host that are erased at a time."
+    ),
+    FiniteFloatOpt(
         "rebind_timeout",
         default=60.0,
         min=0,

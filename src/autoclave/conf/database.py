@@ -2,6 +2,8 @@
 
 from oslo_config import cfg
 
+from autoclave.conf.numbers import DAY
+
 GROUP = "database"
 
 OPTS = [
@@ -14,6 +16,7 @@ OPTS = [
         "timeout",
         default=30,
         min=1,
+        max=DAY,
         help="Seconds that one statement, and the locks it waits for, may take on PostgreSQL or MariaDB; then the "
         "request is answered 503, or the periodic task is repeated. `autoclave db sync` takes as long as it must.",
     ),

@@ -2,6 +2,8 @@
 
 from oslo_config import cfg
 
+from autoclave.conf.numbers import DAY, FiniteFloatOpt
+
 GROUP = "nvme"
 
 OPTS = [
@@ -16,16 +18,18 @@ OPTS = [
         "cleanup_timeout",
         default=900,
         min=1,
+        max=30 * DAY,
         help="Seconds an erase may take, from the state cleaning on. Afterwards the device goes to error.",
     ),
     cfg.IntOpt(
         "stall_timeout",
         default=120,
         min=1,
+        max=30 * DAY,
         help="Seconds of unchanged progress after which a running erase is reported as stalled.",
     ),
-    cfg.FloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two looks at a running sanitize."),
-    cfg.FloatOpt("command_timeout", default=30.0, min=0.1, help="Seconds a query command of nvme-cli may take."),
+    FiniteFloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two looks at a running sanitize."),
+    FiniteFloatOpt("command_timeout", default=30.0, min=0.1, help="Seconds a query command of nvme-cli may take."),
     cfg.StrOpt(
         "verify",
         default="sample",

@@ -2,6 +2,8 @@
 
 from oslo_config import cfg
 
+from autoclave.conf.numbers import FiniteFloatOpt
+
 GROUP = "placement"
 
 OPTS = [
@@ -16,7 +18,7 @@ OPTS = [
     cfg.StrOpt("project_domain_name", default="Default", help="The project's domain."),
     cfg.StrOpt("cafile", help="File of the certificates that vouch for Placement and Keystone. Default: the system's."),
     cfg.BoolOpt("insecure", default=False, help="Do not check the certificates of Placement and Keystone."),
-    cfg.FloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for an answer."),
+    FiniteFloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for an answer."),
     cfg.BoolOpt(
         "create_root_provider",
         default=False,
