@@ -19,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +131,8 @@ class Cleaning:
 
 def clean(drive: Drive, verify: str) -> Cleaning:
     """What the agent does: the checks before it, overwriting, reading back."""
-    driver = NVMeDriver(new_config((), {("nvme", "verify"): verify}), HostPaths())
+    options = {("nvme", "verify"): verify, ("agent", "data_dir"): tempfile.gettempdir()}
+    driver = NVMeDriver(new_config((), options), HostPaths())
     began = time.monotonic()
     evidence = driver.cleanup(drive)
     whole = time.monotonic() - began
