@@ -71,8 +71,9 @@ def test_the_nvme_driver_is_installed_under_its_name():
     assert type(driver) is NVMeDriver
 
 
-def test_no_driver_is_no_error():
+def test_no_driver_is_no_error_but_is_said(caplog):
     assert load() == []
+    assert "[agent] enabled_drivers names no driver" in caplog.text
 
 
 def test_an_unknown_driver_is_named_with_those_that_are_installed():

@@ -4,12 +4,15 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from oslo_config import cfg
+from oslo_log import log as logging
 from stevedore import driver as stevedore_driver
 from stevedore import exception as stevedore_exception
 
 from autoclave.drivers.base import Driver
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.host import HostPaths
+
+LOG = logging.getLogger(__name__)
 
 NAMESPACE = "autoclave.drivers"
 """The entry point group; a package with a vendor's driver adds its own entry."""
@@ -23,6 +26,8 @@ def load_drivers(conf: cfg.ConfigOpts, paths: HostPaths) -> list[Driver]:
     :raises InvalidConfiguration: a name is given twice, is not known, or its driver cannot be used.
     """
     names: list[str] = conf.agent.enabled_drivers
+    if not names:
+        LOG.warning("%s names no driver: this host's agent finds no device, and cleans none", OPTION)
     for name in names:
         if names.count(name) > 1:
             raise InvalidConfiguration(f"the driver {name} is given more than once", option=OPTION)

@@ -116,7 +116,7 @@ def test_asking_twice_sends_the_same_version_twice_and_moves_nothing(world: Worl
     ("state", "named"),
     [
         (DeviceState.AVAILABLE, "clean already"),
-        (DeviceState.ALLOCATED, "an instance has it"),
+        (DeviceState.ALLOCATED, "its instance is gone, and the agent of host"),
         (DeviceState.PENDING_CLEANING, "will be cleaned"),
         (DeviceState.CLEANING, "being cleaned"),
         (None, "data migrations"),
@@ -128,6 +128,13 @@ def test_a_device_that_is_not_in_error_is_not_cleaned(world: World, state: Devic
     assert answer.status_code == 409
     assert named in fault(answer)
     assert world.agent.asked == []
+
+
+def test_a_device_that_an_instance_has_is_not_cleaned_and_the_instance_is_blamed(world: World) -> None:
+    device = world.add_device()
+    world.add_profile()
+    assert world.bind(world.add_arq(), device, new_uuid()).status_code == 202
+    assert "is allocated: an instance has it" in fault(world.call("POST", f"/v2/devices/{device.uuid}/clean"))
 
 
 def test_a_device_in_error_that_a_request_still_holds_is_not_cleaned_under_its_guest(world: World) -> None:

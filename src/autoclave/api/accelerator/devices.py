@@ -20,7 +20,6 @@ from autoclave.rules.device_states import Actor, DeviceState
 _NOT_NOW: Mapping[DeviceState | None, str] = {
     None: "is in no known state: run the online data migrations first",
     DeviceState.AVAILABLE: "is available: it is clean already",
-    DeviceState.ALLOCATED: "is allocated: an instance has it",
     DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
     DeviceState.CLEANING: "is cleaning: it is being cleaned",
 }
@@ -89,6 +88,8 @@ class DeviceClean:
             raise Conflict(f"Device {record.uuid} {_NOT_NOW[record.device_state]}.")
         with self._api.ports.db.read() as tx:
             holders = arq_rows.active_of_device(tx, record.id)
+        if record.device_state is DeviceState.ALLOCATED:
+            raise Conflict(f"Device {record.uuid} is allocated: {_why_allocated(record, bool(holders))}.")
         if holders:
             raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
         cleaners = self._api.ports.cleaners
@@ -101,6 +102,12 @@ class DeviceClean:
         holds.ask_to_clean(self._api.ports, record.uuid, cause)
         cleaners.clean(context, record)
         resp.status = falcon.HTTP_202
+
+
+def _why_allocated(record: DeviceRecord, held: bool) -> str:
+    if held:
+        return "an instance has it"
+    return f"its instance is gone, and the agent of host {record.hostname} has yet to clean it; see that it runs"
 
 
 def _find(api: Api, uuid: str) -> DeviceRecord:
