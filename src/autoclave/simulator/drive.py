@@ -3,85 +3,16 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from autoclave.simulator import files, media
 from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.drive_state import LBA_FORMATS, DriveState, Namespace
 from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
-from autoclave.simulator.sanitize import HALFWAY, Action, Operation, Outcome
+from autoclave.simulator.sanitize import HALFWAY, Action, Outcome, commanded, refuse_beside
 
-LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
-"""(metadata bytes, log2 of the data bytes) by index."""
 MAX_NAMESPACES = 256
-
-_SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.OVERWRITE: 1 << 2}
-_OACS_NAMESPACE_MANAGEMENT = 1 << 3
-_ONCS_WRITE_ZEROES = 1 << 3
-
-
-@dataclass
-class Namespace:
-    """One namespace.
-
-    :param blocks: NSZE and NCAP, in logical blocks.
-    :param flbas: index into :data:`LBA_FORMATS`.
-    :param attached: ids of the controllers it is attached to.
-    :param shared: more than one controller may have it (NMIC bit 0).
-    """
-
-    blocks: int
-    flbas: int
-    attached: list[int]
-    shared: bool
-
-    @property
-    def block_size(self) -> int:
-        return 1 << LBA_FORMATS[self.flbas][1]
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.blocks * self.block_size
-
-
-@dataclass
-class DriveState:
-    """What a drive remembers without power."""
-
-    serial: str
-    model: str
-    firmware: str
-    nqn: str
-    sanicap: int
-    oacs: int
-    oncs: int
-    capacity: int
-    sanitize_seconds: float
-    namespaces: dict[int, Namespace] = field(default_factory=dict)
-    operation: Operation | None = None
-    global_erased: bool = False
-
-    @property
-    def manages_namespaces(self) -> bool:
-        """It has Namespace Management and Namespace Attachment."""
-        return bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT)
-
-    @property
-    def unallocated(self) -> int:
-        """Bytes that no namespace has."""
-        return self.capacity - sum(namespace.size for namespace in self.namespaces.values())
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "DriveState":
-        namespaces = {int(nsid): Namespace(**fields) for nsid, fields in document.pop("namespaces").items()}
-        operation = document.pop("operation")
-        return cls(**document, namespaces=namespaces, operation=operation and Operation(**operation))
 
 
 class Drive:
@@ -182,42 +113,16 @@ class Drive:
 
         :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
         """
-        operation = self.state.operation
-        if operation and operation.running:
-            raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
-        if operation and operation.failure_mode:
-            raise CommandFailed(Status.SANITIZE_FAILED)
+        refuse_beside(self.state.operation)
 
     def sanitize(self, cdw10: int) -> None:
         """The Sanitize command: start an operation, or leave failure mode.
 
-        After an operation that was started without AUSE has failed, only another one without AUSE
-        is allowed; otherwise any, or Exit Failure Mode.
-
         :raises CommandFailed: it is not supported, or not allowed now.
         """
-        previous = self.state.operation
-        if previous and previous.running:
-            raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
-        if not self.state.sanicap & 7:
-            raise CommandFailed(Status.INVALID_OPCODE)
-        code = cdw10 & 7
-        failed_restricted = previous is not None and previous.failure_mode and not previous.unrestricted
-        if code == Action.EXIT_FAILURE_MODE:
-            if failed_restricted:
-                raise CommandFailed(Status.SANITIZE_FAILED)
-            if previous is not None:
-                self.state.operation = Operation(
-                    previous.cdw10, previous.outcome, previous.fraction, previous.seen, failure_mode=False
-                )
-            return
-        if code not in tuple(_SANICAP_BIT) or not self.state.sanicap & _SANICAP_BIT[Action(code)]:
-            raise CommandFailed(Status.INVALID_FIELD)
-        started = Operation.start(cdw10, time.time())
-        if failed_restricted and started.unrestricted:
-            raise CommandFailed(Status.SANITIZE_FAILED)
-        self.state.operation = started
-        self.state.global_erased = False
+        self.state.operation = commanded(self.state.operation, cdw10, self.state.sanicap, time.time())
+        if self.progress is not None:
+            self.state.global_erased = False
 
     def create_namespace(self, blocks: int, flbas: int, *, shared: bool) -> int:
         """The Namespace Management command, create: the new id. It is attached to nothing.
@@ -303,7 +208,7 @@ class Drive:
         :param blocks: how many, at most 65,536 (the command's count is 16 bits wide, and zero-based).
         :raises CommandFailed: see the specification.
         """
-        if not self.state.oncs & _ONCS_WRITE_ZEROES:
+        if not self.state.writes_zeroes:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         namespace = self.namespace(nsid)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from autoclave.simulator import mishaps, nvme_identify, nvme_logs
 from autoclave.simulator.device_nodes import DeviceNode
-from autoclave.simulator.drive import LBA_FORMATS, Drive
+from autoclave.simulator.drive import Drive
+from autoclave.simulator.drive_state import LBA_FORMATS
 from autoclave.simulator.host import SimulatedHost
 from autoclave.simulator.nvme_dialect import Answer, Dialect
 from autoclave.simulator.nvme_options import Options, UsageError

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autoclave.simulator.drive import LBA_FORMATS, DriveState, Namespace
+from autoclave.simulator.drive_state import LBA_FORMATS, DriveState, Namespace
 from autoclave.simulator.inventory import Slot
 from autoclave.simulator.nvme_dialect import Dialect
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from autoclave.simulator.drive import DriveState
+from autoclave.simulator.drive_state import DriveState
 from autoclave.simulator.nvme_dialect import Dialect
 from autoclave.simulator.sanitize import Action, Outcome
 

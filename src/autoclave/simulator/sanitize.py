@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from autoclave.simulator.faults import Active, FaultKind
+from autoclave.simulator.nvme_status import CommandFailed, Status
 
 HALFWAY = 50.0
 """Percent at which a fault strikes that says nothing else."""
@@ -16,6 +17,9 @@ class Action(IntEnum):
     BLOCK_ERASE = 2
     OVERWRITE = 3
     CRYPTO_ERASE = 4
+
+
+_SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.OVERWRITE: 1 << 2}
 
 
 class Outcome(IntEnum):
@@ -82,6 +86,43 @@ class Operation:
             done = Outcome.COMPLETED_WITHOUT_DEALLOCATION if self.cdw10 & _NO_DEALLOCATE else Outcome.COMPLETED
             return replace(self, fraction=1.0, seen=now, outcome=done)
         return replace(self, fraction=fraction, seen=now)
+
+
+def refuse_beside(operation: Operation | None) -> None:
+    """Refuse what a controller refuses while *operation* runs, and after it has failed.
+
+    :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
+    """
+    if operation and operation.running:
+        raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+    if operation and operation.failure_mode:
+        raise CommandFailed(Status.SANITIZE_FAILED)
+
+
+def commanded(previous: Operation | None, cdw10: int, sanicap: int, now: float) -> Operation | None:
+    """The operation of a drive after the Sanitize command: a new one, or *previous* out of failure mode.
+
+    After an operation that was started without AUSE has failed, only another one without AUSE
+    is allowed; otherwise any, or Exit Failure Mode.
+
+    :raises CommandFailed: it is not supported, or not allowed now.
+    """
+    if previous and previous.running:
+        raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+    if not sanicap & 7:
+        raise CommandFailed(Status.INVALID_OPCODE)
+    code = cdw10 & 7
+    failed_restricted = previous is not None and previous.failure_mode and not previous.unrestricted
+    if code == Action.EXIT_FAILURE_MODE:
+        if failed_restricted:
+            raise CommandFailed(Status.SANITIZE_FAILED)
+        return previous and replace(previous, failure_mode=False)
+    if code not in tuple(_SANICAP_BIT) or not sanicap & _SANICAP_BIT[Action(code)]:
+        raise CommandFailed(Status.INVALID_FIELD)
+    started = Operation.start(cdw10, now)
+    if failed_restricted and started.unrestricted:
+        raise CommandFailed(Status.SANITIZE_FAILED)
+    return started
 
 
 def _percent(faults: Active, kind: FaultKind) -> float:

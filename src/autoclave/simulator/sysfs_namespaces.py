@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoclave.simulator import files
-from autoclave.simulator.drive import DriveState, Namespace
+from autoclave.simulator.drive_state import DriveState, Namespace
 from autoclave.simulator.sysfs_dirs import SysfsDirs
 
 _BLOCK_EXT_MAJOR = 259

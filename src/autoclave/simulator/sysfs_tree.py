@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from autoclave.simulator import files
-from autoclave.simulator.drive import DriveState
+from autoclave.simulator.drive_state import DriveState
 from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.sysfs_dirs import SysfsDirs
 from autoclave.simulator.sysfs_namespaces import ControllerPlace, NamespaceNodes

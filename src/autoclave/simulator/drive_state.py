@@ -1,0 +1,79 @@
+"""What a drive remembers without power: its features, its namespaces, its last sanitize."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autoclave.simulator.sanitize import Operation
+
+LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
+"""(metadata bytes, log2 of the data bytes) by index."""
+
+_OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_ONCS_WRITE_ZEROES = 1 << 3
+
+
+@dataclass
+class Namespace:
+    """One namespace.
+
+    :param blocks: NSZE and NCAP, in logical blocks.
+    :param flbas: index into :data:`LBA_FORMATS`.
+    :param attached: ids of the controllers it is attached to.
+    :param shared: more than one controller may have it (NMIC bit 0).
+    """
+
+    blocks: int
+    flbas: int
+    attached: list[int]
+    shared: bool
+
+    @property
+    def block_size(self) -> int:
+        return 1 << LBA_FORMATS[self.flbas][1]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.blocks * self.block_size
+
+
+@dataclass
+class DriveState:
+    """What a drive remembers without power."""
+
+    serial: str
+    model: str
+    firmware: str
+    nqn: str
+    sanicap: int
+    oacs: int
+    oncs: int
+    capacity: int
+    sanitize_seconds: float
+    namespaces: dict[int, Namespace] = field(default_factory=dict)
+    operation: Operation | None = None
+    global_erased: bool = False
+
+    @property
+    def manages_namespaces(self) -> bool:
+        """It has Namespace Management and Namespace Attachment."""
+        return bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT)
+
+    @property
+    def writes_zeroes(self) -> bool:
+        """It has the Write Zeroes command."""
+        return bool(self.oncs & _ONCS_WRITE_ZEROES)
+
+    @property
+    def unallocated(self) -> int:
+        """Bytes that no namespace has."""
+        return self.capacity - sum(namespace.size for namespace in self.namespaces.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "DriveState":
+        namespaces = {int(nsid): Namespace(**fields) for nsid, fields in document.pop("namespaces").items()}
+        operation = document.pop("operation")
+        return cls(**document, namespaces=namespaces, operation=operation and Operation(**operation))
