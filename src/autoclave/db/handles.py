@@ -45,9 +45,3 @@ def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
         .order_by(attach_handles.c.id)
     )
     return [to_record(HandleRecord, row) for row in tx.execute(query)]
-
-
-def of_deployable(tx: Connection, deployable_id: int) -> list[HandleRecord]:
-    """All handles of a deployable."""
-    query = sa.select(*_HANDLE).where(attach_handles.c.deployable_id == deployable_id).order_by(attach_handles.c.id)
-    return [to_record(HandleRecord, row) for row in tx.execute(query)]

@@ -8,7 +8,6 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import handles
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError, RPCError, StateConflict
@@ -143,11 +142,6 @@ def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause
     except PlacementError as error:
         LOG.warning("Device %s was released; Placement will be told later: %s", released.device.uuid, error)
     return released
-
-
-def has_free_handle(tx: Connection, device: DeviceRecord) -> bool:
-    """Whether any attach handle of *device* is named by no active ARQ."""
-    return any(handles.free(tx, deployable.id) for deployable in device_rows.deployables_of(tx, [device.id]))
 
 
 def _locked(tx: Connection, arq_uuid: str) -> tuple[ARQRecord | None, DeviceRecord | None]:

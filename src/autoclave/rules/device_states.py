@@ -85,7 +85,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
     ),
 )
-"""Every edge there is. What is not here cannot happen: :func:`target` refuses it."""
+"""Every edge there is. What is not here cannot happen: :func:`transition` refuses it."""
 
 _BY_SOURCE_AND_EVENT = {(edge.source, edge.event): edge for edge in TRANSITIONS}
 
