@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import requests
 
+from autoclave.conf import new_config
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.services.data_dir import DataDirectory
+from autoclave.services.hosts import host_name
 from autoclave.services.up import AllInOne
 
 
@@ -133,3 +135,20 @@ def test_a_damaged_database_is_named_with_what_to_do_about_it(tmp_path: Path, fi
     assert str(refused.value).startswith(f"{tmp_path / file} is damaged")
     assert remedy in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_any_free_port_may_be_asked_for_and_the_one_that_was_taken_is_told(tmp_path: Path) -> None:
+    everything = AllInOne([], tmp_path, ("127.0.0.1", 0), 1)
+    try:
+        everything.start()
+        assert requests.get(f"{everything.url}/healthcheck", timeout=30).status_code == 200
+        assert everything.url in (tmp_path / "clouds.yaml").read_text()
+    finally:
+        everything.stop()
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 300, "two words"])
+def test_a_name_that_is_no_hosts_name_is_refused_as_what_it_is(name: str) -> None:
+    conf = new_config(overrides={("agent", "resource_provider_name"): name})
+    with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is no host name"):
+        host_name(conf)

@@ -42,6 +42,7 @@ class Listener:
             raise InvalidConfiguration(
                 f"cannot listen on {host}:{port}: {_why_not(host, port) or error}", option=_OPTIONS
             ) from error
+        self._where = (self._where[0], int(self._server.bind_addr[1]))  # port 0 is any that is free
 
     def serve(self, app: "WSGIApplication") -> None:
         """Answer requests by *app* until :meth:`close`."""

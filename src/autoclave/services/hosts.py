@@ -50,11 +50,25 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
     return None
 
 
+_LONGEST_NAME = 180
+"""Placement's names have 200 characters, and a device's is the host's with its address."""
+_HOST_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST_NAME - 1}}}")
+
+
 def _has_capability(number: int) -> bool:
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> number & 1)
 
 
 def host_name(conf: cfg.ConfigOpts) -> str:
-    """The host's name everywhere: ``[agent] resource_provider_name``, or the fully qualified domain name."""
-    return str(conf.agent.resource_provider_name or socket.getfqdn())
+    """The host's name everywhere: ``[agent] resource_provider_name``, or the fully qualified domain name.
+
+    :raises InvalidConfiguration: it can be no host's name.
+    """
+    name = str(conf.agent.resource_provider_name or socket.getfqdn())
+    if not _HOST_NAME.fullmatch(name):
+        raise InvalidConfiguration(
+            f"{name!r:.60} is no host name: letters, digits, '.', '-' and '_', at most {_LONGEST_NAME} of them",
+            option="[agent] resource_provider_name",
+        )
+    return name
