@@ -166,6 +166,7 @@ def test_a_database_that_cannot_be_reached_is_unavailable_in_one_line(
     ("url", "said"),
     [
         ("autoclave.db", "not an SQLAlchemy URL"),
+        ("postgresql+psycopg://a@host:notaport/autoclave", "not an SQLAlchemy URL"),
         ("oracle://someone@127.0.0.1/x", "oracle is not supported"),
         ("postgresql+nosuchdriver://127.0.0.1/x", "no driver for this URL"),
         ("sqlite://", "SQLite needs a file"),

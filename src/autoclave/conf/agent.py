@@ -36,6 +36,7 @@ OPTS = [
     ),
     cfg.StrOpt(
         "rpc_version_cap",
+        regex=r"^\d+\.\d+$",
         help="Highest RPC version this agent announces; for rolling upgrades and their tests.",
     ),
     cfg.StrOpt("sysfs_root", default="/sys", help="Where sysfs is. Another directory makes a simulated host."),

@@ -7,7 +7,11 @@ from autoclave.conf.numbers import FiniteFloatOpt
 GROUP = "placement"
 
 OPTS = [
-    cfg.StrOpt("endpoint", help="URL of an external Placement. Empty: the embedded one of `autoclave up`."),
+    cfg.StrOpt(
+        "endpoint",
+        regex=r"^(https?://[^/\s]+.*)?$",
+        help="URL of an external Placement. Empty: the embedded one of `autoclave up`.",
+    ),
     cfg.StrOpt("auth_type", default="token", choices=["token", "password", "none"], help="How to authenticate there."),
     cfg.StrOpt("token", default="admin", secret=True, help="Static token, for auth_type = token."),
     cfg.StrOpt("auth_url", help="Keystone, for auth_type = password."),

@@ -63,7 +63,7 @@ class Database:
     def __init__(self, url: str | sa.URL, *, timeout: int | None = None) -> None:
         try:
             parsed = make_url(url)
-        except sa.exc.ArgumentError as error:
+        except (sa.exc.ArgumentError, ValueError) as error:  # the latter for a port that is no number
             raise InvalidConfiguration(
                 "not an SQLAlchemy URL; write for example sqlite:////var/lib/autoclave/autoclave.db",
                 option="[database] connection",
