@@ -162,6 +162,16 @@ def test_a_multipath_disk_is_looked_at_where_the_kernel_keeps_it(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize(("enabled", "exported"), [("1", True), ("0", False)])
+def test_a_disk_that_an_nvme_target_exports_is_used(host: Host, enabled: str, exported: bool) -> None:
+    namespace = host.sys / "kernel/config/nvmet/subsystems/nqn.shared/namespaces/1"
+    namespace.mkdir(parents=True)
+    (namespace / "enable").write_text(f"{enabled}\n")
+    (namespace / "device_path").write_text("/dev/nvme0n1p2\n")
+
+    assert host.holders() == (["nvme0n1p2 is exported to other hosts as nqn.shared (nvmet)"] if exported else [])
+
+
 def test_every_disk_of_the_controller_is_looked_at(host: Host) -> None:
     host.disk(host.drive, "nvme0n2", nsid=2, number="259:7")
     host.mounted("259:1 /a ext4 /dev/nvme0n1p1", "259:7 /b ext4 /dev/nvme0n2")

@@ -24,7 +24,7 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
     """Everything that uses the controller's disks, one line of words each; empty: nobody does.
 
     What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
-    disks, loop devices, exclusive opens (which is how ZFS and mounts of other mount namespaces show),
+    disks, loop devices, what an NVMe target exports, exclusive opens (which is how ZFS and mounts of other mount namespaces show),
     and programs that may write. Each disk is opened exclusively for a moment, so this is not for a
     disk that one of our own workers is erasing.
 
@@ -74,10 +74,14 @@ class _Uses:
     """Name of a block device, and the file system it is a member of."""
     loops: list[tuple[str, str]]
     """Name of a loop device, and the file behind it."""
+    exports: list[tuple[str, str]]
+    """NQN of a subsystem that the kernel's NVMe target serves, and what is behind one of its namespaces."""
 
     @classmethod
     def of(cls, paths: HostPaths) -> "_Uses":
-        return cls(paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), list(_loops(paths)))
+        return cls(
+            paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), list(_loops(paths)), list(_exports(paths))
+        )
 
     def of_disk(self, directory: Path, label: str) -> Iterator[str]:
         """Who uses a block device: itself, its partitions, and whatever is built on them.
@@ -105,6 +109,8 @@ class _Uses:
             yield f"is a member of the mounted btrfs file system {filesystem}"
         for loop in [loop for loop, file in self.loops if self._names(file, block)]:
             yield f"is behind the loop device {loop}"
+        for nqn in [nqn for nqn, device in self.exports if self._names(device, block)]:
+            yield f"is exported to other hosts as {nqn} (nvmet)"
         if attribute.is_there(block / "bcache"):
             yield "belongs to bcache"
 
@@ -148,3 +154,12 @@ def _loops(paths: HostPaths) -> Iterator[tuple[str, str]]:
     for block in attribute.entries(paths.sysfs / "class/block"):
         if block.name.startswith("loop") and attribute.is_there(block / "loop/backing_file"):
             yield block.name, attribute.read(block / "loop/backing_file")
+
+
+def _exports(paths: HostPaths) -> Iterator[tuple[str, str]]:
+    """An NVMe target does not open what it exports exclusively."""
+    root = paths.sysfs / "kernel/config/nvmet/subsystems"
+    for subsystem in attribute.entries(root) if attribute.is_there(root) else []:
+        for namespace in attribute.entries(subsystem / "namespaces"):
+            if attribute.read(namespace / "enable") == "1":
+                yield subsystem.name, attribute.read(namespace / "device_path")
