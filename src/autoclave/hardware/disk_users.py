@@ -24,8 +24,8 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
     """Everything that uses the controller's disks, one line of words each; empty: nobody does.
 
     What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
-    disks, loop devices, what an NVMe target exports, exclusive opens (which is how ZFS and mounts of other mount namespaces show),
-    and programs that may write. Each disk is opened exclusively for a moment, so this is not for a
+    disks, loop devices, what an NVMe target exports, exclusive opens (which is how ZFS and mounts of
+    other mount namespaces show), and programs that may write. Each disk is opened exclusively for a moment, so this is not for a
     disk that one of our own workers is erasing.
 
     :raises DeviceVanished: a disk went away.
