@@ -111,3 +111,12 @@ def test_a_text_that_means_nothing_is_refused(tmp_path: Path, section: str, line
         new_config([str(file)])
     file.write_text("[placement]\nendpoint = https://placement.example.org/v1\n[agent]\nrpc_version_cap = 1.0\n")
     assert new_config([str(file)]).agent.rpc_version_cap == "1.0"
+
+
+def test_a_dollar_that_begins_no_options_name_is_refused_with_how_to_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "autoclave.conf"
+    file.write_text('[nvme]\ndevice_spec = {"address": "$name"}\n')
+    with pytest.raises(InvalidConfiguration, match=r"\[nvme\] device_spec: .*write '\$\$' for the character itself"):
+        new_config([str(file)])
+    file.write_text('[nvme]\ndevice_spec = {"address": "$$name"}\n')
+    assert new_config([str(file)]).nvme.device_spec == ['{"address": "$name"}']

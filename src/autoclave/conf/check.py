@@ -55,6 +55,12 @@ def _nearly(group: str, options: _Options) -> str | None:
 def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, option: cfg.Opt) -> None:
     try:
         conf[group][option.dest]
+    except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError) as error:
+        file, value = _last(files, group, option.name)
+        raise InvalidConfiguration(
+            f"{file} says {value!r}: a '$' begins the name of another option; write '$$' for the character itself",
+            option=f"[{group}] {option.name}",
+        ) from error
     except ValueError as error:
         file, value = _last(files, group, option.name)
         hint = "; a comment needs a line of its own" if any(mark in value for mark in (" #", " ;")) else ""
