@@ -251,7 +251,15 @@ def test_a_log_that_cannot_be_understood_is_garbage_and_never_a_success(tool, nv
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("sn", 7), ("oacs", None), ("oncs", True), ("tnvmcap", "1e3"), ("tnvmcap", 0.5), ("sanicap", 1 << 32), ("cntlid", [])],
+    [
+        ("sn", 7),
+        ("oacs", None),
+        ("oncs", True),
+        ("tnvmcap", "1e3"),
+        ("tnvmcap", 0.5),
+        ("sanicap", 1 << 32),
+        ("cntlid", []),
+    ],
 )
 def test_a_controller_with_a_field_of_another_kind_is_garbage_and_the_field_is_named(tool, nvme, field, value):
     identity = json.loads((SAMPLES / "2.13" / "id-ctrl.out").read_text())

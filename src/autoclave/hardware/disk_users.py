@@ -25,8 +25,8 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
 
     What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
     disks, loop devices, what an NVMe target exports, exclusive opens (which is how ZFS and mounts of
-    other mount namespaces show), and programs that may write. Each disk is opened exclusively for a moment, so this is not for a
-    disk that one of our own workers is erasing.
+    other mount namespaces show), and programs that may write. Each disk is opened exclusively for a
+    moment, so this is not for a disk that one of our own workers is erasing.
 
     :raises DeviceVanished: a disk went away.
     :raises HardwareError: something that would tell cannot be read.
