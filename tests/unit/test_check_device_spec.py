@@ -11,6 +11,8 @@ from cliff.commandmanager import CommandManager
 from autoclave.cli.check import CheckDeviceSpec
 from autoclave.exceptions import InvalidConfiguration
 
+AUTO = {"clear_action": "auto", "clear_strategy": "auto"}
+
 
 def run(*argv: str) -> Any:
     output = io.StringIO()
@@ -28,19 +30,22 @@ def test_each_device_is_shown_with_whether_it_is_meant_and_by_which_entry() -> N
         "--device=0000:0a:00.0=0x8086:1",
     )
     assert rows == [
-        {"address": "0000:0a:00.1", "matches": True, "entry": 2},
-        {"address": "0000:0b:00.0", "matches": False, "entry": None},
-        {"address": "0000:0a:00.0", "matches": True, "entry": 1},
+        {"address": "0000:0a:00.1", "matches": True, "entry": 2, **AUTO},
+        {"address": "0000:0b:00.0", "matches": False, "entry": None, "clear_action": None, "clear_strategy": None},
+        {"address": "0000:0a:00.0", "matches": True, "entry": 1, **AUTO},
     ]
 
 
 def test_several_values_are_read_as_several_lines_of_the_option() -> None:
     rows = run('{"vendor_id": "8086"}', '{"vendor_id": "144d"}', "--device", "0000:0a:00.1=144d:a808")
-    assert rows == [{"address": "0000:0a:00.1", "matches": True, "entry": 2}]
+    assert rows == [{"address": "0000:0a:00.1", "matches": True, "entry": 2, **AUTO}]
 
 
-def test_an_entry_can_be_checked_without_a_device() -> None:
-    assert run('{"vendor_id": "8086"}') == []
+def test_without_a_device_the_entries_are_shown_as_they_are_understood() -> None:
+    good = '{"vendor_id": "144d", "clear_action": "sanitize", "clear_strategy": "crypto"}'
+    [auto, crypto] = run('{"vendor_id": "8086"}', good)
+    assert auto == {"entry": 1, "text": '{"vendor_id": "8086"}', **AUTO}
+    assert (crypto["entry"], crypto["clear_action"], crypto["clear_strategy"]) == (2, "sanitize", "crypto")
 
 
 def test_an_entry_that_cannot_be_used_is_refused_even_when_no_device_asks_for_it() -> None:

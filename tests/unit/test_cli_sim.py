@@ -36,6 +36,11 @@ def shell(tmp_path):
     return Shell(tmp_path)
 
 
+def test_a_directory_without_simulated_hosts_is_named(shell, tmp_path):
+    with pytest.raises(SimulatorError, match=r"nope has no simulated hosts; .*--data-dir"):
+        shell.run(sim.SimHosts, "--data-dir", tmp_path / "nope")
+
+
 def test_what_a_guest_writes_is_read_and_found(shell):
     shell.run(sim.SimWrite, "sim-1", SANITIZING, "tenant A", "--offset", 512)
     assert shell.run(sim.SimRead, "sim-1", SANITIZING, "--offset", 510, "--length", 11) == (

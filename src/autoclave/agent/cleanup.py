@@ -237,9 +237,7 @@ class Cleanup:
             written_at, written = now, news
             try:
                 self._ports.db.transact(
-                    lambda tx: device_rows.set_progress(
-                        tx, cleaning.uuid, self._run_id, **asdict(progress)
-                    )
+                    lambda tx: device_rows.set_progress(tx, cleaning.uuid, self._run_id, **asdict(progress))
                 )
             except DatabaseUnavailable as error:
                 LOG.warning("The progress of device %s could not be written: %s", cleaning.uuid, error)
@@ -264,7 +262,9 @@ class Cleanup:
                     return
                 self._sleep(patience)
         if event is Event.CLEANING_FAILED:
-            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
+            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, reason)
+        else:
+            LOG.info("Device %s (%s) was %s.", device.uuid, device.slot, reason)
         try:
             settle(self._ports.db, self._ports.placement, device.uuid)
         except AutoclaveError as error:

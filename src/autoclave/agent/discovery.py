@@ -93,6 +93,8 @@ class Discovery:
         """
         known = self._read()
         found, blind = self._look(starting)
+        if starting and not found and not blind:
+            LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
         self._observe(known, found, blind, cause)
         root, tree = self._root.tree()
@@ -161,7 +163,7 @@ class Discovery:
             device = entry.device
             if address not in found:
                 if not device.missing and entry.deployable.driver_name not in blind:
-                    LOG.warning("Device %s at %s is missing.", device.uuid, address)
+                    LOG.warning("Device %s (%s) is missing.", device.uuid, device.slot)
                     self._note(device, partial(lose, known=device, cause=cause))
                 continue
             driver, seen = found[address].driver.name, found[address].device
@@ -177,7 +179,7 @@ class Discovery:
         if device is None or must_be_reserved(known.offer) or not must_be_reserved(device.offer):
             return
         if device.device_state is DeviceState.ERROR:
-            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, device.state_reason)
+            LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, device.state_reason)
         self._withdrawn.add(device.uuid)
         try:
             settle(self._ports.db, self._ports.placement, device.uuid)
@@ -237,7 +239,7 @@ class Discovery:
         except db_exc.DBDuplicateEntry as error:
             LOG.error("Device %s is skipped: it is in the database already: %s", found.pci_address, error)
             return
-        LOG.info("Device %s at %s: %s (%s)", device.uuid, device.pci_address, device.device_state, device.state_reason)
+        LOG.info("Device %s (%s) is new: %s (%s)", device.uuid, device.slot, device.device_state, device.state_reason)
         if device.device_state is not DeviceState.AVAILABLE:
             settle_others(self._ports.db, self._ports.placement, device)
         if device.device_state is DeviceState.PENDING_CLEANING:

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from cliff import lister
 
-from autoclave.rules.device_spec import first_match, parse_device_spec
+from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
+
+_ERASE = ("clear_action", "clear_strategy")
 
 
 class NamedDevice(NamedTuple):
@@ -56,18 +58,26 @@ class CheckDeviceSpec(lister.Lister):  # type: ignore[misc]  # cliff comes witho
             type=NamedDevice.parse,
             metavar="ADDRESS=VENDOR:PRODUCT",
             help="a device to match, such as 0000:0a:00.1=144d:a808 (repeat for more); without any, the entries are "
-            "only checked",
+            "shown as they are understood",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a device: whether it is meant, and by which entry, counted from 1.
+        """One row a device: whether it is meant, by which entry, counted from 1, and how it would be erased.
+
+        Without a device, one row an entry.
 
         :raises InvalidConfiguration: an entry cannot be used.
         """
         specs = parse_device_spec(parsed_args.spec)
+        if not parsed_args.devices:
+            return ("entry", "text", *_ERASE), [(spec.entry, spec.text, *_erase(spec)) for spec in specs]
         rows: list[tuple[object, ...]] = []
         for device in parsed_args.devices:
             spec = first_match(specs, device.vendor_id, device.product_id, device.address)
-            rows.append((str(device.address), spec is not None, spec and spec.entry))
-        return ("address", "matches", "entry"), rows
+            rows.append((str(device.address), spec is not None, spec and spec.entry, *_erase(spec)))
+        return ("address", "matches", "entry", *_ERASE), rows
+
+
+def _erase(spec: DeviceSpec | None) -> tuple[str | None, str | None]:
+    return (spec.clear_action.value, spec.clear_strategy.value) if spec else (None, None)

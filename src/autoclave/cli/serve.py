@@ -1,6 +1,7 @@
 """``autoclave up``, ``api``, ``conductor``, ``agent``: run services until SIGTERM or SIGINT."""
 
 import argparse
+import logging
 import os
 import socket
 from pathlib import Path
@@ -41,6 +42,7 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal comes."""
+        _log_with_time()
         everything = AllInOne(parsed_args.config_file, parsed_args.data_dir, parsed_args.bind, parsed_args.simulate)
         run_until_signal(everything, lambda: self._announce(everything))
 
@@ -66,6 +68,7 @@ class _OneService(command.Command):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Serve until a signal comes."""
+        _log_with_time()
         resources = Resources()
         try:
             service = self.make(new_config(parsed_args.config_file), resources)
@@ -119,6 +122,15 @@ class RunAgent(_OneService):
         """The agent service."""
         ports, transport = cloud_parts(conf, resources)
         return AgentService(conf, ports, transport)
+
+
+def _log_with_time() -> None:
+    """Begin every line as oslo.log does."""
+    form = logging.Formatter(
+        "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
+    )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(form)
 
 
 def _address(text: str) -> tuple[str, int]:

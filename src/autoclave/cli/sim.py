@@ -64,9 +64,18 @@ class SimHosts(lister.Lister):  # type: ignore[misc]
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a slot."""
+        """One row a slot.
+
+        :raises SimulatorError: there are no simulated hosts.
+        """
         columns = ("host", "address", "serial", "model", "driver", "controller", "sanitizing", "faults")
-        return columns, [row for host in Fleet(parsed_args.data_dir).hosts() for row in _rows(host)]
+        hosts = Fleet(parsed_args.data_dir).hosts()
+        if not hosts:
+            raise SimulatorError(
+                f"{parsed_args.data_dir} has no simulated hosts; name the directory of `autoclave up --simulate` with "
+                "--data-dir"
+            )
+        return columns, [row for host in hosts for row in _rows(host)]
 
 
 class SimFault(OfDrive):

@@ -81,6 +81,8 @@ class Binder:
                 settle(self._ports.db, self._ports.placement, device.uuid)
                 settle_others(self._ports.db, self._ports.placement, device)
             self._finish(uuids, owner)
+            instances = {request.instance_uuid for request in requests}
+            LOG.info("Bound to %s: %s", ", ".join(sorted(instances)), ", ".join(device.slot for device in devices))
         except (_Refused, ApiError, PlacementError, StateConflict) as error:
             self._take_back(uuids, owner, cause, str(error))
             raise Conflict(f"The accelerator requests were not bound: {error}") from error

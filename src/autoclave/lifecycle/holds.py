@@ -35,6 +35,7 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
         _note(tx, _require(tx, uuid), "hold", cause, {"held": True, "hold_reason": cause.reason})
 
     ports.db.transact(note)
+    LOG.info("Device %s is held by %s: %s", uuid, cause, cause.reason)
     return _settled(ports, uuid)
 
 
@@ -51,6 +52,7 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
         _note(tx, device, "release_hold", cause, {**changes, **debt(device)})
 
     ports.db.transact(note)
+    LOG.info("Device %s is held no longer, says %s.", uuid, cause)
     return _settled(ports, uuid)
 
 
@@ -118,6 +120,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         return _require(tx, uuid)
 
     accepted = ports.db.transact(note)
+    LOG.info("Device %s (%s) is accepted as it is by %s.", uuid, accepted.slot, cause)
     _settled(ports, uuid)
     return accepted
 
@@ -182,6 +185,7 @@ def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
         ports.db.transact(lambda tx: _take_forget_back(tx, uuid, told))
         _settled(ports, uuid)
         raise
+    LOG.info("Device %s is forgotten, says %s.", uuid, cause)
 
 
 def _delete_provider(ports: Ports, deployable: DeployableRecord) -> None:

@@ -130,6 +130,7 @@ def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause
     released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, agent_can_clean=can_clean))
     if released is None:
         return None
+    LOG.info("Accelerator request %s gave back %s.", arq.uuid, released.device.slot)
     try:
         if released.clean:
             ports.cleaners.clean(context, released.device)
