@@ -7,13 +7,13 @@ GROUP = "api"
 OPTS = [
     cfg.HostAddressOpt("host_ip", default="127.0.0.1", help="Address to listen on."),
     cfg.PortOpt("port", default=6666, help="Port to listen on."),
-    cfg.IntOpt("threads", default=16, min=1, max=1024, max=1024, help="Worker threads."),
+    cfg.IntOpt("threads", default=16, min=1, max=1024, help="Worker threads."),
     cfg.StrOpt(
         "public_endpoint",
         help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "
         "are answered beside those to a loopback address.",
     ),
-    cfg.IntOpt("max_request_body_size", default=114688, min=1024, max=2**30, max=2**30, help="Bytes a request body may have."),
+    cfg.IntOpt("max_request_body_size", default=114688, min=1024, max=2**30, help="Bytes a request body may have."),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
