@@ -1,7 +1,8 @@
-"""A Placement in a process of its own: ``placement_process.py DATABASE PORT``, with the token ``admin``."""
+"""A Placement in a process of its own: ``placement_process.py FILE PORT``, with the token ``admin``."""
 
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from cheroot import wsgi
@@ -20,7 +21,7 @@ def authenticate(environ: Any) -> Identity | None:
 
 def main(database: str, port: int) -> None:
     """Serve until SIGTERM."""
-    placement = EmbeddedPlacement.start(database)
+    placement = EmbeddedPlacement.start(Path(database))
     server = wsgi.Server(("127.0.0.1", port), Front(placement.app, authenticate), numthreads=8)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
