@@ -119,9 +119,19 @@ class Watch:
                 raise Broken(f"never bound dirty: {deceived[0].state} of a dirty device")
             if row.device_state is DeviceState.AVAILABLE and not clean:
                 raise Broken("never bound dirty: available without being clean")
-        if self.offered[row.uuid] > 0 and not world.meddling.excuses_offer(row.uuid):
+        if self.offered[row.uuid] > 0 and not self._is_excused(row):
             unfinished = row.device_state is DeviceState.ALLOCATED and any(arq.state in UNFINISHED for arq in unseen)
             if not clean or not (row.device_state is DeviceState.AVAILABLE or unfinished):
                 raise Broken(f"never offered dirty: offered while {row.device_state}, clean={clean}")
         if row.pci_address in world.host.erasing and any(arq.state is ARQState.BOUND for arq in holders):
             raise Broken("erased while bound")
+
+    def _is_excused(self, row: DeviceRecord) -> bool:
+        """Whether nobody can keep the promise for *row* now.
+
+        A clean drive that several rows have on record loses its offer by what happens to another of them, and
+        Placement is told in the next write.
+        """
+        several = [other for other in self.rows.values() if other.serial is not None and other.serial == row.serial]
+        lost_offer = row.device_state is DeviceState.ERROR and self._world.host.is_clean(row.pci_address)
+        return self._world.meddling.excuses_offer(row.uuid) or (lost_offer and len(several) > 1)

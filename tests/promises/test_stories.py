@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
+from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
-from promises.gates import Actor
+from promises.gates import Actor, GatedDatabase
 from promises.history import recover
 from promises.host import CLASSES, NVME
+from promises.people import Operator
 from promises.world import LEASE, OPERATOR, World
 
 
@@ -244,3 +247,24 @@ def test_a_debt_made_since_is_not_cleared_with_the_one_that_was_paid(world: Worl
     slow_payer_meets_a_new_debt(world)
     recover(world)
     assert world.free(world.devices[0][1]) == 1
+
+
+def test_a_drive_that_is_cleaned_by_its_former_row_is_not_offered_by_its_new_one(
+    tmp_path: Path, db: GatedDatabase
+) -> None:
+    world = World(tmp_path, db, FakePlacement(), (NVME, NVME))
+    world.host.shelf.clear()
+    used_once(world)
+    Operator(world, 0).pull_drive()
+    clean_now(world)
+    assert world.device(0).device_state is DeviceState.ERROR
+    Operator(world, 1).exchange_drive()
+    world.agent.period()
+    world.check()
+    Operator(world, 1).mend()
+    clean_now(world)
+    assert (world.device(1).device_state, world.free(world.devices[1][1])) == (DeviceState.AVAILABLE, 1)
+    Operator(world, 0).mend()
+    clean_now(world)
+    assert (world.device(1).device_state, world.free(world.devices[1][1])) == (DeviceState.ERROR, 0)
+    world.close()

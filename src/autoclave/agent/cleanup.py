@@ -18,7 +18,7 @@ from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareEr
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.settle import settle, settle_others
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor, DeviceState, Event
@@ -102,6 +102,8 @@ class Cleanup:
             self._retire(device.uuid)
             raise
         self._hand_over(context, pending)
+        # The drive is known to be dirty from now on, and that may have ended its offer by another row.
+        settle_others(self._ports.db, self._ports.placement, pending)
         return True
 
     def begin_registered(self, context: RequestContext, pending: DeviceRecord) -> None:
