@@ -21,8 +21,9 @@ from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
+from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.register import FoundProvider, differs, drive_of, lose, observe, register, take_over
+from autoclave.lifecycle.register import FoundProvider, register
 from autoclave.lifecycle.settle import settle, settle_others, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext

@@ -1,0 +1,19 @@
+"""What a discovered device is in the terms of the database."""
+
+import json
+
+from autoclave.drivers.base import DiscoveredDevice
+
+
+def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
+    """The deployable's attributes, as Cyborg names them: ``rc`` and ``trait0``, ``trait1``, …"""
+    traits = {f"trait{number}": trait for number, trait in enumerate(found.traits)}
+    return {"rc": found.resource_class, **traits}
+
+
+def board_info(found: DiscoveredDevice) -> str:
+    """``std_board_info``, with the cleanup action locked in."""
+    info = dict(found.std_board_info)
+    if found.cleanup_action is not None:
+        info["cleanup_action"] = found.cleanup_action
+    return json.dumps(info, sort_keys=True)

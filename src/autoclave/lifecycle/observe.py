@@ -1,0 +1,189 @@
+"""What discovery may write of a device that is known."""
+
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from sqlalchemy.engine import Connection
+
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import events, ledger
+from autoclave.db.devices import DeviceRecord
+from autoclave.drivers.base import DiscoveredDevice, Sighting
+from autoclave.lifecycle.described import attributes_of, board_info
+from autoclave.lifecycle.holds import debt
+from autoclave.lifecycle.missing import miss
+from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
+
+_WAS_AWAY = (
+    "it was gone from the host for a while, so nobody knows what was written to it; clean it, or vouch for it with "
+    "`autoclave device accept`"
+)
+
+
+def drive_of(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> tuple[str, str] | None:
+    """Serial number and model of what is in the slot: those that were read, or else those on record."""
+    if isinstance(found, DiscoveredDevice) and found.unreadable is None and found.serial is not None:
+        return found.serial, found.drive_model or ""
+    return None if device.serial is None else (device.serial, device.drive_model or "")
+
+
+def differs(
+    device: DeviceRecord,
+    attributes: Mapping[str, str],
+    found: DiscoveredDevice | Sighting,
+    *,
+    known_dirty: bool,
+) -> bool:
+    """Whether :func:`observe` would write anything. It decides alone, without a statement.
+
+    :param known_dirty: :func:`drive_of` is in the ledger of dirty drives.
+    """
+    return (
+        bool(_changes(device, found))
+        or _distrusted(device, found, known_dirty) is not None
+        or (_describes(found, device) and attributes != attributes_of(found))
+    )
+
+
+def observe(
+    tx: Connection, known: DeviceRecord, found: DiscoveredDevice | Sighting, cause: Cause
+) -> DeviceRecord | None:
+    """Write what discovery saw of a known device, and return the row; None if it is gone.
+
+    In ``allocated``, ``pending_cleaning`` and ``cleaning`` the slot belongs to a guest or a worker: only
+    what cannot disturb them is written. A worker checks the drive's identity itself before it erases.
+
+    :param known: the row as it was before the look. Of a device that has been moved to another state
+        since, *found* says nothing: a guest may have had it, or an erase, when it was looked at.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version:
+        return device
+    changes = _changes(device, found)
+    drive = drive_of(device, found)
+    distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
+    if distrust is not None and device.device_state is DeviceState.AVAILABLE:
+        told = Cause(cause.actor, cause.name, cause.request_id, distrust)
+        if distrust is _WAS_AWAY and drive is not None:
+            changes |= {"found_serial": drive[0], "found_drive_model": drive[1]}
+        return swap(tx, device, Event.DISTRUST, told, {**changes, "missing": False, "release_pending": False})
+    if distrust is not None:
+        changes["state_reason"] = distrust
+    if changes:
+        device_rows.update(tx, device, changes)
+    if _describes(found, device):
+        for deployable in device_rows.deployables_of(tx, [device.id]):
+            device_rows.set_resource_class(tx, deployable, found.resource_class)
+            attribute_rows.replace(tx, deployable.id, attributes_of(found))
+    seen = device_rows.get(tx, device.uuid)
+    if seen is not None and "serial" in changes:
+        note_dirty(tx, seen, cause)
+    return seen
+
+
+def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
+    """Let the driver that discovers a known device now be the one that cleans it.
+
+    Not while it is being cleaned: that is the former driver's work, or a worker's who is about to look for it.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version or device.device_state in BEING_CLEANED:
+        return
+    former = set()
+    for deployable in device_rows.deployables_of(tx, [device.id]):
+        former.add(deployable.driver_name)
+        device_rows.set_driver(tx, deployable, driver_name)
+    state = device.device_state.value if device.device_state else None
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=state,
+        to_state=state,
+        event="taken_over",
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}",
+    )
+
+
+def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:
+    """Note that a device is not on its host any more. Its row stays until the operator forgets it.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.missing or device.state_version != known.state_version:
+        return device
+    return miss(tx, device.uuid, cause, "no driver of the host reported it")
+
+
+def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    same = _same_drive(device, found)
+    # An available device comes back only when it was seen to be the one that left.
+    if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
+        changes["missing"] = False
+        changes |= debt(device)
+    if device.device_state not in IDLE_STATES or not _identified(found):
+        return changes
+    if device.serial is None and found.serial is not None:
+        changes |= {"serial": found.serial, "drive_model": found.drive_model}
+    other = (None, None) if same else (found.serial, found.drive_model)
+    if (device.found_serial, device.found_drive_model) != other and not (same and device.was_away):
+        changes |= {"found_serial": other[0], "found_drive_model": other[1]}
+    if not same:
+        return changes
+    if device.excluded_reason != found.excluded:
+        changes["excluded_reason"] = found.excluded
+        if found.excluded is None:
+            changes |= debt(device)
+    if device.std_board_info != board_info(found):
+        changes["std_board_info"] = board_info(found)
+    if (device.vendor, device.model) != (found.vendor, found.product):
+        changes |= {"vendor": found.vendor, "model": found.product}
+    return changes
+
+
+def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_dirty: bool) -> str | None:
+    """Why an idle device can no longer be vouched for, or None; also None if that has been said already."""
+    if device.device_state not in IDLE_STATES:
+        return None
+    if _identified(found) and not _same_drive(device, found):
+        if (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model):
+            return None
+        return (
+            f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} "
+            f"{device.serial} was; accept it with `autoclave device accept`, or put the known one back"
+        )
+    if device.device_state is not DeviceState.AVAILABLE:
+        return None
+    if found.exposed is not None:
+        return f"somebody else may have written to it while it was offered: {found.exposed}"
+    if known_dirty:
+        return f"drive {(drive_of(device, found) or ('',))[0]} came back without having been cleaned"
+    if device.missing and device.supports_cleaning and _same_drive(device, found):
+        return _WAS_AWAY
+    return None
+
+
+def _identified(found: DiscoveredDevice | Sighting) -> TypeGuard[DiscoveredDevice]:
+    return isinstance(found, DiscoveredDevice) and found.unreadable is None
+
+
+def _describes(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> TypeGuard[DiscoveredDevice]:
+    # Nothing that Placement knows of a device changes under a guest, or on the word of another drive.
+    return device.device_state in IDLE_STATES and _same_drive(device, found)
+
+
+def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> bool:
+    """Whether the drive on record was seen in the slot."""
+    if not _identified(found):
+        return False
+    if device.serial is None:
+        return (device.vendor, device.model) == (found.vendor, found.product)
+    return (device.serial, device.drive_model) == (found.serial, found.drive_model)
