@@ -16,12 +16,13 @@ from autoclave.exceptions import DatabaseUnavailable, NotFound
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
-BIND = 5
-"""BindStarted; the swap; the device, before and after Placement is asked; Bound."""
+BIND = 6
+"""BindStarted; the swap; the device, before and after Placement is asked; its drive's other rows; Bound."""
 UNBIND = 4
 """The requests; Deleting; the device's host; gone."""
-CLEAN = 10
-"""The device; pending_cleaning; cleaning; its driver; twice progress; available; the device twice; the debt is paid."""
+CLEAN = 11
+"""The device; pending_cleaning; its drive's other rows; cleaning; its driver; twice progress; available; the device
+twice; the debt is paid."""
 DISCOVERY = 10
 """It lives; what to recover, twice known, dirty serials; the new drive; what to tell; the device twice; debts, paid."""
 
