@@ -56,6 +56,8 @@ class HostLock:
     def release(self) -> None:
         """Let go of the lock, if it was taken. The next run will know of this one."""
         if self._file is not None:
+            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._file = None
 

@@ -47,6 +47,8 @@ class DataDirectory:
     def give_back(self) -> None:
         """Let others have it."""
         if self._lock is not None:
+            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
 
