@@ -379,3 +379,21 @@ def test_a_withdrawal_that_placement_did_not_hear_of_is_blamed_on_nobody_either(
 
     assert one_drive.inventory().reserved == 1
     assert "Something other than Autoclave" not in caplog.text
+
+
+def test_another_drive_that_was_in_the_slot_before_is_not_taken_for_the_one_that_was_cleaned_since(
+    world: AgentWorld,
+) -> None:
+    # It is seen, taken out, and put in again after the known drive was cleaned: no old news.
+    world.end(world.start())
+    world.sim.insert(SANITIZING, sanitizing_drive(serial="SER-OTHER"))
+    agent = world.start()
+    assert world.device().found_serial == "SER-OTHER"
+    world.sim.insert(SANITIZING, sanitizing_drive())
+    world.clean()
+    world.assert_offered()
+
+    world.sim.insert(SANITIZING, sanitizing_drive(serial="SER-OTHER"))
+    agent.period()
+    world.assert_withheld()
+    assert "SER-OTHER" in (world.device().state_reason or "")

@@ -154,7 +154,8 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
     if device.device_state not in IDLE_STATES:
         return None
     if _identified(found) and not _same_drive(device, found):
-        if (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model):
+        said = (device.found_serial, device.found_drive_model) == (found.serial, found.drive_model)
+        if said and device.device_state is not DeviceState.AVAILABLE:
             return None
         return (
             f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} "

@@ -119,8 +119,9 @@ def swap(
         "progress_seconds_left": None,
         "updated_at": utcnow(),
     }
-    if device.was_away:
-        values |= {"found_serial": None, "found_drive_model": None}  # it is accepted or cleaned, not both
+    if device.was_away or event is Event.CLEANED:
+        # It is accepted or cleaned, not both; and who cleaned it has seen that no other drive was in the slot.
+        values |= {"found_serial": None, "found_drive_model": None}
     values |= changes or {}
     if edge.target is DeviceState.AVAILABLE:
         values["release_number"] = device.release_number + 1
