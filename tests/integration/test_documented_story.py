@@ -28,11 +28,17 @@ def commands() -> list[str]:
     return [command for command in found if not command.startswith(ELSEWHERE)]
 
 
-def test_the_story_of_a_drive_can_be_told_by_the_commands_of_the_page(machine: Machine) -> None:
+def test_the_story_of_a_drive_can_be_told_by_the_commands_of_the_page(machine: Machine, tmp_path: Path) -> None:
     told = commands()
     assert len(told) > 20
     script = "\n".join(["set -euo pipefail", *(f"{command}\n{WAIT}" for command in told)])
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "AUTOCLAVE_URL": machine.url}
+    # A reader's shell, not ours: other tests may have left something in our environment.
+    environment = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+        "AUTOCLAVE_URL": machine.url,
+    }
     done = subprocess.run(
         ["bash", "-c", script.replace("/tmp/autoclave", str(machine.data_dir))],
         env=environment,
