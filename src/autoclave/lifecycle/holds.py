@@ -4,7 +4,6 @@ The intent is committed first; then Placement is made to agree. A Placement that
 nothing about the intent: the sweep settles it later.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from oslo_log import log as logging
@@ -12,10 +11,11 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events, ledger
+from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import DeviceState, Event
@@ -32,7 +32,7 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
     """
 
     def note(tx: Connection) -> None:
-        _note(tx, _require(tx, uuid), "hold", cause, {"held": True, "hold_reason": cause.reason})
+        remark(tx, _require(tx, uuid), "hold", cause, {"held": True, "hold_reason": cause.reason})
 
     ports.db.transact(note)
     LOG.info("Device %s is held by %s: %s", uuid, cause, cause.reason)
@@ -49,7 +49,7 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     def note(tx: Connection) -> None:
         device = _require(tx, uuid)
         changes: dict[str, Any] = {"held": False, "hold_reason": None}
-        _note(tx, device, "release_hold", cause, {**changes, **debt(device)})
+        remark(tx, device, "release_hold", cause, {**changes, **debt(device)})
 
     ports.db.transact(note)
     LOG.info("Device %s is held no longer, says %s.", uuid, cause)
@@ -113,7 +113,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
             swap(tx, device, Event.ACCEPT, cause, changes)
         elif device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
-            _note(tx, device, "accept", cause, changes)
+            remark(tx, device, "accept", cause, changes)
             note_dirty(tx, _require(tx, uuid), cause)
         else:
             swap(tx, device, Event.ACCEPT, cause, changes)
@@ -137,7 +137,7 @@ def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:
 
     :raises NotFound: there is no such device.
     """
-    ports.db.transact(lambda tx: _note(tx, _require(tx, uuid), "ask_to_clean", cause, {}))
+    ports.db.transact(lambda tx: remark(tx, _require(tx, uuid), "ask_to_clean", cause, {}))
 
 
 def forget(ports: Ports, uuid: str, cause: Cause) -> None:
@@ -154,7 +154,7 @@ def forget(ports: Ports, uuid: str, cause: Cause) -> None:
         device = _require(tx, uuid)
         _refuse_to_forget(tx, device)
         # What is being forgotten must not be bound by somebody who still has an old candidate.
-        _note(tx, device, "forget", cause, {"forgetting": True})
+        remark(tx, device, "forget", cause, {"forgetting": True})
 
     ports.db.transact(begin)
     finish_forget(ports, uuid, cause)
@@ -198,7 +198,7 @@ def _delete_provider(ports: Ports, deployable: DeployableRecord) -> None:
 def _take_forget_back(tx: Connection, uuid: str, cause: Cause) -> None:
     device = device_rows.get(tx, uuid, lock=True)
     if device is not None and device.forgetting:
-        _note(tx, device, "not_forgotten", cause, {"forgetting": False, **debt(device)})
+        remark(tx, device, "not_forgotten", cause, {"forgetting": False, **debt(device)})
 
 
 def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
@@ -218,24 +218,6 @@ def _require(tx: Connection, uuid: str) -> DeviceRecord:
     if device is None:
         raise NotFound(f"Device not found with uuid={uuid}")
     return device
-
-
-def _note(tx: Connection, device: DeviceRecord, event: str, cause: Cause, changes: Mapping[str, Any]) -> None:
-    if changes:
-        device_rows.update(tx, device, changes)
-    state = device.device_state.value if device.device_state else None
-    events.append(
-        tx,
-        device_uuid=device.uuid,
-        serial=device.serial,
-        from_state=state,
-        to_state=state,
-        event=event,
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=cause.reason,
-        evidence=cause.evidence,
-    )
 
 
 def _settled(ports: Ports, uuid: str) -> bool:

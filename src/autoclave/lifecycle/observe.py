@@ -1,18 +1,20 @@
 """What discovery may write of a device that is known."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events, ledger
+from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.holds import debt
 from autoclave.lifecycle.missing import miss
+from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 
@@ -97,18 +99,8 @@ def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Caus
     for deployable in device_rows.deployables_of(tx, [device.id]):
         former.add(deployable.driver_name)
         device_rows.set_driver(tx, deployable, driver_name)
-    state = device.device_state.value if device.device_state else None
-    events.append(
-        tx,
-        device_uuid=device.uuid,
-        serial=device.serial,
-        from_state=state,
-        to_state=state,
-        event="taken_over",
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}",
-    )
+    reason = f"discovered by {driver_name}, no longer by {', '.join(sorted(former))}"
+    remark(tx, device, "taken_over", replace(cause, reason=reason), {})
 
 
 def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:
