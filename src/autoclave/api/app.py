@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 from oslo_middleware import HTTPProxyToWSGI, RequestId
 
-from autoclave.api import errors, routes
+from autoclave.api import errors, json_answers, routes
 from autoclave.api.auth import authenticated, is_public
 from autoclave.api.context import Api, Callers, JSONOnly
 from autoclave.api.hosts import expected_hosts
@@ -66,5 +66,6 @@ def _resources(api: Api) -> "falcon.App[Any, Any]":
     )
     app.req_options.strip_url_path_trailing_slash = True
     errors.install(app)
+    json_answers.install(app)
     routes.add_all(app, api)
     return app

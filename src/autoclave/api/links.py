@@ -12,9 +12,14 @@ def public_url(req: falcon.Request, conf: Any) -> str:
     return endpoint.rstrip("/") if endpoint else f"{req.scheme}://{req.netloc}"
 
 
+def resource_link(base: str, resource: str) -> str:
+    """Where the rows of *resource* are, each by its uuid: at the path that clients of Cyborg know, mounted or not."""
+    return f"{base}/accelerator/v2/{resource}/"
+
+
 def self_link(base: str, resource: str, uuid: str) -> dict[str, str]:
-    """The link of one row, at the path that clients of Cyborg know whether or not it is mounted there."""
-    return {"href": f"{base}/accelerator/v2/{resource}/{uuid}", "rel": "self"}
+    """The link of one row."""
+    return {"href": resource_link(base, resource) + uuid, "rel": "self"}
 
 
 def timestamp(value: datetime | None) -> str | None:

@@ -1,32 +1,44 @@
 """Deployables with their attributes, as the accelerator API shows them: two queries, however many there are."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.devices import DeployableRecord
-from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import attributes, deployables
 
 
-@dataclass(frozen=True)
-class DeployableView:
-    """A deployable and its attributes, in the order in which they were written."""
+class DeployableRow(NamedTuple):
+    """The columns of a deployable that the API shows."""
 
-    deployable: DeployableRecord
-    attributes: tuple[tuple[str, str], ...]
+    id: int
+    uuid: str
+    parent_id: int | None
+    root_id: int | None
+    name: str
+    num_accelerators: int
+    device_id: int
+    rp_uuid: str
+    driver_name: str
+    bitstream_id: str | None
+    created_at: datetime
+    updated_at: datetime | None
 
 
-_DEPLOYABLE = columns(DeployableRecord, deployables)
+Attributes = Mapping[int, Sequence[tuple[str, str]]]
+"""Key and value of each attribute, in the order in which they were written, by the deployable's id."""
+
+_COLUMNS = [deployables.c[name] for name in DeployableRow._fields]
 
 
 def views(
     tx: Connection, *, uuid: str | None = None, after: str | None = None, limit: int | None = None
-) -> list[DeployableView]:
-    """Deployables in order of their id; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_DEPLOYABLE).order_by(deployables.c.id)
+) -> tuple[list[DeployableRow], Attributes]:
+    """Deployables in order of their id, and their attributes; *after* is the uuid of the last one already seen."""
+    query = sa.select(*_COLUMNS).order_by(deployables.c.id)
     if uuid is not None:
         query = query.where(deployables.c.uuid == uuid)
     if after is not None:
@@ -34,13 +46,12 @@ def views(
         query = query.where(deployables.c.id > seen)
     if limit is not None:
         query = query.limit(limit)
-    records = [to_record(DeployableRecord, row) for row in tx.execute(query)]
-    if not records:
-        return []
-    # They come in order of their id: a range names them all, where a list could be longer than an engine takes.
-    wanted = attributes.c.deployable_id.between(records[0].id, records[-1].id)
+    rows = list(map(DeployableRow._make, tx.execute(query).all()))
     pairs: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    selected = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(wanted)
-    for deployable_id, key, value in tx.execute(selected.order_by(attributes.c.id)):
-        pairs[deployable_id].append((key, value))
-    return [DeployableView(record, tuple(pairs[record.id])) for record in records]
+    if rows:
+        # They come in order of their id: a range names them all, where a list could be longer than an engine takes.
+        wanted = attributes.c.deployable_id.between(rows[0].id, rows[-1].id)
+        selected = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(wanted)
+        for deployable_id, key, value in tx.execute(selected.order_by(attributes.c.id)).all():
+            pairs[deployable_id].append((key, value))
+    return rows, pairs

@@ -1,15 +1,17 @@
 """``/v2/deployables``: the resource provider of each device, with its class and traits."""
 
 import json
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import falcon
 
 from autoclave.api import query, uuids
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.api.links import public_url, resource_link
 from autoclave.db import deployable_views
-from autoclave.db.deployable_views import DeployableView
+from autoclave.db.deployable_views import Attributes, DeployableRow
 from autoclave.exceptions import NotFound
 
 
@@ -23,11 +25,10 @@ class Deployables:
         self._api.authorize(req, "cyborg:deployable:get_all")
         page = query.page(query.arguments(req, *query.PAGING))
         with self._api.ports.db.read() as tx:
-            if page.marker is not None and not deployable_views.views(tx, uuid=page.marker):
+            if page.marker is not None and not deployable_views.views(tx, uuid=page.marker)[0]:
                 raise query.unknown_marker(page.marker)
-            found = deployable_views.views(tx, after=page.marker, limit=page.limit)
-        base = public_url(req, self._api.conf)
-        resp.media = {"deployables": [_shown(view, base) for view in found]}
+            found, attributes = deployable_views.views(tx, after=page.marker, limit=page.limit)
+        resp.media = {"deployables": _shown(found, attributes, public_url(req, self._api.conf))}
 
 
 class Deployable:
@@ -40,29 +41,39 @@ class Deployable:
         self._api.authorize(req, "cyborg:deployable:get_one")
         query.arguments(req)
         with self._api.ports.db.read() as tx:
-            found = deployable_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
+            found, attributes = deployable_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
         if not found:
             raise NotFound(f"Deployable not found with uuid={uuid}")
-        resp.media = _shown(found[0], public_url(req, self._api.conf))
+        [resp.media] = _shown(found, attributes, public_url(req, self._api.conf))
 
 
-def _shown(view: DeployableView, base: str) -> dict[str, Any]:
-    record = view.deployable
-    return {
-        "uuid": record.uuid,
-        "parent_id": record.parent_id,
-        "root_id": record.root_id,
-        "name": record.name,
-        "num_accelerators": record.num_accelerators,
-        "device_id": record.device_id,
-        "attributes_list": json.dumps([{key: value} for key, value in view.attributes]),
-        "rp_uuid": record.rp_uuid,
-        "driver_name": record.driver_name,
-        "bitstream_id": record.bitstream_id,
-        "links": [
-            self_link(base, "deployables", record.uuid),
-            {"href": f"{base}/accelerator/deployables/{record.uuid}", "rel": "bookmark"},
-        ],
-        "created_at": timestamp(record.created_at),
-        "updated_at": timestamp(record.updated_at),
-    }
+def _shown(found: Sequence[DeployableRow], attributes: Attributes, base: str) -> list[dict[str, Any]]:
+    link, bookmark = resource_link(base, "deployables"), f"{base}/accelerator/deployables/"
+    return [
+        {
+            "uuid": row.uuid,
+            "parent_id": row.parent_id,
+            "root_id": row.root_id,
+            "name": row.name,
+            "num_accelerators": row.num_accelerators,
+            "device_id": row.device_id,
+            "attributes_list": _attributes_list(attributes.get(row.id, ())),
+            "rp_uuid": row.rp_uuid,
+            "driver_name": row.driver_name,
+            "bitstream_id": row.bitstream_id,
+            "links": [{"href": link + row.uuid, "rel": "self"}, {"href": bookmark + row.uuid, "rel": "bookmark"}],
+            "created_at": row.created_at,
+            "updated_at": row.updated_at,
+        }
+        for row in found
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _written(attributes: tuple[tuple[str, str], ...]) -> str:
+    return json.dumps([{key: value} for key, value in attributes])
+
+
+def _attributes_list(attributes: Sequence[tuple[str, str]]) -> str:
+    """Cyborg's clients parse it by themselves. Devices of one kind have it alike, so it is seldom written anew."""
+    return _written(tuple(attributes))

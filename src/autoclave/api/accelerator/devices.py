@@ -1,16 +1,18 @@
 """``/v2/devices``: the hardware, and asking for it to be cleaned again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import falcon
 
 from autoclave.api import body, microversion, query, uuids
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.api.links import public_url, resource_link
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
 from autoclave.db import arqs as arq_rows
+from autoclave.db import device_summaries
 from autoclave.db import devices as device_rows
+from autoclave.db.device_summaries import DeviceSummary
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import holds
@@ -38,7 +40,7 @@ class Devices:
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
-            records = device_rows.list_all(
+            found = device_summaries.summaries(
                 tx,
                 device_type=asked.get("type"),
                 vendor=asked.get("vendor"),
@@ -46,8 +48,7 @@ class Devices:
                 after=page.marker,
                 limit=page.limit,
             )
-        version, base = microversion.of(req), public_url(req, self._api.conf)
-        resp.media = {"devices": [_shown(record, version, base) for record in records]}
+        resp.media = {"devices": _shown(found, microversion.of(req), public_url(req, self._api.conf))}
 
 
 class Device:
@@ -59,8 +60,12 @@ class Device:
     def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
         self._api.authorize(req, "cyborg:device:get_one")
         query.arguments(req)
-        record = _find(self._api, uuid)
-        resp.media = _shown(record, microversion.of(req), public_url(req, self._api.conf))
+        canonical = uuids.canonical(uuid)
+        with self._api.ports.db.read() as tx:
+            found = device_summaries.find(tx, canonical) if canonical else None
+        if found is None:
+            raise _not_found(uuid)
+        [resp.media] = _shown([found], microversion.of(req), public_url(req, self._api.conf))
 
 
 class DeviceClean:
@@ -117,24 +122,34 @@ def _find(api: Api, uuid: str) -> DeviceRecord:
             record = device_rows.get(tx, canonical)
         if record is not None:
             return record
-    raise NotFound(f"Device not found with uuid={uuid}")
+    raise _not_found(uuid)
 
 
-def _shown(record: DeviceRecord, version: microversion.Microversion, base: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "uuid": record.uuid,
-        "type": record.type.value,
-        "vendor": record.vendor,
-        "model": record.model,
-        "std_board_info": record.std_board_info,
-        "vendor_board_info": record.vendor_board_info,
-        "hostname": record.hostname,
-        "links": [self_link(base, "devices", record.uuid)],
-        "created_at": timestamp(record.created_at),
-        "updated_at": timestamp(record.updated_at),
-    }
+def _not_found(uuid: str) -> NotFound:
+    return NotFound(f"Device not found with uuid={uuid}")
+
+
+def _shown(found: Sequence[DeviceSummary], version: microversion.Microversion, base: str) -> list[dict[str, Any]]:
+    link = resource_link(base, "devices")
+    shown: list[dict[str, Any]] = [
+        {
+            "uuid": row.uuid,
+            "type": row.type,
+            "vendor": row.vendor,
+            "model": row.model,
+            "std_board_info": row.std_board_info,
+            "vendor_board_info": row.vendor_board_info,
+            "hostname": row.hostname,
+            "links": [{"href": link + row.uuid, "rel": "self"}],
+            "created_at": row.created_at,
+            "updated_at": row.updated_at,
+        }
+        for row in found
+    ]
     if version >= microversion.DEVICE_STATUS:
-        shown["status"] = record.status.value
+        for device, row in zip(shown, found, strict=True):
+            device["status"] = row.status
     if version >= microversion.DEVICE_STATE:
-        shown["device_state"] = record.device_state.value if record.device_state else None
+        for device, row in zip(shown, found, strict=True):
+            device["device_state"] = row.device_state
     return shown
