@@ -25,7 +25,7 @@ from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
-HEAD = "0004_time_left"
+HEAD = "0005_bind_events"
 
 
 @pytest.fixture

@@ -212,6 +212,8 @@ arqs = sa.Table(
     sa.Column("lease_owner", sa.String(64)),
     sa.Column("lease_expires_at", _moment(), index=True),
     _flag("delete_when_unbound"),
+    sa.Column("event_owed_at", _moment()),
+    sa.Column("event_due_at", _moment(), index=True),
     *_timestamps(),
 )
 

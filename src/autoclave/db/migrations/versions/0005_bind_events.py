@@ -1,0 +1,14 @@
+"""What Nova is still to be told of a bind: since when, and from when on it may be tried."""
+
+import sqlalchemy as sa
+
+from autoclave.db.migrations.steps import alter_table, moment
+
+revision = "0005_bind_events"
+down_revision = "0004_time_left"
+
+
+def upgrade() -> None:
+    with alter_table("extended_accelerator_requests") as table:
+        table.add(sa.Column("event_owed_at", moment()), sa.Column("event_due_at", moment()))
+        table.index("event_due_at")
