@@ -1,5 +1,6 @@
 """Query strings: what is not understood is refused, so that a filter with a typo does not return everything."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import falcon
@@ -22,13 +23,16 @@ class Page:
     marker: str | None
 
 
-def arguments(req: falcon.Request, *allowed: str) -> dict[str, str]:
+def arguments(req: falcon.Request, *allowed: str, apart: Collection[str] = ()) -> dict[str, str]:
     """The arguments of the query string by name.
 
+    :param apart: names that are allowed, and that the caller reads by itself.
     :raises BadRequest: one is not in *allowed*, is given twice, or holds a character that is none.
     """
     found: dict[str, str] = {}
     for name, value in req.params.items():
+        if name in apart:
+            continue
         if name not in allowed:
             raise BadRequest(f'Unknown argument: "{name}"')
         if not isinstance(value, str):

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.paging import paged
 from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import arqs, attach_handles, device_profiles, utcnow
 from autoclave.rules.arq_states import ACTIVE, ARQState
@@ -139,7 +140,6 @@ def views(
         )
         .join(device_profiles, device_profiles.c.id == arqs.c.device_profile_id)
         .outerjoin(attach_handles, attach_handles.c.id == arqs.c.attach_handle_id)
-        .order_by(arqs.c.id)
     )
     if uuids is not None:
         query = query.where(arqs.c.uuid.in_(uuids))
@@ -149,12 +149,8 @@ def views(
         query = query.where(arqs.c.instance_uuid == instance_uuid)
     if states is not None:
         query = query.where(arqs.c.state.in_(list(states)))
-    if after is not None:
-        query = query.where(arqs.c.id > sa.select(arqs.c.id).where(arqs.c.uuid == after).scalar_subquery())
-    if limit is not None:
-        query = query.limit(limit)
     width = len(_ARQ)
     return [
         ARQView(ARQRecord(*row[:width]), row[width], row[width + 1] or "", row[width + 2], row[width + 3])
-        for row in tx.execute(query)
+        for row in tx.execute(paged(query, arqs, after=after, limit=limit))
     ]

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.filters import deployable_matches
+from autoclave.db.paging import BY_ID, Order, paged
 from autoclave.db.tables import attributes, deployables
 
 
@@ -35,22 +37,28 @@ _COLUMNS = [deployables.c[name] for name in DeployableRow._fields]
 
 
 def views(
-    tx: Connection, *, uuid: str | None = None, after: str | None = None, limit: int | None = None
+    tx: Connection,
+    *,
+    uuid: str | None = None,
+    related: Mapping[str, str] | None = None,
+    order: Order = BY_ID,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> tuple[list[DeployableRow], Attributes]:
-    """Deployables in order of their id, and their attributes; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_COLUMNS).order_by(deployables.c.id)
+    """Deployables in *order*, filtered, and their attributes.
+
+    :param related: values by field, see :data:`autoclave.db.filters.FIELDS`.
+    :param after: the uuid of the last one already seen.
+    """
+    query = sa.select(*_COLUMNS).where(*(deployable_matches(*pair) for pair in (related or {}).items()))
     if uuid is not None:
         query = query.where(deployables.c.uuid == uuid)
-    if after is not None:
-        seen = sa.select(deployables.c.id).where(deployables.c.uuid == after).scalar_subquery()
-        query = query.where(deployables.c.id > seen)
-    if limit is not None:
-        query = query.limit(limit)
+    query = paged(query, deployables, order, after=after, limit=limit)
     rows = list(map(DeployableRow._make, tx.execute(query).all()))
     pairs: dict[int, list[tuple[str, str]]] = defaultdict(list)
     if rows:
-        # They come in order of their id: a range names them all, where a list could be longer than an engine takes.
-        wanted = attributes.c.deployable_id.between(rows[0].id, rows[-1].id)
+        # A range names them all, where a list could be longer than an engine takes.
+        wanted = attributes.c.deployable_id.between(min(row.id for row in rows), max(row.id for row in rows))
         selected = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(wanted)
         for deployable_id, key, value in tx.execute(selected.order_by(attributes.c.id)).all():
             pairs[deployable_id].append((key, value))

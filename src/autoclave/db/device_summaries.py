@@ -1,11 +1,14 @@
 """Devices as the accelerator API shows them: the columns that it shows, in one quick query."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.filters import device_matches
+from autoclave.db.paging import BY_ID, Order, paged
 from autoclave.db.tables import devices
 
 
@@ -45,19 +48,22 @@ def summaries(
     device_type: str | None = None,
     vendor: str | None = None,
     hostname: str | None = None,
+    related: Mapping[str, str] | None = None,
+    order: Order = BY_ID,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceSummary]:
-    """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_COLUMNS).order_by(devices.c.id)
+    """Devices in *order*, filtered.
+
+    :param related: values by field, see :data:`autoclave.db.filters.FIELDS`.
+    :param after: the uuid of the last one already seen.
+    """
+    query = sa.select(*_COLUMNS).where(*(device_matches(*pair) for pair in (related or {}).items()))
     if device_type is not None:
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
     if vendor is not None:
         query = query.where(devices.c.vendor == vendor)
     if hostname is not None:
         query = query.where(devices.c.hostname == hostname)
-    if after is not None:
-        query = query.where(devices.c.id > sa.select(devices.c.id).where(devices.c.uuid == after).scalar_subquery())
-    if limit is not None:
-        query = query.limit(limit)
+    query = paged(query, devices, order, after=after, limit=limit)
     return list(map(DeviceSummary._make, tx.execute(query).all()))

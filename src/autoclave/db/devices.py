@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.paging import paged
 from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import (
     DeviceStatus,
@@ -162,7 +163,7 @@ def list_all(
     limit: int | None = None,
 ) -> list[DeviceRecord]:
     """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_DEVICE).order_by(devices.c.id)
+    query = sa.select(*_DEVICE)
     if device_type is not None:
         # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
@@ -176,11 +177,7 @@ def list_all(
         query = query.where(devices.c.release_pending.is_(release_pending))
     if forgetting is not None:
         query = query.where(devices.c.forgetting.is_(forgetting))
-    if after is not None:
-        query = query.where(devices.c.id > sa.select(devices.c.id).where(devices.c.uuid == after).scalar_subquery())
-    if limit is not None:
-        query = query.limit(limit)
-    return [to_record(DeviceRecord, row) for row in tx.execute(query)]
+    return [to_record(DeviceRecord, row) for row in tx.execute(paged(query, devices, after=after, limit=limit))]
 
 
 def held_by_nobody(tx: Connection, hostname: str) -> list[DeviceRecord]:

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.paging import paged
 from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import arqs, device_profiles
 
@@ -50,15 +51,12 @@ def list_all(
     tx: Connection, *, names: Sequence[str] | None = None, after: str | None = None, limit: int | None = None
 ) -> list[ProfileRecord]:
     """Profiles in order of their id."""
-    query = sa.select(*_PROFILE).order_by(device_profiles.c.id)
+    query = sa.select(*_PROFILE)
     if names is not None:
         query = query.where(device_profiles.c.name.in_(names))
-    if after is not None:
-        seen = sa.select(device_profiles.c.id).where(device_profiles.c.uuid == after).scalar_subquery()
-        query = query.where(device_profiles.c.id > seen)
-    if limit is not None:
-        query = query.limit(limit)
-    return [to_record(ProfileRecord, row) for row in tx.execute(query)]
+    return [
+        to_record(ProfileRecord, row) for row in tx.execute(paged(query, device_profiles, after=after, limit=limit))
+    ]
 
 
 def in_use(tx: Connection, profile: ProfileRecord) -> bool:

@@ -72,7 +72,7 @@ def test_devices_are_filtered_and_paged(world: World) -> None:
     assert listed("") == [first.uuid, second.uuid, third.uuid]
     assert listed("?type=QAT") == [second.uuid]
     assert listed("?vendor=8086") == [third.uuid]
-    assert listed("?type=NVME&hostname=compute-1") == [first.uuid, third.uuid]
+    assert listed("?type=NVME&hostname=compute-1") == [third.uuid, first.uuid], "a filtered list has the newest first"
     assert listed("?hostname=elsewhere") == []
     assert listed("?type=TOASTER") == []
     assert listed("?limit=2") == [first.uuid, second.uuid]

@@ -6,6 +6,7 @@ from typing import Any
 import falcon
 
 from autoclave.api import body, microversion, query, uuids
+from autoclave.api.accelerator import listing
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
@@ -26,6 +27,8 @@ _NOT_NOW: Mapping[DeviceState | None, str] = {
     DeviceState.CLEANING: "is cleaning: it is being cleaned",
 }
 
+_SORT_KEYS = ("created_at", "updated_at", "uuid", "type", "vendor", "model", "hostname")
+
 
 class Devices:
     """``GET /v2/devices``."""
@@ -35,16 +38,18 @@ class Devices:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         self._api.authorize(req, "cyborg:device:get_all")
-        asked = query.arguments(req, "type", "vendor", "hostname", *query.PAGING)
-        page = query.page(asked)
+        asked = listing.asked(req, "type", "vendor", "hostname", sort_keys=_SORT_KEYS)
+        page = asked.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
             found = device_summaries.summaries(
                 tx,
-                device_type=asked.get("type"),
-                vendor=asked.get("vendor"),
-                hostname=asked.get("hostname"),
+                device_type=asked.own.get("type"),
+                vendor=asked.own.get("vendor"),
+                hostname=asked.own.get("hostname"),
+                related=asked.related,
+                order=asked.order,
                 after=page.marker,
                 limit=page.limit,
             )
