@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
@@ -223,6 +225,36 @@ def test_an_operators_hand_edit_that_offers_a_missing_drive_is_put_right(world: 
 
     assert world.inventory().reserved == 1
     assert world.device().device_state is DeviceState.AVAILABLE
+
+
+def test_what_an_operator_said_of_a_drive_outlives_what_discovery_says_of_it(world: AgentWorld) -> None:
+    agent = world.start()
+
+    def said() -> dict[str, tuple[str, str]]:
+        with world.db.read() as tx:
+            [deployable] = device_rows.deployables_of(tx, [world.device().id])
+            rows = attribute_rows.list_all(tx, deployable_id=deployable.id)
+            return {row.key: (row.uuid, row.value) for row in rows}
+
+    with world.db.write() as tx:
+        [deployable] = device_rows.deployables_of(tx, [world.device().id])
+        attribute_rows.insert(tx, deployable.id, "rack", "A7")
+        attribute_rows.insert(tx, deployable.id, "tray", "TRAY_9")
+    before = said()
+    agent.period()
+    assert said() == before, "the operator's words are no news to discovery"
+
+    provider = world.provider()
+    with world.db.write() as tx:
+        attribute_rows.replace(tx, deployable.id, {"rc": before["rc"][1], "trait0": "HW_NVME_OLD", "trait99": "HW_X"})
+    agent.period()
+
+    after = said()
+    assert {key: value for key, (_, value) in after.items()} == {key: value for key, (_, value) in before.items()}
+    for key in ("rc", "rack", "tray"):
+        assert after[key] == before[key], "what did not change is the row that it was"
+    traits = world.placement.get_traits(provider.uuid).names
+    assert {value for key, (_, value) in after.items() if key.startswith("trait")} | {OWNER_CYBORG} == traits
 
 
 def test_an_agent_without_nvme_cli_does_not_start(

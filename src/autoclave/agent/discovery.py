@@ -144,7 +144,7 @@ class Discovery:
         with self._ports.db.read() as tx:
             devices = device_rows.list_all(tx, hostname=self._host)
             deployables = device_rows.deployables_of(tx, [device.id for device in devices])
-            attributes = attribute_rows.of_deployables(tx, [deployable.id for deployable in deployables])
+            attributes = attribute_rows.discovered(tx, [deployable.id for deployable in deployables])
         by_device = {deployable.device_id: deployable for deployable in deployables}
         return {
             device.pci_address: _Known(device, by_device[device.id], attributes.get(by_device[device.id].id, {}))

@@ -36,7 +36,9 @@ DEVICE_STATE = Microversion(2, 5)
 MAXIMUM = DEVICE_STATE
 
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
-_VERSIONED = re.compile(r"(/accelerator)?/v2(/.*)?", re.DOTALL)
+RESOURCES = ("devices", "deployables", "attributes", "device_profiles", "accelerator_requests")
+"""What is served below ``/v2``, and without it too: who leaves the version out means the only one that there is."""
+_VERSIONED = re.compile(rf"(/accelerator)?/(v2|{'|'.join(RESOURCES)})(/.*)?", re.DOTALL)
 
 
 def negotiate(header: str | None) -> Microversion:
@@ -83,7 +85,7 @@ def require(req: falcon.Request, needed: Microversion, what: str) -> None:
 
 
 class Negotiation:
-    """Falcon middleware: negotiates each request under ``/v2`` and says in each answer what was found."""
+    """Falcon middleware: negotiates each request for the accelerator API and says in each answer what was found."""
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         if _VERSIONED.fullmatch(req.path):

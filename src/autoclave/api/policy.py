@@ -51,6 +51,11 @@ RULES = (
     _documented("cyborg:device:clean", "role:admin", "Clean a device again.", "POST /v2/devices/{uuid}/clean"),
     _documented("cyborg:deployable:get_all", MANAGER_OR_ADMIN, "List deployables.", "GET /v2/deployables"),
     _documented("cyborg:deployable:get_one", MANAGER_OR_ADMIN, "Show a deployable.", "GET /v2/deployables/{uuid}"),
+    _documented("cyborg:deployable:program", ADMIN, "Program a deployable.", "PATCH /v2/deployables/{uuid}/program"),
+    _documented("cyborg:attribute:get_all", MANAGER_OR_ADMIN, "List attributes.", "GET /v2/attributes"),
+    _documented("cyborg:attribute:get_one", MANAGER_OR_ADMIN, "Show an attribute.", "GET /v2/attributes/{uuid}"),
+    _documented("cyborg:attribute:create", ADMIN, "Add an attribute.", "POST /v2/attributes"),
+    _documented("cyborg:attribute:delete", ADMIN, "Delete an attribute.", "DELETE /v2/attributes/{uuid}"),
     _documented("cyborg:device_profile:get_all", READER_OR_ADMIN, "List device profiles.", "GET /v2/device_profiles"),
     _documented(
         "cyborg:device_profile:get_one", READER_OR_ADMIN, "Show a device profile.", "GET /v2/device_profiles/{uuid}"

@@ -5,7 +5,7 @@ from typing import Any
 import falcon
 
 from autoclave.api import health, identity, metrics, versions
-from autoclave.api.accelerator import accelerator_requests, deployables, device_profiles, devices
+from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
 from autoclave.api.context import Api
 from autoclave.api.operator import devices as operator_devices
 from autoclave.lifecycle import holds
@@ -19,6 +19,9 @@ def add_all(app: "falcon.App[Any, Any]", api: Api) -> None:
     for base in _BASES:
         for path, resource in _accelerator(api).items():
             app.add_route(f"{base}{path}" or "/", resource)
+            unversioned = path.removeprefix("/v2")
+            if unversioned != path and unversioned:
+                app.add_route(f"{base}{unversioned}", resource)
     for path, resource in {**_operator(api), **_service(api)}.items():
         app.add_route(path, resource)
 
@@ -33,6 +36,9 @@ def _accelerator(api: Api) -> dict[str, object]:
         "/v2/devices/{uuid}/clean": devices.DeviceClean(api),
         "/v2/deployables": deployables.Deployables(api),
         "/v2/deployables/{uuid}": deployables.Deployable(api),
+        "/v2/deployables/{uuid}/program": deployables.DeployableProgram(api),
+        "/v2/attributes": attributes.Attributes(api),
+        "/v2/attributes/{uuid}": attributes.Attribute(api),
         "/v2/device_profiles": device_profiles.DeviceProfiles(api),
         "/v2/device_profiles/{key}": device_profiles.DeviceProfile(api),
         "/v2/accelerator_requests": arqs.AcceleratorRequests(api),

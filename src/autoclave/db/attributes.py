@@ -1,32 +1,94 @@
-"""Attributes of deployables: the resource class and the traits, as Cyborg lists them."""
+"""Attributes of deployables: the resource class and the traits, as Cyborg lists them, and what operators add."""
 
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.paging import paged
+from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import attributes
+from autoclave.rules.attributes import is_discovered
+
+
+@dataclass(frozen=True)
+class AttributeRecord:
+    """An attribute row."""
+
+    id: int
+    uuid: str
+    deployable_id: int
+    key: str
+    value: str
+    created_at: datetime
+    updated_at: datetime | None
+
+
+_ATTRIBUTE = columns(AttributeRecord, attributes)
+
+
+def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
+    """Insert an attribute and return its uuid.
+
+    A key that the deployable has already raises DBDuplicateEntry, a deployable that there is not DBReferenceError.
+    """
+    made = str(uuid.uuid4())
+    tx.execute(attributes.insert().values(uuid=made, deployable_id=deployable_id, key=key, value=value))
+    return made
+
+
+def get(tx: Connection, attribute_uuid: str) -> AttributeRecord | None:
+    """The attribute with *attribute_uuid*."""
+    row = tx.execute(sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid)).one_or_none()
+    return to_record(AttributeRecord, row) if row else None
+
+
+def list_all(
+    tx: Connection,
+    *,
+    deployable_id: int | None = None,
+    key: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[AttributeRecord]:
+    """Attributes in order of their id, filtered; *after* is the uuid of the last one already seen."""
+    query = sa.select(*_ATTRIBUTE)
+    if deployable_id is not None:
+        query = query.where(attributes.c.deployable_id == deployable_id)
+    if key is not None:
+        query = query.where(attributes.c.key == key)
+    return [to_record(AttributeRecord, row) for row in tx.execute(paged(query, attributes, after=after, limit=limit))]
+
+
+def delete(tx: Connection, attribute: AttributeRecord) -> None:
+    """Remove an attribute."""
+    tx.execute(attributes.delete().where(attributes.c.id == attribute.id))
 
 
 def replace(tx: Connection, deployable_id: int, values: Mapping[str, str]) -> None:
-    """Make *values* all the attributes of a deployable."""
-    tx.execute(attributes.delete().where(attributes.c.deployable_id == deployable_id))
-    rows = [
-        {"uuid": str(uuid.uuid4()), "deployable_id": deployable_id, "key": key, "value": value}
-        for key, value in values.items()
-    ]
-    if rows:
-        tx.execute(attributes.insert(), rows)
+    """Make *values* all that discovery says of a deployable; what an operator added stays."""
+    known = {row.key: row for row in list_all(tx, deployable_id=deployable_id) if is_discovered(row.key)}
+    for key, row in known.items():
+        if key not in values:
+            delete(tx, row)
+        elif row.value != values[key]:
+            tx.execute(attributes.update().where(attributes.c.id == row.id).values(value=values[key]))
+    for key, value in values.items():
+        if key not in known:
+            insert(tx, deployable_id, key, value)
 
 
-def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-    """The attributes of each deployable, in one query."""
+def discovered(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+    """What discovery says of each deployable, in one query."""
     query = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(
         attributes.c.deployable_id.in_(deployable_ids)
     )
     found: dict[int, dict[str, str]] = defaultdict(dict)
     for deployable_id, key, value in tx.execute(query.order_by(attributes.c.id)):
-        found[deployable_id][key] = value
+        if is_discovered(key):
+            found[deployable_id][key] = value
     return dict(found)

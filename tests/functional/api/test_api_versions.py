@@ -10,6 +10,8 @@ from api_world import World, fault, new_uuid
 ROOTS = ["/", "/accelerator", "/accelerator/"]
 VERSION_DOCUMENTS = ["/v2", "/v2/", "/accelerator/v2", "/accelerator/v2/"]
 
+RESOURCES = ["devices", "deployables", "attributes", "device_profiles", "accelerator_requests"]
+
 
 @pytest.fixture
 def behind_a_proxy(tmp_path: Path) -> Iterator[World]:
@@ -40,6 +42,37 @@ def test_both_mounts_serve_the_same_resources(world: World) -> None:
     device = world.add_device()
     for mount in ("/v2", "/accelerator/v2"):
         assert world.call("GET", f"{mount}/devices/{device.uuid}").json["uuid"] == device.uuid
+
+
+@pytest.mark.parametrize("mount", ["", "/accelerator"])
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_who_leaves_the_version_out_means_the_only_one_there_is(world: World, mount: str, resource: str) -> None:
+    world.add_device()
+    world.add_profile()
+    world.add_arq()
+    named = world.call("GET", f"/v2/{resource}", version="2.3")
+    unnamed = world.call("GET", f"{mount}/{resource}", version="2.3")
+    assert unnamed.json == named.json
+    assert unnamed.headers["OpenStack-API-Version"] == "accelerator 2.3"
+    [[row]] = [rows[:1] for rows in named.json.values()]
+    for slash in ("", "/"):
+        shown = world.call("GET", f"{mount}/{resource}/{row['uuid']}{slash}")
+        assert shown.json == world.call("GET", f"/v2/{resource}/{row['uuid']}").json
+        assert shown.headers["Vary"] == "OpenStack-API-Version"
+    assert world.call("PUT", f"{mount}/{resource}").status_code == 405
+    assert world.call("GET", f"{mount}/{resource}", version="2.9").status_code == 406
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/devices", "/v3/devices", "/v2/v2/devices", "/accelerator/v1", "/device"])
+def test_another_version_is_not_there(world: World, path: str) -> None:
+    assert world.call("GET", path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/healthcheck", "/autoclave/v1/devices", "/identity"])
+def test_what_is_not_the_accelerator_api_has_no_microversion(world: World, path: str) -> None:
+    answer = world.call("GET", path, version="9.9")
+    assert answer.status_code < 400
+    assert "OpenStack-API-Version" not in answer.headers
 
 
 def test_links_follow_the_host_that_was_asked(world: World) -> None:

@@ -7,12 +7,16 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import query, uuids
+from autoclave.api import body, query, uuids
+from autoclave.api.accelerator import listing
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
+from autoclave.api.schemas.deployables import VALIDATE_PROGRAM
 from autoclave.db import deployable_views
 from autoclave.db.deployable_views import Attributes, DeployableRow
-from autoclave.exceptions import NotFound
+from autoclave.exceptions import BadRequest, NotFound
+
+_SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "device_id", "driver_name")
 
 
 class Deployables:
@@ -23,11 +27,14 @@ class Deployables:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         self._api.authorize(req, "cyborg:deployable:get_all")
-        page = query.page(query.arguments(req, *query.PAGING))
+        asked = listing.asked(req, sort_keys=_SORT_KEYS)
+        page = asked.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and not deployable_views.views(tx, uuid=page.marker)[0]:
                 raise query.unknown_marker(page.marker)
-            found, attributes = deployable_views.views(tx, after=page.marker, limit=page.limit)
+            found, attributes = deployable_views.views(
+                tx, related=asked.related, order=asked.order, after=page.marker, limit=page.limit
+            )
         resp.media = {"deployables": _shown(found, attributes, public_url(req, self._api.conf))}
 
 
@@ -40,11 +47,35 @@ class Deployable:
     def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
         self._api.authorize(req, "cyborg:deployable:get_one")
         query.arguments(req)
-        with self._api.ports.db.read() as tx:
-            found, attributes = deployable_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
-        if not found:
-            raise NotFound(f"Deployable not found with uuid={uuid}")
-        [resp.media] = _shown(found, attributes, public_url(req, self._api.conf))
+        found, attributes = _find(self._api, uuid)
+        [resp.media] = _shown([found], attributes, public_url(req, self._api.conf))
+
+
+class DeployableProgram:
+    """``PATCH /v2/deployables/{uuid}/program``: another bitstream for an FPGA.
+
+    No driver can write one: what a request could be carried out with is checked, and then it is refused.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_patch(self, req: falcon.Request, _resp: falcon.Response, uuid: str) -> None:
+        self._api.authorize(req, "cyborg:deployable:program")
+        query.arguments(req)
+        body.read(req, VALIDATE_PROGRAM, self._api.max_body)
+        found, _ = _find(self._api, uuid)
+        raise BadRequest(
+            f"Deployable {found.uuid} cannot be programmed: its driver, {found.driver_name}, writes no bitstreams."
+        )
+
+
+def _find(api: Api, uuid: str) -> tuple[DeployableRow, Attributes]:
+    with api.ports.db.read() as tx:
+        found, attributes = deployable_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
+    if not found:
+        raise NotFound(f"Deployable not found with uuid={uuid}")
+    return found[0], attributes
 
 
 def _shown(found: Sequence[DeployableRow], attributes: Attributes, base: str) -> list[dict[str, Any]]:

@@ -1,0 +1,142 @@
+"""``/v2/attributes``: what is said of a deployable, by discovery and by operators.
+
+``rc`` and ``trait…`` are discovery's: they are what Placement is told of the device, and nobody promises
+that in its place. A trait that an operator wants to schedule by is set on the provider in Placement, where
+discovery leaves custom traits alone. All other keys are the operators' own: discovery keeps them, and they
+mean nothing to Placement.
+"""
+
+from typing import Any
+
+import falcon
+from oslo_db import exception as db_exc
+from sqlalchemy.engine import Connection
+
+from autoclave.api import body, query, uuids
+from autoclave.api.context import Api
+from autoclave.api.links import public_url, self_link
+from autoclave.api.schemas.attributes import MAX_ID, VALIDATE_CREATE
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import deployable_views
+from autoclave.db.attributes import AttributeRecord
+from autoclave.exceptions import BadRequest, Conflict, NotFound
+from autoclave.rules.attributes import is_discovered
+
+
+class Attributes:
+    """``GET`` and ``POST /v2/attributes``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:attribute:get_all")
+        asked = query.arguments(req, "deployable_id", "key", *query.PAGING)
+        page = query.page(asked)
+        deployable = asked.get("deployable_id")
+        with self._api.ports.db.read() as tx:
+            if page.marker is not None and attribute_rows.get(tx, page.marker) is None:
+                raise query.unknown_marker(page.marker)
+            found = attribute_rows.list_all(
+                tx,
+                # no row has the id 0
+                deployable_id=None if deployable is None else _deployable_id(tx, deployable) or 0,
+                key=asked.get("key"),
+                after=page.marker,
+                limit=page.limit,
+            )
+        base = public_url(req, self._api.conf)
+        resp.media = {"attributes": [_shown(record, base) for record in found]}
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._api.authorize(req, "cyborg:attribute:create")
+        query.arguments(req)
+        document = body.read(req, VALIDATE_CREATE, self._api.max_body)
+        asked = document.get("attribute", document)
+        deployable, key = str(asked["deployable_id"]), asked["key"]
+        if is_discovered(key):
+            raise BadRequest(
+                f"The key {key} is discovery's, which tells Placement the resource class and the traits of a device. "
+                "Set a custom trait with `openstack resource provider trait set`: it is kept there."
+            )
+
+        def make(tx: Connection) -> AttributeRecord:
+            deployable_id = _deployable_id(tx, deployable)
+            if deployable_id is None:
+                raise _no_deployable(deployable)
+            return _find(tx, attribute_rows.insert(tx, deployable_id, key, asked["value"]))
+
+        try:
+            made = self._api.ports.db.transact(make)
+        except db_exc.DBDuplicateEntry:
+            raise Conflict(f"Deployable {deployable} has an attribute with the key {key}: delete that first.") from None
+        except db_exc.DBReferenceError:
+            raise _no_deployable(deployable) from None
+        resp.status = falcon.HTTP_201
+        resp.media = _shown(made, public_url(req, self._api.conf))
+
+
+class Attribute:
+    """``GET`` and ``DELETE /v2/attributes/{uuid}``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        self._api.authorize(req, "cyborg:attribute:get_one")
+        query.arguments(req)
+        with self._api.ports.db.read() as tx:
+            found = _find(tx, uuid)
+        resp.media = _shown(found, public_url(req, self._api.conf))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+        self._api.authorize(req, "cyborg:attribute:delete")
+        query.arguments(req)
+
+        def delete(tx: Connection) -> None:
+            found = _find(tx, uuid)
+            if is_discovered(found.key):
+                raise Conflict(
+                    f"Attribute {found.uuid} ({found.key}) is discovery's: it goes when the device has it no longer."
+                )
+            attribute_rows.delete(tx, found)
+
+        self._api.ports.db.transact(delete)
+        resp.status = falcon.HTTP_204
+
+
+def _find(tx: Connection, uuid: str) -> AttributeRecord:
+    found = attribute_rows.get(tx, uuids.require(uuid, "the attribute"))
+    if found is None:
+        raise NotFound(f"Attribute not found with uuid={uuid}")
+    return found
+
+
+def _deployable_id(tx: Connection, text: str) -> int | None:
+    """The id of the deployable that *text*, an id or a uuid, names; None if its uuid is unknown.
+
+    :raises BadRequest: it is neither.
+    """
+    canonical = uuids.canonical(text)
+    if canonical is not None:
+        rows, _ = deployable_views.views(tx, uuid=canonical)
+        return rows[0].id if rows else None
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= MAX_ID):
+        raise BadRequest(f"deployable_id must be the id of a deployable, or its uuid, not {text!r}.")
+    return int(text)
+
+
+def _no_deployable(text: str) -> NotFound:
+    return NotFound(f"Deployable not found with {'id' if text.isdigit() else 'uuid'}={text}")
+
+
+def _shown(record: AttributeRecord, base: str) -> dict[str, Any]:
+    return {
+        "uuid": record.uuid,
+        "deployable_id": record.deployable_id,
+        "key": record.key,
+        "value": record.value,
+        "links": [self_link(base, "attributes", record.uuid)],
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+    }
