@@ -68,7 +68,9 @@ def test_a_provider_that_somebody_else_manages_is_left_to_them(world: AgentWorld
     world.assert_offered(ZEROING)
 
 
-def test_a_period_in_which_nothing_changed_costs_the_same_for_two_and_for_six_drives(tmp_path: Path) -> None:
+def test_a_period_in_which_nothing_changed_costs_ten_statements_and_one_request_at_most_for_two_and_for_six_drives(
+    tmp_path: Path,
+) -> None:
     costs = []
     for count in (2, 6):
         (tmp_path / str(count)).mkdir()
@@ -82,7 +84,8 @@ def test_a_period_in_which_nothing_changed_costs_the_same_for_two_and_for_six_dr
             def note(
                 _connection: object, _cursor: object, statement: str, *_: object, to: list[str] = statements
             ) -> None:
-                to.append(statement)
+                if not statement.startswith("BEGIN"):
+                    to.append(statement)
 
             sa.event.listen(sa.Engine, "before_cursor_execute", note)
             try:
@@ -94,7 +97,7 @@ def test_a_period_in_which_nothing_changed_costs_the_same_for_two_and_for_six_dr
             costs.append(len(statements))
         finally:
             world.close()
-    assert costs[0] == costs[1] > 0
+    assert 0 < costs[0] == costs[1] <= 10
 
 
 def test_a_drive_that_is_gone_is_missing_and_offered_again_when_it_is_back_and_the_operator_vouches_for_it(

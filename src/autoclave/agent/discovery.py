@@ -97,9 +97,11 @@ class Discovery:
         if starting and not found and not blind:
             LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
-        self._observe(known, found, blind, cause)
+        changed = self._observe(known, found, blind, cause)
         root, tree = self._root.tree()
         new = {address: seen for address, seen in found.items() if address not in known}
+        if not changed and not new and self._all_verified(known, tree):
+            return
         untold = self._register_new(context, new, tree, cause)
         untold = self._sync(root, tree) or untold
         if untold is not None:
@@ -151,7 +153,9 @@ class Discovery:
             for device in devices
         }
 
-    def _observe(self, known: Mapping[str, _Known], found: Mapping[str, _Found], blind: set[str], cause: Cause) -> None:
+    def _observe(self, known: Mapping[str, _Known], found: Mapping[str, _Found], blind: set[str], cause: Cause) -> bool:
+        """Write what was seen of the devices that are known; returns whether there was anything to write."""
+        changed = False
         drives = {
             address: drive_of(entry.device, found[address].device)
             for address, entry in known.items()
@@ -166,13 +170,17 @@ class Discovery:
                 if not device.missing and entry.deployable.driver_name not in blind:
                     LOG.warning("Device %s (%s) is missing.", device.uuid, device.slot)
                     self._note(device, partial(lose, known=device, cause=cause))
+                    changed = True
                 continue
             driver, seen = found[address].driver.name, found[address].device
             former = entry.deployable.driver_name
             if driver != former and former not in blind and isinstance(seen, DiscoveredDevice):
                 self._ports.db.transact(partial(take_over, known=device, driver_name=driver, cause=cause))
+                changed = True
             if differs(device, entry.attributes, seen, known_dirty=drives[address] in dirty):
                 self._note(device, partial(observe, known=device, found=seen, cause=cause))
+                changed = True
+        return changed
 
     def _note(self, known: DeviceRecord, write: Callable[[Connection], DeviceRecord | None]) -> None:
         """Write what was seen of a device; if that ends its offer, tell Placement before anything else is looked at."""
@@ -255,6 +263,14 @@ class Discovery:
         used = sum(self._ports.placement.get_usages(present.uuid).values())
         return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
 
+    def _all_verified(self, known: Mapping[str, _Known], tree: Sequence[Provider]) -> bool:
+        """Whether every provider is as it was when it was last found to be right, and so is every row."""
+        providers = {provider.uuid: provider for provider in tree}
+        return all(
+            self._verified.get(entry.deployable.rp_uuid) == _fingerprint(entry, providers.get(entry.deployable.rp_uuid))
+            for entry in known.values()
+        )
+
     def _sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
         """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
         providers = {provider.uuid: provider for provider in tree}
@@ -280,13 +296,7 @@ class Discovery:
                 deployable.name,
                 present.uuid,
             )
-        fingerprint = (
-            present.generation if present else None,
-            must_be_reserved(device.offer),
-            device.release_pending,
-            deployable.resource_class,
-            tuple(sorted(entry.attributes.items())),
-        )
+        fingerprint = _fingerprint(entry, present)
         if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
             return
         if present is None and (taken := provider_named(tree, deployable.name)) is not None:
@@ -330,6 +340,17 @@ class Discovery:
         if not must and record.reserved >= total:
             return False  # settle says that this is an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
+
+
+def _fingerprint(entry: _Known, present: Provider | None) -> tuple[object, ...]:
+    """All that decides whether a provider has to be looked at again."""
+    return (
+        present.generation if present else None,
+        must_be_reserved(entry.device.offer),
+        entry.device.release_pending,
+        entry.deployable.resource_class,
+        tuple(sorted(entry.attributes.items())),
+    )
 
 
 class _NotOurs(Exception):

@@ -1,5 +1,6 @@
 """What every service is, and how a process runs one."""
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -75,6 +76,9 @@ def run_until_signal(service: Service, ready: Callable[[], None]) -> None:
         signal.signal(number, lambda *_: end.set())
     try:
         service.start()
+        # What is there now stays: the collector would look at all of it again and again while long lists are made.
+        gc.collect()
+        gc.freeze()
         ready()
         end.wait()
     finally:

@@ -1,0 +1,27 @@
+#!/usr/bin/env python
+"""The memory of a process that serves the API and nothing else: ``benchmarks/memory.py DATABASE``, run by ``api.py``."""
+
+import resource
+import sys
+
+from population import Service
+
+from autoclave.db.engine import Database
+from autoclave.placement.fake import FakePlacement
+
+
+def peak() -> float:
+    """MiB of this process so far; the kernel counts KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(path: str) -> None:
+    service = Service(Database(f"sqlite:///{path}"), FakePlacement().client())
+    before = peak()
+    for name in ("devices", "deployables", "accelerator_requests"):
+        service.raw("GET", f"/v2/{name}")
+    print(f"{'peak memory of an API process':40} {peak():8.0f} MiB, of which {before:.0f} before the first request")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

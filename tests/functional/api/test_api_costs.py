@@ -1,0 +1,68 @@
+"""What a request costs follows what it asks for, not what there is: SQL statements, counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from api_world import World, new_uuid
+
+LISTS = ("devices", "deployables", "accelerator_requests", "device_profiles")
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def populate(world: World, numbers: range) -> None:
+    """A device each, with a request that is bound to it, and a profile that nobody uses."""
+    for number in numbers:
+        device = world.add_device(f"0000:{number:02x}:00.0")
+        world.add_profile(f"profile-{number}")
+        bound = world.bind(world.add_arq("profile-0"), device, new_uuid())
+        assert bound.status_code == 202, bound.text
+
+
+@pytest.mark.parametrize("noun", LISTS)
+def test_a_list_of_twelve_costs_as_many_statements_as_a_list_of_two(world: World, noun: str) -> None:
+    costs = []
+    for numbers in (range(2), range(2, 12)):
+        populate(world, numbers)
+        with counted() as statements:
+            answer = world.call("GET", f"/v2/{noun}")
+        assert len(answer.json[noun if noun != "accelerator_requests" else "arqs"]) == numbers.stop
+        costs.append(len(statements))
+
+    assert 0 < costs[0] == costs[1] <= 3
+
+
+@pytest.mark.parametrize("last", ["bind", "unbind"])
+def test_a_bind_and_its_end_cost_the_same_beside_ten_others_as_alone(world: World, last: str) -> None:
+    world.add_profile("profile-0")
+    device = world.add_device("0000:f0:00.0", kind="GPU")
+    costs = []
+    for numbers in (range(0), range(1, 11)):
+        populate(world, numbers)
+        arq = world.add_arq("profile-0")
+        world.placement.clear()
+        with counted() as bind:
+            assert world.bind(arq, device, new_uuid()).status_code == 202
+        requests = len(world.placement.calls)
+        with counted() as unbind:
+            assert world.call("DELETE", f"/v2/accelerator_requests?arqs={arq}").status_code == 204
+        costs.append((len(bind if last == "bind" else unbind), requests))
+
+    assert costs[0] == costs[1]
+    assert costs[0][0] > 0
+    assert costs[0][1] == 2, "the generation is read, and reserved=total is written"
