@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The memory of a process that serves the API and nothing else: ``benchmarks/memory.py DATABASE``, run by ``api.py``."""
+"""The memory of a process that serves the API and nothing else: ``memory.py DATABASE``, run by ``api.py``."""
 
 import resource
 import sys

@@ -68,7 +68,7 @@ def test_a_provider_that_somebody_else_manages_is_left_to_them(world: AgentWorld
     world.assert_offered(ZEROING)
 
 
-def test_a_period_in_which_nothing_changed_costs_ten_statements_and_one_request_at_most_for_two_and_for_six_drives(
+def test_a_period_in_which_nothing_changed_costs_ten_statements_and_one_request_for_any_number_of_drives(
     tmp_path: Path,
 ) -> None:
     costs = []

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
-
 from api_world import World, new_uuid
 
 LISTS = ("devices", "deployables", "accelerator_requests", "device_profiles")
