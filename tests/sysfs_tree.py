@@ -36,6 +36,20 @@ class SysfsTree:
         target.mkdir(parents=True, exist_ok=True)
         link(self.sys / "bus/pci/devices" / address / "driver", target)
 
+    def virtual_function(self, address: str, physical: str, **attributes: str) -> Path:
+        """Plug in a virtual function; return its directory. See :meth:`function`."""
+        directory = self.function(address, **attributes)
+        link(directory / "physfn", (self.sys / "bus/pci/devices" / physical).resolve())
+        return directory
+
+    def interface(self, address: str, name: str, *, up: bool, master: str | None = None) -> None:
+        """A network interface of a function."""
+        directory = (self.sys / "bus/pci/devices" / address).resolve() / "net" / name
+        _write(directory, {"flags": "0x1003" if up else "0x1002"})
+        link(self.sys / "class/net" / name, directory)
+        if master is not None:
+            link(directory / "master", self.sys / "devices/virtual/net" / master)
+
     def iommu_group(self, number: int, *addresses: str) -> None:
         group = self.sys / "kernel/iommu_groups" / str(number)
         for address in addresses:

@@ -20,10 +20,11 @@ SPECIFIED = {
     ("cleaning", "crash_recovery", "error"),
     ("error", "clean_again", "pending_cleaning"),
 }
-# What we add: a bind taken back, a worker that cannot begin, a drive that is not the known one, and
-# the operator who vouches for it.
+# What we add: a bind taken back, a card whose last free handle is gone, a worker that cannot begin, a drive that is not
+# the known one, and the operator who vouches for it.
 ADDED = {
     ("allocated", "take_bind_back", "available"),
+    ("available", "used_up", "allocated"),
     ("pending_cleaning", "cleaning_failed", "error"),
     ("available", "distrust", "error"),
     ("error", "accept", "available"),

@@ -99,7 +99,7 @@ def test_no_drive_is_no_error(make):
 def test_only_what_an_entry_matches_is_reported_and_the_rest_says_so(make):
     driver, _ = make(drive(ONE, "S1"), drive(TWO, "S2"), specs=[{"address": TWO}])
     assert [device.pci_address for device in driver.discover()] == [TWO]
-    first, second = driver.inspect()
+    first, second = driver.findings()
     assert first.refused == "no device_spec entry matches"
     assert first.device is None
     assert (second.refused, second.entry.entry) == (None, 1)
@@ -110,7 +110,7 @@ def test_the_first_entry_that_matches_decides(make):
         drive(ONE, "S1", crypto=True),
         specs=[{"address": TWO}, {"address": ONE, "clear_strategy": "block"}, {"vendor_id": "1b36"}],
     )
-    finding = only(driver.inspect())
+    finding = only(driver.findings())
     assert finding.entry.entry == 2
     assert finding.resolution.action == "write_zeroes"
 
@@ -122,7 +122,7 @@ def test_the_hosts_own_disk_is_refused_with_the_reason_and_the_way_out(make, cap
     assert isinstance(seen, Sighting)
     assert (seen.pci_address, device.pci_address) == (ONE, TWO)
     assert "mounted" in seen.exposed
-    finding = driver.inspect()[0]
+    finding = driver.findings()[0]
     assert "mounted" in finding.refused
     assert f"allow_host_device = {ONE}" in finding.refused
     assert finding.holders
@@ -133,7 +133,7 @@ def test_the_hosts_own_disk_is_offered_if_the_operator_insists_but_not_erased_wh
     driver, host = make(drive(ONE, "SYS", mounted=True, block=True), allow_host_device=[ONE])
     device = only(driver.discover())
     assert device.serial == "SYS"
-    assert driver.inspect()[0].holders
+    assert driver.findings()[0].holders
     with pytest.raises(DeviceInUse, match="not touched") as refused:
         driver.cleanup(row(serial="SYS"))
     assert refused.value.holders
@@ -144,7 +144,7 @@ def test_the_hosts_own_disk_is_offered_if_the_operator_insists_but_not_erased_wh
 def test_a_virtual_function_is_refused_with_its_physical_function(make):
     driver, _ = make(drive(ONE, "S1"), drive("0000:41:00.1", "S2", physfn=ONE))
     assert [device.pci_address for device in driver.discover()] == [ONE]
-    assert f"virtual function of {ONE}" in driver.inspect()[1].refused
+    assert f"virtual function of {ONE}" in driver.findings()[1].refused
 
 
 def test_a_drive_with_enabled_virtual_functions_is_not_offered(make):
@@ -228,7 +228,7 @@ def test_a_drive_that_was_pulled_is_not_reported(make):
 
 def test_the_other_functions_of_the_iommu_group_are_shown(make):
     driver, _ = make(drive(ONE, "S1", iommu_group=7), drive(TWO, "S2", iommu_group=7), drive(THREE, "S3"))
-    assert [list(finding.iommu_group) for finding in driver.inspect()] == [[TWO], [ONE], []]
+    assert [list(finding.iommu_group) for finding in driver.findings()] == [[TWO], [ONE], []]
 
 
 def test_a_missing_nvme_cli_keeps_the_agent_from_starting(make, monkeypatch, tmp_path):

@@ -14,11 +14,10 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.known_devices import KnownDevice, known_devices
 from autoclave.agent.root_provider import RootProvider
-from autoclave.db import attributes as attribute_rows
-from autoclave.db import devices as device_rows
 from autoclave.db import ledger
-from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
@@ -35,15 +34,6 @@ from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A device of this host as the database has it."""
-
-    device: DeviceRecord
-    deployable: DeployableRecord
-    attributes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ class Discovery:
         :raises DatabaseUnavailable: nothing could be read or written.
         :raises PlacementError: what is on the host was recorded, but Placement could not be told.
         """
-        known = self._read()
+        known = known_devices(self._ports.db, self._host)
         found, blind = self._look(starting)
         if starting and not found and not blind:
             LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
@@ -142,18 +132,9 @@ class Discovery:
                     self._conflicts.add(device.pci_address)
         return found, blind
 
-    def _read(self) -> dict[str, _Known]:
-        with self._ports.db.read() as tx:
-            devices = device_rows.list_all(tx, hostname=self._host)
-            deployables = device_rows.deployables_of(tx, [device.id for device in devices])
-            attributes = attribute_rows.discovered(tx, [deployable.id for deployable in deployables])
-        by_device = {deployable.device_id: deployable for deployable in deployables}
-        return {
-            device.pci_address: _Known(device, by_device[device.id], attributes.get(by_device[device.id].id, {}))
-            for device in devices
-        }
-
-    def _observe(self, known: Mapping[str, _Known], found: Mapping[str, _Found], blind: set[str], cause: Cause) -> bool:
+    def _observe(
+        self, known: Mapping[str, KnownDevice], found: Mapping[str, _Found], blind: set[str], cause: Cause
+    ) -> bool:
         """Write what was seen of the devices that are known; returns whether there was anything to write."""
         changed = False
         drives = {
@@ -169,18 +150,35 @@ class Discovery:
             if address not in found:
                 if not device.missing and entry.deployable.driver_name not in blind:
                     LOG.warning("Device %s (%s) is missing.", device.uuid, device.slot)
-                    self._note(device, partial(lose, known=device, cause=cause))
+                    reason = "no driver of the host reported it"
+                    self._note(device, partial(lose, known=device, cause=cause, reason=reason))
                     changed = True
                 continue
             driver, seen = found[address].driver.name, found[address].device
+            if isinstance(seen, DiscoveredDevice) and seen.device_type != device.type.value:
+                changed = self._lose_to_another_type(device, driver, seen.device_type, cause) or changed
+                continue
             former = entry.deployable.driver_name
             if driver != former and former not in blind and isinstance(seen, DiscoveredDevice):
                 self._ports.db.transact(partial(take_over, known=device, driver_name=driver, cause=cause))
                 changed = True
-            if differs(device, entry.attributes, seen, known_dirty=drives[address] in dirty):
+            if differs(device, entry.attributes, entry.handles, seen, known_dirty=drives[address] in dirty):
                 self._note(device, partial(observe, known=device, found=seen, cause=cause))
                 changed = True
         return changed
+
+    def _lose_to_another_type(self, device: DeviceRecord, driver: str, device_type: str, cause: Cause) -> bool:
+        # Its row says how it is cleaned, and a driver of another type would not do that.
+        if device.missing:
+            return False
+        reason = (
+            f"{driver} reports a device of the type {device_type} in its slot, and it is on record as "
+            f"{device.type.value}; let the former driver have it again, or run `autoclave device forget` once no "
+            "instance has it"
+        )
+        LOG.error("Device %s (%s) is not offered: %s", device.uuid, device.slot, reason)
+        self._note(device, partial(lose, known=device, cause=cause, reason=reason))
+        return True
 
     def _note(self, known: DeviceRecord, write: Callable[[Connection], DeviceRecord | None]) -> None:
         """Write what was seen of a device; if that ends its offer, tell Placement before anything else is looked at."""
@@ -220,7 +218,7 @@ class Discovery:
         tree: Sequence[Provider],
         cause: Cause,
     ) -> None:
-        name = provider_name(self._host, PCIAddress.parse(found.pci_address))
+        name = provider_name(self._host, PCIAddress.parse(found.pci_address), found.name)
         try:
             provider = self._found_provider(provider_named(tree, name), found.resource_class)
         except _NotOurs:
@@ -263,11 +261,11 @@ class Discovery:
         used = sum(self._ports.placement.get_usages(present.uuid).values())
         return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
 
-    def _all_verified(self, known: Mapping[str, _Known], tree: Sequence[Provider]) -> bool:
+    def _all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
         """Whether every provider is as it was when it was last found to be right, and so is every row."""
         providers = {provider.uuid: provider for provider in tree}
         return all(
-            self._verified.get(entry.deployable.rp_uuid) == _fingerprint(entry, providers.get(entry.deployable.rp_uuid))
+            self._verified.get(entry.deployable.rp_uuid) == entry.fingerprint(providers.get(entry.deployable.rp_uuid))
             for entry in known.values()
         )
 
@@ -275,7 +273,7 @@ class Discovery:
         """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
         providers = {provider.uuid: provider for provider in tree}
         failure: PlacementError | None = None
-        for entry in self._read().values():
+        for entry in known_devices(self._ports.db, self._host).values():
             try:
                 self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry)
             except PlacementError as error:
@@ -283,7 +281,7 @@ class Discovery:
                 failure = error
         return failure
 
-    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: _Known) -> None:
+    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: KnownDevice) -> None:
         device, deployable = entry.device, entry.deployable
         if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
             self._renamed.add(present.uuid)
@@ -296,7 +294,7 @@ class Discovery:
                 deployable.name,
                 present.uuid,
             )
-        fingerprint = _fingerprint(entry, present)
+        fingerprint = entry.fingerprint(present)
         if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
             return
         if present is None and (taken := provider_named(tree, deployable.name)) is not None:
@@ -317,7 +315,7 @@ class Discovery:
             settle(self._ports.db, self._ports.placement, device.uuid)
             self._withdrawn.discard(device.uuid)
 
-    def _agrees(self, entry: _Known, present: Provider | None) -> bool:
+    def _agrees(self, entry: KnownDevice, present: Provider | None) -> bool:
         """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
         inventories = self._ports.placement.get_inventories(entry.deployable.rp_uuid)
         record = inventories.records.get(entry.deployable.resource_class)
@@ -340,17 +338,6 @@ class Discovery:
         if not must and record.reserved >= total:
             return False  # settle says that this is an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
-
-
-def _fingerprint(entry: _Known, present: Provider | None) -> tuple[object, ...]:
-    """All that decides whether a provider has to be looked at again."""
-    return (
-        present.generation if present else None,
-        must_be_reserved(entry.device.offer),
-        entry.device.release_pending,
-        entry.deployable.resource_class,
-        tuple(sorted(entry.attributes.items())),
-    )
 
 
 class _NotOurs(Exception):

@@ -1,7 +1,8 @@
-"""``autoclave plan``: what an agent would do with this host's drives. Changes nothing."""
+"""``autoclave plan``: what an agent would do with this host's devices. Changes nothing."""
 
 import argparse
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,10 +11,9 @@ from cliff.columns import FormattableColumn
 
 from autoclave.cli.durations import in_words
 from autoclave.conf import new_config
+from autoclave.drivers.base import Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
-from autoclave.drivers.nvme import NVMeDriver
-from autoclave.drivers.nvme_inspection import Finding
-from autoclave.exceptions import AutoclaveError, HardwareError
+from autoclave.exceptions import AutoclaveError
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
@@ -26,6 +26,7 @@ _DETAILS = (
     "estimate",
     "holders",
     "iommu_group",
+    "handles",
     "provider",
     "resource_class",
     "reserved",
@@ -79,7 +80,7 @@ class PlanShow(show.ShowOne):  # type: ignore[misc]
             if record["address"] == wanted:
                 return tuple(record), tuple(_Cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
-            f"{wanted} is no NVMe controller of this host, and no entry of [nvme] device_spec names it"
+            f"{wanted} is no NVMe controller of this host, and no entry of an enabled driver's option names it"
         )
 
 
@@ -108,65 +109,61 @@ def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
     """A record for every PCI function that could match, in bus order."""
     conf = new_config(config_files)
     host = host_name(conf)
-    records = []
+    seen: dict[str, list[tuple[str, Inspected]]] = defaultdict(list)
     for driver in load_drivers(conf, host_paths(conf)):
         driver.init_host()
-        if isinstance(driver, NVMeDriver):
-            for finding in driver.inspect():
-                estimate = _estimate(driver, finding, conf.nvme.cleanup_timeout)
-                records.append(_record(host, finding) | {"estimate": estimate})
+        for inspected in driver.inspect():
+            seen[inspected.address].append((driver.name, inspected))
+    records = []
+    for _, drivers in sorted(seen.items()):
+        claimed = [(name, inspected) for name, inspected in drivers if inspected.discovered]
+        clash = (
+            f"{' and '.join(name for name, _ in claimed)} claim it, so the agent does not start: let only one match it"
+            if len(claimed) > 1
+            else None
+        )
+        records += [_record(host, each, conf.nvme.cleanup_timeout, clash) for _, each in claimed or drivers[:1]]
     return records
 
 
-def _record(host: str, finding: Finding) -> dict[str, Any]:
-    resolution, device = finding.resolution, finding.device
+def _record(host: str, inspected: Inspected, cleanup_timeout: int, clash: str | None) -> dict[str, Any]:
+    device = inspected.discovered
+    refused = [*([clash] if clash else []), *inspected.refused]
     record = {
-        "address": finding.address,
-        "device": f"{finding.vendor or '?'}:{finding.product or '?'} {finding.model or ''}".strip(),
-        "serial": finding.serial,
-        "action": str(resolution.action) if resolution and resolution.action else None,
-        "refused": _refusals(finding),
-        "entry": f"{finding.entry.entry}: {finding.entry.text}" if finding.entry else None,
-        "why": resolution.reason if resolution else None,
-        "rejected": [f"{each.action}: {each.reason}" for each in resolution.rejected] if resolution else [],
-        "estimate": None,
-        "holders": list(finding.holders),
-        "iommu_group": list(finding.iommu_group),
+        "address": inspected.address,
+        "device": inspected.device,
+        "serial": inspected.serial,
+        "action": inspected.action,
+        "refused": refused,
+        "entry": inspected.entry,
+        "why": inspected.why,
+        "rejected": list(inspected.rejected),
+        "estimate": _estimate(inspected.estimate, cleanup_timeout) if inspected.estimate else None,
+        "holders": list(inspected.holders),
+        "iommu_group": list(inspected.iommu_group),
+        "handles": list(inspected.handles),
         "provider": None,
         "resource_class": None,
         "reserved": None,
         "traits": [],
     }
     if device is not None:
+        total = len(device.attach_handles)
         record |= {
-            "provider": provider_name(host, PCIAddress.parse(finding.address)),
+            "provider": provider_name(host, PCIAddress.parse(device.pci_address), device.name),
             "resource_class": device.resource_class,
-            "reserved": "1" if record["refused"] else "0 if its state is available, else 1",
+            "reserved": f"{total}" if refused else f"0 if its state is available, else {total}",
             "traits": [OWNER_CYBORG, *device.traits],
         }
     return record
 
 
-def _estimate(driver: NVMeDriver, finding: Finding, timeout: int) -> str | None:
+def _estimate(estimate: Estimate, timeout: int) -> str:
     """How long its erase will take, why that is thought, and whether it would be cut short."""
-    if finding.refused or finding.unreadable:
-        return None
-    try:
-        estimate = driver.estimate(finding)
-    except HardwareError as error:
-        return f"unknown: {error}"
-    if estimate is None:
-        return None
     if estimate.seconds is None:
         return f"unknown: {estimate.basis}"
     late = f"; [nvme] cleanup_timeout = {timeout} is too short for that" if estimate.seconds > timeout else ""
     return f"{in_words(estimate.seconds)} ({estimate.basis}){late}"
-
-
-def _refusals(finding: Finding) -> list[str]:
-    # A refusal says itself who uses the drive; a drive of another driver is exposed and unreadable for one reason.
-    reasons = (finding.refused or finding.exposed, finding.excluded, finding.unreadable)
-    return list(dict.fromkeys(why for why in reasons if why))
 
 
 def _address(text: str) -> PCIAddress:

@@ -5,10 +5,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf import agent, api, conductor, database, nvme, placement, privileged
+from autoclave.conf import agent, api, conductor, database, nvme, pci, placement, privileged
 from autoclave.conf.check import check_files
 
-_GROUPS = (agent, api, conductor, database, nvme, placement, privileged)
+_GROUPS = (agent, api, conductor, database, nvme, pci, placement, privileged)
 
 
 def new_config(

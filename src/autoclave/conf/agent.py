@@ -3,6 +3,8 @@
 from oslo_config import cfg
 
 from autoclave.conf.numbers import FiniteFloatOpt
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "agent"
 
@@ -32,7 +34,7 @@ OPTS = [
         "allow_host_device",
         default=[],
         help="Exact PCI address of a device that this host itself uses and that may be offered nevertheless. "
-        "Its data will be erased. May be given several times.",
+        "The data of a drive will be erased. May be given several times.",
     ),
     cfg.StrOpt(
         "rpc_version_cap",
@@ -44,3 +46,17 @@ OPTS = [
     cfg.StrOpt("proc_root", default="/proc", help="Where procfs is."),
     cfg.ListOpt("tools_path", default=[], help="Directories searched for nvme, blkdiscard and shred before PATH."),
 ]
+
+
+def allowed_host_devices(conf: cfg.ConfigOpts) -> frozenset[PCIAddress]:
+    """The addresses of ``[agent] allow_host_device``.
+
+    :raises InvalidConfiguration: one of them is no full PCI address.
+    """
+    addresses = set()
+    for entry, text in enumerate(conf.agent.allow_host_device, start=1):
+        try:
+            addresses.add(PCIAddress.parse(text))
+        except ValueError as e:
+            raise InvalidConfiguration(str(e), option="[agent] allow_host_device", entry=entry) from None
+    return frozenset(addresses)

@@ -237,6 +237,11 @@ def set_resource_class(tx: Connection, deployable: DeployableRecord, resource_cl
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(resource_class=resource_class))
 
 
+def set_accelerators(tx: Connection, deployable: DeployableRecord, number: int) -> None:
+    """Note how many handles the deployable has, which is the total of its inventory."""
+    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(num_accelerators=number))
+
+
 def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -> None:
     """Note which driver serves the device."""
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(driver_name=driver_name))

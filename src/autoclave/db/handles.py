@@ -1,6 +1,7 @@
 """Attach handles. A handle is in use iff an active ARQ names it: derived, never stored."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,20 @@ class HandleRecord:
     identity: str
 
 
+@dataclass(frozen=True)
+class HandleUse:
+    """A handle, and whether an active ARQ names it."""
+
+    handle: HandleRecord
+    in_use: bool
+
+
 _HANDLE = columns(HandleRecord, attach_handles)
+_IN_USE = (
+    sa.exists()
+    .where(arqs.c.attach_handle_id == attach_handles.c.id, arqs.c.state.in_(list(ACTIVE)))
+    .correlate(attach_handles)
+)
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
@@ -34,14 +48,29 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
     """The handles of a deployable that no active ARQ names, in order of their id."""
-    in_use = (
-        sa.exists()
-        .where(arqs.c.attach_handle_id == attach_handles.c.id, arqs.c.state.in_(list(ACTIVE)))
-        .correlate(attach_handles)
-    )
     query = (
         sa.select(*_HANDLE)
-        .where(attach_handles.c.deployable_id == deployable_id, ~in_use)
+        .where(attach_handles.c.deployable_id == deployable_id, ~_IN_USE)
         .order_by(attach_handles.c.id)
     )
     return [to_record(HandleRecord, row) for row in tx.execute(query)]
+
+
+def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, list[HandleUse]]:
+    """The handles of each deployable in order of their id, in one query."""
+    query = sa.select(*_HANDLE, _IN_USE.label("in_use")).where(attach_handles.c.deployable_id.in_(deployable_ids))
+    found: dict[int, list[HandleUse]] = defaultdict(list)
+    for *columns_, in_use in tx.execute(query.order_by(attach_handles.c.id)):
+        handle = HandleRecord(*columns_)
+        found[handle.deployable_id].append(HandleUse(handle, bool(in_use)))
+    return dict(found)
+
+
+def set_attach_info(tx: Connection, handle: HandleRecord, attach_info: str) -> None:
+    """Say how a guest is to get the handle from now on."""
+    tx.execute(attach_handles.update().where(attach_handles.c.id == handle.id).values(attach_info=attach_info))
+
+
+def delete(tx: Connection, handle: HandleRecord) -> None:
+    """Remove a handle. The caller has made sure that no ARQ names it."""
+    tx.execute(attach_handles.delete().where(attach_handles.c.id == handle.id))

@@ -21,7 +21,9 @@ __all__ = [
     "CleanupControl",
     "DiscoveredDevice",
     "Driver",
+    "Estimate",
     "Evidence",
+    "Inspected",
     "Progress",
     "ProgressSink",
     "Sighting",
@@ -50,8 +52,11 @@ class DiscoveredDevice:
     :param pci_address: the full address in lower case; with the host it is the device's identity.
     :param vendor: vendor id, four lower-case hexadecimal digits (``device.vendor`` of the API).
     :param product: product id, likewise (``device.model`` of the API).
+    :param attach_handles: at least one; several only for types that are not cleaned.
     :param serial: the drive's own serial number, where it has one; None when it could not be read.
-    :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read.
+    :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read. Of a card that has no
+        serial number: whatever tells it from another kind of card in the same slot.
+    :param name: what its provider is called after the host's name; None: by its address.
     :param traits: traits of the provider besides ``OWNER_CYBORG``.
     :param cleanup_action: the resolved action to lock in, for types that are cleaned.
     :param excluded: why policy keeps the device from being offered, or None.
@@ -76,6 +81,52 @@ class DiscoveredDevice:
     excluded: str | None = None
     unreadable: str | None = None
     exposed: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A duration and where it comes from.
+
+    :param seconds: None: it cannot be told.
+    :param basis: in words an operator knows.
+    """
+
+    seconds: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A PCI function that could be a device, and what the driver makes of it: for people, in words.
+
+    :param address: of the device, in lower case.
+    :param device: what stands there: ids, model.
+    :param action: how it is erased between two guests, or that it is not; None: it is not offered, or not known.
+    :param refused: why it is not offered; empty: it is.
+    :param entry: which entry of the configuration matches it, and its text.
+    :param why: why that action.
+    :param rejected: which other actions there would be, and why they are not taken.
+    :param estimate: how long the erase will take.
+    :param holders: who on this host uses it.
+    :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
+    :param handles: what guests would get, where that is not the function itself.
+    :param discovered: the device that :meth:`Driver.discover` reports, if it does.
+    """
+
+    address: str
+    device: str
+    serial: str | None = None
+    action: str | None = None
+    refused: Sequence[str] = ()
+    entry: str | None = None
+    why: str | None = None
+    rejected: Sequence[str] = ()
+    estimate: Estimate | None = None
+    holders: Sequence[str] = ()
+    iommu_group: Sequence[str] = ()
+    handles: Sequence[str] = ()
+    discovered: DiscoveredDevice | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +172,9 @@ class CleanupControl:
     tools: ToolSink
 
 
+RETURNS_UNCLEANED = "returns uncleaned"
+"""The action of a type that is neither erased nor used only once: the next guest finds what the last one left."""
+
 Evidence = Mapping[str, Any]
 """JSON-serialisable facts that prove the device clean; kept in the device's history."""
 
@@ -154,6 +208,27 @@ class Driver:
         :raises InvalidConfiguration: its options cannot be used.
         """
         raise NotImplementedError
+
+    def inspect(self) -> Sequence[Inspected]:
+        """Say of every function that could be the driver's what would become of it. Changes nothing.
+
+        A driver that does not say more shows what it discovers.
+
+        :raises InvalidConfiguration: its options cannot be used.
+        :raises HardwareError: this host cannot be looked at.
+        """
+        return [
+            Inspected(
+                address=found.pci_address,
+                device=f"{found.vendor}:{found.product} {found.drive_model or ''}".strip(),
+                serial=found.serial,
+                action=found.cleanup_action or RETURNS_UNCLEANED,
+                refused=[why for why in (found.excluded, found.exposed, found.unreadable) if why],
+                discovered=found,
+            )
+            for found in self.discover()
+            if isinstance(found, DiscoveredDevice)
+        ]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:  # noqa: ARG002
         """Erase *device* with the action that was locked in, and return the evidence.

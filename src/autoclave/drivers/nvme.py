@@ -11,8 +11,18 @@ from typing import ClassVar
 from oslo_config import cfg
 from oslo_log import log
 
-from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence, Sighting
-from autoclave.drivers.nvme_estimate import Estimate, estimate
+from autoclave.conf.agent import allowed_host_devices
+from autoclave.drivers.base import (
+    CleanableDevice,
+    CleanupControl,
+    DiscoveredDevice,
+    Driver,
+    Estimate,
+    Evidence,
+    Inspected,
+    Sighting,
+)
+from autoclave.drivers.nvme_estimate import estimate
 from autoclave.drivers.nvme_inspection import Finding, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
@@ -21,7 +31,6 @@ from autoclave.exceptions import (
     DriverMismatch,
     EraseUnsupported,
     HardwareError,
-    InvalidConfiguration,
     WrongDrive,
 )
 from autoclave.hardware.command import Commands
@@ -83,15 +92,9 @@ class NVMeDriver(Driver):
     @cached_property
     def allowed_host_devices(self) -> frozenset[PCIAddress]:
         """The addresses of ``[agent] allow_host_device``."""
-        addresses = set()
-        for entry, text in enumerate(self.conf.agent.allow_host_device, start=1):
-            try:
-                addresses.add(PCIAddress.parse(text))
-            except ValueError as e:
-                raise InvalidConfiguration(str(e), option="[agent] allow_host_device", entry=entry) from None
-        return frozenset(addresses)
+        return allowed_host_devices(self.conf)
 
-    def inspect(self) -> Sequence[Finding]:
+    def findings(self) -> Sequence[Finding]:
         """Every NVMe controller of this host, what becomes of it and why, in bus order.
 
         :raises InvalidConfiguration: the options cannot be read.
@@ -99,8 +102,19 @@ class NVMeDriver(Driver):
         """
         return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots)
 
+    def inspect(self) -> Sequence[Inspected]:
+        return [finding.inspected(self._estimated(finding)) for finding in self.findings()]
+
+    def _estimated(self, finding: Finding) -> Estimate | None:
+        if finding.refused or finding.unreadable:
+            return None
+        try:
+            return self.estimate(finding)
+        except HardwareError as error:
+            return Estimate(None, str(error))
+
     def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
-        findings = self.inspect()
+        findings = self.findings()
         for finding in findings:
             self._tell(finding)
         return [reported for finding in findings if (reported := finding.reported) is not None]

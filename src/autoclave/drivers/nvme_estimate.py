@@ -1,7 +1,6 @@
 """How long the erase of a drive will take, as far as it can be told before it begins."""
 
-from dataclasses import dataclass
-
+from autoclave.drivers.base import Estimate
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.nvme import Controller
@@ -10,18 +9,6 @@ from autoclave.rules.cleanup_policy import CleanupAction
 
 _REPORTED_AS = {CleanupAction.SANITIZE_CRYPTO: "crypto_erase", CleanupAction.SANITIZE_BLOCK: "block_erase"}
 """The operation's name in the Sanitize Status log page."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A duration and where it comes from.
-
-    :param seconds: None: it cannot be told.
-    :param basis: in words an operator knows.
-    """
-
-    seconds: float | None
-    basis: str
 
 
 def estimate(nvme: NvmeCli, rates: EraseRates, controller: Controller, action: CleanupAction) -> Estimate:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Sighting
+from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Estimate, Inspected, Sighting
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError
 from autoclave.hardware import attribute
@@ -62,6 +62,29 @@ class Finding:
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
     device: DiscoveredDevice | None = field(default=None, repr=False)
+
+    def inspected(self, estimate: Estimate | None) -> Inspected:
+        """The same in words.
+
+        :param estimate: how long its erase will take.
+        """
+        # A refusal says itself who uses the drive; a drive of another driver is exposed and unreadable for one reason.
+        reasons = (self.refused or self.exposed, self.excluded, self.unreadable)
+        resolution = self.resolution
+        return Inspected(
+            address=self.address,
+            device=f"{self.vendor or '?'}:{self.product or '?'} {self.model or ''}".strip(),
+            serial=self.serial,
+            action=str(resolution.action) if resolution and resolution.action else None,
+            refused=list(dict.fromkeys(why for why in reasons if why)),
+            entry=f"{self.entry.entry}: {self.entry.text}" if self.entry else None,
+            why=resolution.reason if resolution else None,
+            rejected=[f"{each.action}: {each.reason}" for each in resolution.rejected] if resolution else [],
+            estimate=estimate,
+            holders=self.holders,
+            iommu_group=self.iommu_group,
+            discovered=self.device,
+        )
 
     @property
     def reported(self) -> DiscoveredDevice | Sighting | None:

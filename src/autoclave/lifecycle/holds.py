@@ -106,7 +106,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
                 "there is nothing to accept. If it is to be offered, clean it."
             )
         changes: dict[str, Any] = {"found_serial": None, "found_drive_model": None}
-        if device.found_serial is not None:
+        if (device.found_serial, device.found_drive_model) != (None, None):
             changes |= {"serial": device.found_serial, "drive_model": device.found_drive_model}
         if device.was_away:
             _refuse_if_used_elsewhere(tx, device)
@@ -116,6 +116,9 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
             remark(tx, device, "accept", cause, changes)
             note_dirty(tx, _require(tx, uuid), cause)
         else:
+            if device.found_drive_model is not None:
+                # What Placement knows is of the card before; who asks for that one must not get this.
+                changes["excluded_reason"] = "another card was accepted, and its host's agent has not described it yet"
             swap(tx, device, Event.ACCEPT, cause, changes)
         return _require(tx, uuid)
 

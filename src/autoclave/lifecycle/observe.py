@@ -1,6 +1,6 @@
 """What discovery may write of a device that is known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -8,9 +8,12 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import handles as handle_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.handles import HandleUse
 from autoclave.drivers.base import DiscoveredDevice, Sighting
+from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.holds import debt
 from autoclave.lifecycle.missing import miss
@@ -34,6 +37,7 @@ def drive_of(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> tuple[
 def differs(
     device: DeviceRecord,
     attributes: Mapping[str, str],
+    handles: Sequence[HandleUse],
     found: DiscoveredDevice | Sighting,
     *,
     known_dirty: bool,
@@ -42,6 +46,10 @@ def differs(
 
     :param known_dirty: :func:`drive_of` is in the ledger of dirty drives.
     """
+    if _attaches(found, device):
+        if handle_changes(handles, found):
+            return True
+        found = as_offered(found, handles)
     return (
         bool(_changes(device, found))
         or _distrusted(device, found, known_dirty) is not None
@@ -63,6 +71,8 @@ def observe(
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version:
         return device
+    if _attaches(found, device):
+        device, found = _attach(tx, device, found, cause)
     changes = _changes(device, found)
     drive = drive_of(device, found)
     distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
@@ -85,6 +95,23 @@ def observe(
     return seen
 
 
+def _attach(
+    tx: Connection, device: DeviceRecord, found: DiscoveredDevice, cause: Cause
+) -> tuple[DeviceRecord, DiscoveredDevice]:
+    """Bring the handles up to date; return the device as it is then, and what is to be made of *found*."""
+    (deployable,) = device_rows.deployables_of(tx, [device.id])
+    known = handle_rows.of_deployables(tx, [deployable.id])[deployable.id]
+    changes = handle_changes(known, found)
+    if changes:
+        attach_as_found(tx, deployable, known, changes)
+    free = sum(not use.in_use for use in known) - len(changes.gone) + len(changes.new)
+    if device.device_state is DeviceState.ALLOCATED and changes.new:
+        device = swap(tx, device, Event.RELEASE, replace(cause, reason="the card has more to offer than it had"))
+    elif device.device_state is DeviceState.AVAILABLE and changes.gone and not free:
+        device = swap(tx, device, Event.USED_UP, replace(cause, reason="the card has less to offer than it had"))
+    return device, as_offered(found, known)
+
+
 def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
     """Let the driver that discovers a known device now be the one that cleans it.
 
@@ -103,15 +130,16 @@ def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Caus
     remark(tx, device, "taken_over", replace(cause, reason=reason), {})
 
 
-def lose(tx: Connection, known: DeviceRecord, cause: Cause) -> DeviceRecord | None:
+def lose(tx: Connection, known: DeviceRecord, cause: Cause, reason: str) -> DeviceRecord | None:
     """Note that a device is not on its host any more. Its row stays until the operator forgets it.
 
     :param known: as for :func:`observe`.
+    :param reason: how that is known.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.missing or device.state_version != known.state_version:
         return device
-    return miss(tx, device.uuid, cause, "no driver of the host reported it")
+    return miss(tx, device.uuid, cause, reason)
 
 
 def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[str, Any]:
@@ -121,7 +149,12 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
     if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["missing"] = False
         changes |= debt(device)
-    if device.device_state not in IDLE_STATES or not _identified(found):
+    if not _identified(found) or device.device_state in BEING_CLEANED:
+        return changes
+    if device.device_state is DeviceState.ALLOCATED:
+        # What a guest has of a card says nothing of the rest of it.
+        if same and not device.supports_cleaning and device.excluded_reason != found.excluded:
+            changes["excluded_reason"] = found.excluded
         return changes
     if device.serial is None and found.serial is not None:
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
@@ -150,8 +183,9 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
         if said and device.device_state is not DeviceState.AVAILABLE:
             return None
         return (
-            f"another drive is in the slot: {found.drive_model} {found.serial}, where {device.drive_model} "
-            f"{device.serial} was; accept it with `autoclave device accept`, or put the known one back"
+            f"another {'drive' if device.supports_cleaning else 'card'} is in the slot: "
+            f"{_words(found.drive_model, found.serial)}, where {_words(device.drive_model, device.serial)} was; accept "
+            "it with `autoclave device accept`, or put the known one back"
         )
     if device.device_state is not DeviceState.AVAILABLE:
         return None
@@ -164,6 +198,10 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
     return None
 
 
+def _words(model: str | None, serial: str | None) -> str:
+    return " ".join(word for word in (model, serial) if word) or "one that does not say what it is"
+
+
 def _identified(found: DiscoveredDevice | Sighting) -> TypeGuard[DiscoveredDevice]:
     return isinstance(found, DiscoveredDevice) and found.unreadable is None
 
@@ -173,10 +211,14 @@ def _describes(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> Type
     return device.device_state in IDLE_STATES and _same_drive(device, found)
 
 
+def _attaches(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> TypeGuard[DiscoveredDevice]:
+    return device.device_state not in BEING_CLEANED and _same_drive(device, found)
+
+
 def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> bool:
     """Whether the drive on record was seen in the slot."""
     if not _identified(found):
         return False
-    if device.serial is None:
+    if device.serial is None and device.drive_model is None:
         return (device.vendor, device.model) == (found.vendor, found.product)
     return (device.serial, device.drive_model) == (found.serial, found.drive_model)

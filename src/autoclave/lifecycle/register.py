@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import controlpaths, events, handles, ledger
+from autoclave.db import controlpaths, events, ledger
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.tables import AttachType, DeviceType
+from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice
+from autoclave.lifecycle.attaching import insert_handle
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.swap import Cause, note_dirty
@@ -86,7 +87,7 @@ def register(
         tx,
         {
             "uuid": str(uuid.uuid4()),
-            "name": provider_name(hostname, PCIAddress.parse(found.pci_address)),
+            "name": provider_name(hostname, PCIAddress.parse(found.pci_address), found.name),
             "num_accelerators": len(found.attach_handles),
             "device_id": device_id,
             "rp_uuid": provider.uuid if provider else str(uuid.uuid4()),
@@ -96,16 +97,7 @@ def register(
     )
     controlpaths.insert(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(_address(found))})
     for handle in found.attach_handles:
-        handles.insert(
-            tx,
-            {
-                "uuid": str(uuid.uuid4()),
-                "deployable_id": deployable_id,
-                "attach_type": AttachType(handle.attach_type),
-                "attach_info": json.dumps(dict(handle.attach_info), sort_keys=True),
-                "identity": handle.identity,
-            },
-        )
+        insert_handle(tx, deployable_id, handle)
     attribute_rows.replace(tx, deployable_id, attributes_of(found))
     events.append(
         tx,

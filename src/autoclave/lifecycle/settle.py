@@ -102,9 +102,11 @@ def _settle_provider(
                 deployable.name,
                 known.reserved,
             )
-            return Settled.OPERATORS_HOLD, row
+            outcome, reserved = Settled.OPERATORS_HOLD, total
         else:
-            return Settled.UNCHANGED, row
+            outcome, reserved = Settled.UNCHANGED, known.reserved
+        if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and known == whole_record(total, reserved):
+            return outcome, row
         try:
             placement.put_inventories(
                 deployable.rp_uuid,

@@ -28,6 +28,7 @@ class Event(StrEnum):
     """What moves a device from one state to another."""
 
     BIND = "bind"
+    USED_UP = "used_up"
     TAKE_BIND_BACK = "take_bind_back"
     RELEASE = "release"
     REQUEST_CLEANING = "request_cleaning"
@@ -68,8 +69,16 @@ _S, _E, _A = DeviceState, Event, Actor
 
 TRANSITIONS: tuple[Transition, ...] = (
     _edge(_S.AVAILABLE, _E.BIND, _S.ALLOCATED, "an accelerator request wins the device", _A.CONDUCTOR),
+    _edge(_S.AVAILABLE, _E.USED_UP, _S.ALLOCATED, "instances have all that the card offers now", _A.AGENT),
     _edge(_S.ALLOCATED, _E.TAKE_BIND_BACK, _S.AVAILABLE, "the bind failed before any guest saw it", _A.CONDUCTOR),
-    _edge(_S.ALLOCATED, _E.RELEASE, _S.AVAILABLE, "unbound, and the type needs no cleaning", _A.CONDUCTOR, _A.AGENT),
+    _edge(
+        _S.ALLOCATED,
+        _E.RELEASE,
+        _S.AVAILABLE,
+        "unbound, or more was found; needs no cleaning",
+        _A.CONDUCTOR,
+        _A.AGENT,
+    ),
     _edge(_S.ALLOCATED, _E.REQUEST_CLEANING, _S.PENDING_CLEANING, "unbound; the agent was told", _A.AGENT),
     _edge(_S.ALLOCATED, _E.MISSED_CLEANUP, _S.PENDING_CLEANING, "allocated, but no request holds it", _A.AGENT),
     _edge(_S.ALLOCATED, _E.CANNOT_CLEAN, _S.ERROR, "unbound, and its agent cannot clean", _A.CONDUCTOR),

@@ -24,12 +24,33 @@ def is_nvme_class(resource_class: str) -> bool:
     return resource_class.startswith(_NVME_PREFIX)
 
 
-def provider_name(host: str, address: PCIAddress) -> str:
+PCI_CLASS = "CUSTOM_PCI"
+"""The class of every device that the generic PCI driver finds; its traits say which it is."""
+
+_VENDOR_NAMES = {"102b": "MATROX", "10de": "NVIDIA", "1bd4": "INSPUR", "1cf2": "ZTE", "8086": "INTEL"}
+"""Vendors that device profiles written for Cyborg know by name. A list that grew would change traits: ids do not."""
+
+
+def pci_traits(vendor: str, product: str) -> tuple[str, ...]:
+    """The traits that say which PCI device it is, made of its ids alone.
+
+    :param vendor: PCI vendor id in hexadecimal.
+    :param product: PCI product id in hexadecimal; it means something beside the vendor's only.
+    :raises ValueError: one of them is not hexadecimal of at most four digits.
+    """
+    vendor, product = parse_pci_id(vendor), parse_pci_id(product)
+    named = [f"CUSTOM_PCI_{_VENDOR_NAMES[vendor]}"] if vendor in _VENDOR_NAMES else []
+    return (*named, f"CUSTOM_PCI_VENDOR_ID_{vendor.upper()}", f"CUSTOM_PCI_PRODUCT_ID_{product.upper()}")
+
+
+def provider_name(host: str, address: PCIAddress, name: str | None = None) -> str:
     """The name of a device's provider and deployable: ``<host>_<ADDRESS>``, the address in upper case.
 
     Nova names its PCI providers so too; that is how both see that they mean the same slot.
+
+    :param name: what a device that is in no slot has instead of the address.
     """
-    return f"{host}_{address.upper}"
+    return f"{host}_{name or address.upper}"
 
 
 def same_provider_name(one: str, other: str) -> bool:

@@ -1,0 +1,190 @@
+"""What the PCI driver makes of each function: offered or not, and why."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Inspected, Sighting
+from autoclave.exceptions import HardwareError
+from autoclave.hardware.function_users import host_uses, is_with_vfio
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.sysfs import PCIFunction, iommu_group_members, pci_functions
+from autoclave.rules.device_spec import DeviceSpec, first_match
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_names import PCI_CLASS, pci_traits
+
+DEVICE_TYPE = "PCI"
+"""``device.type`` of the accelerator API."""
+
+_BRIDGE = "06"
+_NVME = "0108"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One function that an entry of ``[pci] passthrough_whitelist`` matches.
+
+    :param entry: that entry.
+    :param withheld: why it is not offered now.
+    :param holders: who on this host uses it.
+    :param iommu_group: the other functions of its IOMMU group.
+    """
+
+    function: PCIFunction
+    entry: DeviceSpec
+    withheld: str | None
+    holders: Sequence[str] = ()
+    iommu_group: Sequence[PCIAddress] = ()
+
+    @property
+    def handle(self) -> AttachHandle:
+        """How a guest gets it. ``managed`` is in it only where it was configured (managed-mode specification)."""
+        address = self.function.address
+        managed = {"managed": self.entry.extra["managed"]} if "managed" in self.entry.extra else {}
+        return AttachHandle("PCI", {**address.as_attach_info(), **managed}, str(address))
+
+    @property
+    def words(self) -> str:
+        """The function as one of several of a device."""
+        driver = self.function.driver or "no driver"
+        mode = {True: ", managed", False: ", not managed", None: ""}[self.entry.extra.get("managed")]
+        return f"{self.function.address} ({driver}{mode})" + (f": {self.withheld}" if self.withheld else "")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One slot in which something is offered: a function, or a physical function for its virtual functions.
+
+    :param slot: the function in the slot; the device is its.
+    :param candidates: what guests get: itself, or its virtual functions.
+    """
+
+    slot: PCIFunction
+    candidates: Sequence[Candidate]
+
+    @property
+    def offered(self) -> Sequence[Candidate]:
+        """The candidates that nothing speaks against."""
+        return [candidate for candidate in self.candidates if candidate.withheld is None]
+
+    @property
+    def excluded(self) -> str | None:
+        """Why the card is not offered at all."""
+        if self.offered:
+            return None
+        return "; ".join(dict.fromkeys(candidate.withheld or "" for candidate in self.candidates))
+
+    def device(self) -> DiscoveredDevice:
+        """What discovery reports."""
+        shown = self.offered or self.candidates  # Placement has no inventory of nothing: all of it is reserved then
+        given = shown[0].function  # virtual functions of one physical function have one product id (SR-IOV 3.4.1.3)
+        return DiscoveredDevice(
+            pci_address=str(self.slot.address),
+            device_type=DEVICE_TYPE,
+            vendor=given.vendor_id,
+            product=given.product_id,
+            resource_class=PCI_CLASS,
+            traits=pci_traits(given.vendor_id, given.product_id),
+            attach_handles=[candidate.handle for candidate in shown],
+            std_board_info={"product_id": given.product_id, "pci_address": str(self.slot.address)},
+            drive_model=f"{self.slot.vendor_id}:{self.slot.product_id}",
+            excluded=self.excluded,
+        )
+
+    def inspected(self) -> Inspected:
+        """The same in words."""
+        own = [candidate for candidate in self.candidates if candidate.function is self.slot]
+        entries = [f"{each.entry.entry}: {each.entry.text}" for each in self.candidates]
+        given = self.candidates[0].function
+        virtual = "" if own else f", {len(self.candidates)} virtual functions {given.vendor_id}:{given.product_id}"
+        members = {member for each in self.candidates for member in each.iommu_group}
+        return Inspected(
+            address=str(self.slot.address),
+            device=f"{self.slot.vendor_id}:{self.slot.product_id}{virtual}",
+            action=RETURNS_UNCLEANED if self.excluded is None else None,
+            refused=[self.excluded] if self.excluded else [],
+            entry="; ".join(dict.fromkeys(entries)),
+            why="pci_driver erases nothing",
+            holders=[holder for each in self.candidates for holder in each.holders],
+            iommu_group=[str(member) for member in sorted(members)],
+            handles=[] if own else [candidate.words for candidate in self.candidates],
+            discovered=self.device(),
+        )
+
+
+def look(
+    paths: HostPaths, specs: Sequence[DeviceSpec], allowed_host_devices: frozenset[PCIAddress]
+) -> tuple[list[Card], list[Sighting]]:
+    """Look at every function that *specs* match, in bus order; and what cannot be read, by which nothing is missing.
+
+    A virtual function belongs to the slot of its physical function. Where a guest could get both, one would take the
+    other from the other guest: the virtual functions win, and the physical function is none to give away.
+
+    :param allowed_host_devices: functions that may be offered although this host uses them.
+    :raises HardwareError: the bus itself cannot be listed.
+    """
+    functions, unreadable = pci_functions(paths)
+    virtual: dict[PCIAddress, list[PCIFunction]] = defaultdict(list)
+    for function in functions:
+        if function.physfn is not None:
+            virtual[function.physfn].append(function)
+    cards = []
+    for slot in functions:
+        if slot.physfn is None:
+            mine = virtual[slot.address]
+            matched = _matched(mine, specs) or _matched([slot], specs)
+            candidates = [
+                _candidate(paths, function, entry, allowed_host_devices, _lost(function, mine))
+                for function, entry in matched
+            ]
+            if candidates:
+                cards.append(Card(slot, candidates))
+    return cards, [Sighting(each.address, each.reason) for each in unreadable]
+
+
+def _matched(functions: Sequence[PCIFunction], specs: Sequence[DeviceSpec]) -> list[tuple[PCIFunction, DeviceSpec]]:
+    matched = []
+    for function in functions:
+        entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
+        if entry is not None and not function.class_code.startswith(_BRIDGE):
+            matched.append((function, entry))
+    return matched
+
+
+def _lost(function: PCIFunction, virtual: Sequence[PCIFunction]) -> str | None:
+    """What would be lost if a guest got a physical function."""
+    if function.physfn is not None or not virtual:
+        return None
+    return (
+        f"it has {len(virtual)} virtual functions, which would vanish: write 0 into its sriov_numvfs, or let an entry "
+        "match them"
+    )
+
+
+def _candidate(
+    paths: HostPaths, function: PCIFunction, entry: DeviceSpec, allowed: frozenset[PCIAddress], lost: str | None
+) -> Candidate:
+    address = function.address
+    try:
+        group = iommu_group_members(paths, address)
+        with_vfio = is_with_vfio(paths, function)
+        users = [] if address in allowed else host_uses(paths, function)
+    except HardwareError as e:
+        return Candidate(function, entry, str(e))
+    withheld = lost
+    if function.class_code.startswith(_NVME) and entry.address.single != address:
+        withheld = (
+            "it is an NVMe controller, which nvme_driver erases between two guests and this driver would not; to offer "
+            f'it uncleaned nevertheless, give an entry its exact address, "{address}"'
+        )
+    elif users:
+        withheld = (
+            f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, add allow_host_device = "
+            f"{address} to [agent]"
+        )
+    elif entry.extra.get("managed") is False and not with_vfio:
+        withheld = (
+            f"it is bound to {function.driver or 'no driver'}, and with managed=false nobody but the operator binds it "
+            "to vfio-pci or its VFIO variant driver"
+        )
+    return Candidate(function, entry, withheld, users, group)

@@ -1,0 +1,72 @@
+"""Who on this host uses a PCI function: its network interfaces, its disks, its console."""
+
+from pathlib import Path
+
+from autoclave.hardware import attribute
+from autoclave.hardware.disk_users import holders
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.sysfs import PCIFunction, function_directory
+
+_IFF_UP = 1
+"""Bit of an interface's ``flags``: somebody has set it up, whether there is a link or not."""
+
+
+def is_with_vfio(paths: HostPaths, function: PCIFunction) -> bool:
+    """Whether a driver has the function that QEMU can use it by: vfio-pci or a variant of it for the device.
+
+    Variants have names of their own, and some are part of the host's driver; since Linux 6.1 all show a ``vfio-dev``.
+
+    :raises HardwareError: the kernel does not say.
+    """
+    if function.driver is None:
+        return False
+    shown = attribute.is_there(function_directory(paths, function.address) / "vfio-dev")
+    return shown or "vfio" in function.driver
+
+
+def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
+    """Every use of the function by this host that sysfs shows, one line of words each; empty: none.
+
+    Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.disk_users.holders`
+    says, any other disks, since what is on them is not looked at, and the display of the console.
+
+    :raises DeviceVanished: it went away.
+    :raises HardwareError: something that would tell cannot be read.
+    """
+    if function.driver is None or is_with_vfio(paths, function):
+        return []
+    directory = function_directory(paths, function.address)
+    return [*_interfaces(paths, directory), *_disks(paths, function, directory), *_console(directory)]
+
+
+def _interfaces(paths: HostPaths, directory: Path) -> list[str]:
+    lines = []
+    for interface in _below(directory, paths.sysfs / "class/net"):
+        master = attribute.link_name(interface / "master")
+        if master is not None:
+            lines.append(f"interface {interface.name} belongs to {master}")
+        elif int(attribute.read(interface / "flags"), 16) & _IFF_UP:
+            lines.append(f"interface {interface.name} is up")
+    return lines
+
+
+def _disks(paths: HostPaths, function: PCIFunction, directory: Path) -> list[str]:
+    if function.driver == "nvme":
+        return holders(paths, controller_at(paths, function.address))
+    disks = _below(directory, paths.sysfs / "class/block")
+    names = ", ".join(disk.name for disk in disks if not attribute.is_there(disk / "partition"))
+    return [f"its driver {function.driver} gives this host the disks {names}"] if names else []
+
+
+def _console(directory: Path) -> list[str]:
+    return (
+        ["it is the display of this host's console"] if attribute.read_if_there(directory / "boot_vga") == "1" else []
+    )
+
+
+def _below(directory: Path, of_class: Path) -> list[Path]:
+    """The entries of a class that belong to the function. A virtual function's are not its physical function's."""
+    if not attribute.is_there(of_class):
+        return []
+    return [entry for entry in attribute.entries(of_class) if entry.resolve().is_relative_to(directory.resolve())]
