@@ -18,14 +18,24 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _PUBLIC = frozenset(
-    {"/", "/v2", "/accelerator", "/accelerator/v2", "/healthcheck", "/identity", "/identity/v3"},
+    {
+        "/",
+        "/v2",
+        "/openapi.json",
+        "/accelerator",
+        "/accelerator/v2",
+        "/accelerator/openapi.json",
+        "/healthcheck",
+        "/identity",
+        "/identity/v3",
+    },
 )
 _ROLES = ("admin", "manager", "member", "reader")
 """Keystone's default roles; each implies those after it."""
 
 
 def is_public(conf: Any, path: str) -> bool:
-    """Whether *path* is served without knowing who asks: version documents, the health check, public metrics."""
+    """Whether *path* is served without knowing who asks: the API's description, the health check, public metrics."""
     path = path.rstrip("/") or "/"
     return path in _PUBLIC or (path == "/metrics" and conf.api.public_metrics)
 

@@ -45,7 +45,7 @@ def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) ->
     if error is not None:
         where = "".join(f"[{part!r}]" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
         message = error.schema.get("x-message", error.message) if isinstance(error.schema, dict) else error.message
-        raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {_shortened(message)}")
+        raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {shortened(message)}")
     return document
 
 
@@ -78,10 +78,10 @@ def _parsed(raw: bytes) -> object:
     try:
         document = strict_json.loads(text)
     except strict_json.DuplicateKey as error:
-        raise BadRequest(f"The body gives the key {_shortened(repr(error.key))} twice.") from None
+        raise BadRequest(f"The body gives the key {shortened(repr(error.key))} twice.") from None
     except ValueError as error:
         known = str(error).startswith("not ")
-        raise BadRequest(f"The body is {_shortened(str(error)) if known else _NO_NUMBER}.") from None
+        raise BadRequest(f"The body is {shortened(str(error)) if known else _NO_NUMBER}.") from None
     try:
         # What JSON can escape and a database cannot keep: NUL, and halves of surrogate pairs. And NaN.
         written = json.dumps(document, ensure_ascii=False, allow_nan=False)
@@ -95,5 +95,6 @@ def _parsed(raw: bytes) -> object:
     return document
 
 
-def _shortened(message: str) -> str:
+def shortened(message: str) -> str:
+    """*message*, which may repeat what a caller wrote, at a length that fits an answer."""
     return message if len(message) <= _SHOWN else f"{message[:_SHOWN]}…"

@@ -3,26 +3,25 @@
 import falcon
 from oslo_log import log as logging
 
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.versions import HEALTH
 from autoclave.db import schema
-from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable
 
 LOG = logging.getLogger(__name__)
 
 
-class Health:
+class Health(Resource):
     """200 when the database answers and has a schema, 503 otherwise.
 
     A schema newer than this release is no illness: while a cloud is upgraded, old services run on it.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
+    @Operation("Say whether the service is well", answers={200: HEALTH, 503: HEALTH})
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         resp.cache_control = ["no-store"]
         try:
-            found = "ok" if schema.current(self._database) is not None else "no schema; run 'autoclave db sync'"
+            found = "ok" if schema.current(self._api.ports.db) is not None else "no schema; run 'autoclave db sync'"
         except DatabaseUnavailable as error:
             LOG.error("Not healthy: %s", error)
             found = "no answer"

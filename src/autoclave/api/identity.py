@@ -8,27 +8,25 @@ from typing import Any
 import falcon
 
 from autoclave.api.links import public_url
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.versions import IDENTITY, IDENTITY_VERSIONS
 
 
-class Versions:
+class Versions(Resource):
     """``GET /identity``."""
 
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+    @Operation("Show the versions of the identity API", answers={300: IDENTITY_VERSIONS})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         resp.status = falcon.HTTP_300
-        resp.media = {"versions": {"values": [_v3(req, self._conf)]}}
+        resp.media = {"versions": {"values": [_v3(req, self._api.conf)]}}
 
 
-class V3:
+class V3(Resource):
     """``GET /identity/v3``."""
 
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.media = {"version": _v3(req, self._conf)}
+    @Operation("Show the version of the identity API", answers={200: IDENTITY})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        resp.media = {"version": _v3(req, self._api.conf)}
 
 
 def _v3(req: falcon.Request, conf: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from autoclave.api import query
-from autoclave.api.context import Api
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.common import STRING
 from autoclave.db import agents as agent_rows
 from autoclave.db import device_views
 from autoclave.db.device_views import Census
@@ -68,18 +68,12 @@ def _by_condition(census: Iterable[Census]) -> "Metric":
     return family
 
 
-class Metrics:
+class Metrics(Resource):
     """The metrics in Prometheus' text format."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._fleet = Fleet(api.ports.db)
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        if not self._api.conf.api.public_metrics:
-            self._api.authorize(req, "autoclave:metrics:get")
-        query.arguments(req)
+    @Operation("Count the fleet", rule="autoclave:metrics:get", answers={200: STRING}, media_type="text/plain")
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         registry = CollectorRegistry()
-        registry.register(self._fleet)
+        registry.register(Fleet(self._api.ports.db))
         resp.content_type = CONTENT_TYPE_PLAIN_0_0_4
         resp.data = generate_latest(registry)

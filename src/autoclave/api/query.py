@@ -1,14 +1,67 @@
 """Query strings: what is not understood is refused, so that a filter with a typo does not return everything."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import falcon
 
+from autoclave.api import body
+from autoclave.api.schemas.common import TEXT
 from autoclave.exceptions import BadRequest
 
-PAGING = ("limit", "marker")
+_WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 MAX_LIMIT = 1_000_000
+
+
+class Argument:
+    """One argument that a query string may have.
+
+    :param meaning: a sentence for the document.
+    :param schema: what its value must satisfy; its ``x-message`` completes "The argument …".
+    :param repeated: it may be given several times; ``req.get_param_as_list`` has its values.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        schema: Mapping[str, Any] = TEXT,
+        *,
+        required: bool = False,
+        repeated: bool = False,
+    ) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.schema = schema
+        self.required = required
+        self.repeated = repeated
+        self._validator = body.compiled(schema)
+        self._refusal = f'The argument "{name}" {schema["x-message"]}'
+
+    def check(self, text: str) -> None:
+        """Refuse *text* as the value.
+
+        :raises BadRequest: the schema does not take it.
+        """
+        whole = self.schema.get("type") == "integer" and _WHOLE_NUMBER.fullmatch(text)
+        if not self._validator.is_valid(int(text) if whole else text):
+            raise BadRequest(f"{self._refusal}, not {body.shortened(repr(text))}.")
+
+
+LIMIT = Argument(
+    "limit",
+    "Rows at most; without it, all of them.",
+    {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MAX_LIMIT,
+        "x-message": f"must be a whole number from 1 to {MAX_LIMIT}",
+    },
+)
+MARKER = Argument("marker", "The uuid of the last row already seen.")
+PAGING = (LIMIT, MARKER)
 
 
 @dataclass(frozen=True)
@@ -23,39 +76,35 @@ class Page:
     marker: str | None
 
 
-def arguments(req: falcon.Request, *allowed: str, apart: Collection[str] = ()) -> dict[str, str]:
-    """The arguments of the query string by name.
+def arguments(req: falcon.Request, declared: Iterable[Argument]) -> dict[str, str]:
+    """The arguments of the query string by name, but for the repeated ones.
 
-    :param apart: names that are allowed, and that the caller reads by itself.
-    :raises BadRequest: one is not in *allowed*, is given twice, or holds a character that is none.
+    :raises BadRequest: one is not *declared*, is given twice, is missing, or has a value that it cannot have.
     """
+    known = {argument.name: argument for argument in declared}
     found: dict[str, str] = {}
     for name, value in req.params.items():
-        if name in apart:
-            continue
-        if name not in allowed:
-            raise BadRequest(f'Unknown argument: "{name}"')
-        if not isinstance(value, str):
+        if name not in known:
+            raise BadRequest(f'Unknown argument: "{body.shortened(name)}"')
+        values = [value] if isinstance(value, str) else value
+        if len(values) > 1 and not known[name].repeated:
             raise BadRequest(f'The argument "{name}" is given more than once.')
-        if not value.isprintable():
-            raise BadRequest(f'The argument "{name}" holds a control character.')
-        found[name] = value
+        for text in values:
+            known[name].check(text)
+        if not known[name].repeated:
+            [found[name]] = values
+    for argument in known.values():
+        if argument.required and argument.name not in found:
+            raise BadRequest(f'The argument "{argument.name}" is missing. {argument.meaning}')
     return found
 
 
-def page(values: dict[str, str]) -> Page:
-    """``limit`` and ``marker`` of *values*.
-
-    :raises BadRequest: limit is not a number from 1 to :data:`MAX_LIMIT`.
-    """
+def page(values: Mapping[str, str]) -> Page:
+    """``limit`` and ``marker`` of *values*, which :func:`arguments` has checked."""
     limit = values.get("limit")
-    if limit is None:
-        return Page(None, values.get("marker"))
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 7 and 1 <= int(limit) <= MAX_LIMIT):
-        raise BadRequest(f'The argument "limit" must be a whole number from 1 to {MAX_LIMIT}.')
-    return Page(int(limit), values.get("marker"))
+    return Page(None if limit is None else int(limit), values.get("marker"))
 
 
 def unknown_marker(marker: str) -> BadRequest:
     """The refusal of a marker that no row has."""
-    return BadRequest(f'The argument "marker" names no row that you can see: {marker}')
+    return BadRequest(f'The argument "marker" names no row that you can see: {body.shortened(marker)}')

@@ -7,30 +7,46 @@ import falcon
 from autoclave.api import health, identity, metrics, versions
 from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
 from autoclave.api.context import Api
+from autoclave.api.openapi import OpenAPI
+from autoclave.api.operation import Resource, operations_of
+from autoclave.api.operator import actions
 from autoclave.api.operator import devices as operator_devices
-from autoclave.lifecycle import holds
 
 _BASES = ("", "/accelerator")
 """Clients follow the links of the version documents, which name the second whatever they were given."""
 
 
 def add_all(app: "falcon.App[Any, Any]", api: Api) -> None:
-    """Add the routes to *app*."""
+    """Add the routes to *app*.
+
+    :raises TypeError: a responder is not declared with :class:`~autoclave.api.operation.Operation`.
+    """
+    at_both, at_root = _accelerator(api), {**_operator(api), **_service(api)}
+    at_both["/openapi.json"] = OpenAPI(api, at_both, at_root)
     for base in _BASES:
-        for path, resource in _accelerator(api).items():
-            app.add_route(f"{base}{path}" or "/", resource)
+        for path, resource in at_both.items():
+            add(app, f"{base}{path}" or "/", resource)
             unversioned = path.removeprefix("/v2")
             if unversioned != path and unversioned:
-                app.add_route(f"{base}{unversioned}", resource)
-    for path, resource in {**_operator(api), **_service(api)}.items():
-        app.add_route(path, resource)
+                add(app, f"{base}{unversioned}", resource)
+    for path, resource in at_root.items():
+        add(app, path, resource)
 
 
-def _accelerator(api: Api) -> dict[str, object]:
+def add(app: "falcon.App[Any, Any]", path: str, resource: Resource) -> None:
+    """Make *resource* answer at *path*.
+
+    :raises TypeError: a responder is not declared.
+    """
+    operations_of(resource)
+    app.add_route(path, resource)
+
+
+def _accelerator(api: Api) -> dict[str, Resource]:
     arqs = accelerator_requests
     return {
-        "": versions.Root(api.conf),
-        "/v2": versions.V2(api.conf),
+        "": versions.Root(api),
+        "/v2": versions.V2(api),
         "/v2/devices": devices.Devices(api),
         "/v2/devices/{uuid}": devices.Device(api),
         "/v2/devices/{uuid}/clean": devices.DeviceClean(api),
@@ -46,14 +62,14 @@ def _accelerator(api: Api) -> dict[str, object]:
     }
 
 
-def _operator(api: Api) -> dict[str, object]:
+def _operator(api: Api) -> dict[str, Resource]:
     of_device = {
         "": operator_devices.Device(api),
         "/history": operator_devices.History(api),
-        "/hold": operator_devices.Say(api, holds.hold, needs_reason=True),
-        "/release": operator_devices.Say(api, operator_devices.release),
-        "/accept": operator_devices.Say(api, operator_devices.accept),
-        "/forget": operator_devices.Say(api, operator_devices.forget),
+        "/hold": actions.Hold(api),
+        "/release": actions.Release(api),
+        "/accept": actions.Accept(api),
+        "/forget": actions.Forget(api),
     }
     root = "/autoclave/v1/devices"
     return {
@@ -63,9 +79,9 @@ def _operator(api: Api) -> dict[str, object]:
     }
 
 
-def _service(api: Api) -> dict[str, object]:
-    paths: dict[str, object] = {"/healthcheck": health.Health(api.ports.db), "/metrics": metrics.Metrics(api)}
+def _service(api: Api) -> dict[str, Resource]:
+    paths: dict[str, Resource] = {"/healthcheck": health.Health(api), "/metrics": metrics.Metrics(api)}
     if api.conf.api.auth_strategy == "noauth":
         # With Keystone, clients ask Keystone.
-        paths |= {"/identity": identity.Versions(api.conf), "/identity/v3": identity.V3(api.conf)}
+        paths |= {"/identity": identity.Versions(api), "/identity/v3": identity.V3(api)}
     return paths

@@ -6,16 +6,16 @@ import falcon
 
 from autoclave.api.links import public_url
 from autoclave.api.microversion import MAXIMUM, MINIMUM
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.versions import VERSION, VERSIONS
 
 
-class Root:
+class Root(Resource):
     """``GET /``: the versions there are."""
 
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        version = _document("v2", f"{public_url(req, self._conf)}/accelerator/v2")
+    @Operation("Show the versions of the accelerator API", answers={200: VERSIONS})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        version = _document("v2", f"{public_url(req, self._api.conf)}/accelerator/v2")
         resp.media = {
             "name": "Autoclave accelerator API",
             "description": "Life-cycle management of the devices that hosts pass through to virtual machines.",
@@ -24,14 +24,12 @@ class Root:
         }
 
 
-class V2:
+class V2(Resource):
     """``GET /v2``: the one major version, without an envelope."""
 
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.media = _document("v2.0", f"{public_url(req, self._conf)}/accelerator/v2/")
+    @Operation("Show the version", answers={200: VERSION})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        resp.media = _document("v2.0", f"{public_url(req, self._api.conf)}/accelerator/v2/")
 
 
 def _document(version_id: str, href: str) -> dict[str, Any]:

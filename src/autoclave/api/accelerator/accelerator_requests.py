@@ -11,14 +11,17 @@ import falcon
 from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
-from autoclave.api import body, microversion, query, uuids
+from autoclave.api import microversion, query, uuids
 from autoclave.api.accelerator.arq_patches import parse
 from autoclave.api.accelerator.arq_views import shown
 from autoclave.api.accelerator.profile_groups import counts
 from autoclave.api.auth import require_service_token
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
-from autoclave.api.schemas.accelerator_requests import VALIDATE_CREATE, VALIDATE_UPDATE
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.accelerator_requests import ARQ, ARQS, VALIDATE_CREATE, VALIDATE_UPDATE
+from autoclave.api.schemas.common import UUID, one_of
 from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView
@@ -32,21 +35,38 @@ _ONLY_SERVICES = (
 
 _UNRESOLVED = frozenset(ARQState) - RESOLVED
 
+_INSTANCE = Argument("instance", "Those of this instance.", UUID)
+_BIND_STATE = Argument(
+    "bind_state",
+    "Only those whose bind has ended, well or not. With instance: 423 while one of its requests has not.",
+    one_of(["resolved"]),
+)
+_BY_CONDUCTOR = {
+    409: "Its state, the device's, or somebody else does not allow it now; the text says which.",
+    504: "No conductor answered in time; it may still be done.",
+}
+_UPDATE = Operation(
+    "Bind accelerator requests, or give them back: all that are named, or none",
+    rule="cyborg:arq:update",
+    body=VALIDATE_UPDATE,
+    answers={202: None},
+    fails={404: "A request does not exist or is another project's, or no device has the provider.", **_BY_CONDUCTOR},
+)
 
-class AcceleratorRequests:
+
+class AcceleratorRequests(Resource):
     """``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        context = self._api.authorize(req, "cyborg:arq:get_all")
-        asked = query.arguments(req, "instance", "bind_state", *query.PAGING)
-        page = query.page(asked)
-        bind_state = asked.get("bind_state")
-        if bind_state not in (None, "resolved"):
-            raise BadRequest(f"bind_state can only be 'resolved', not {bind_state!r}.")
-        instance = uuids.require(asked["instance"], "the instance") if "instance" in asked else None
+    @Operation(
+        "List the accelerator requests that the caller may see",
+        rule="cyborg:arq:get_all",
+        query=(_INSTANCE, _BIND_STATE, *query.PAGING),
+        answers={200: ARQS, 423: None},
+    )
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        context, page = asked.context, query.page(asked.query)
+        bind_state = asked.query.get("bind_state")
+        instance = uuids.canonical(asked.query.get("instance", ""))
         project = None if context.is_admin else context.project_id
         _require_project(context)
         with self._api.ports.db.read() as tx:
@@ -69,10 +89,15 @@ class AcceleratorRequests:
             )
         resp.media = self._listed(req, found)
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        context = self._api.authorize(req, "cyborg:arq:create")
-        query.arguments(req)
-        name = body.read(req, VALIDATE_CREATE, self._api.max_body)["device_profile_name"]
+    @Operation(
+        "Ask for the devices of a device profile",
+        rule="cyborg:arq:create",
+        body=VALIDATE_CREATE,
+        answers={201: ARQS},
+        fails={404: "There is no such device profile."},
+    )
+    def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        context, name = asked.context, asked.body["device_profile_name"]
 
         def make(tx: Connection) -> list[ARQView]:
             profile = profile_rows.find(tx, name=name)
@@ -100,21 +125,27 @@ class AcceleratorRequests:
         resp.status = falcon.HTTP_201
         resp.media = self._listed(req, found)
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response) -> None:
-        _patch(self._api, req, resp, None)
+    @_UPDATE
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        _patch(self._api, req, resp, asked, None)
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        context = self._api.authorize(req, "cyborg:arq:delete")
-        asked = query.arguments(req, "arqs", "instance")
-        if len(asked) != 1:
+    @Operation(
+        "Delete accelerator requests, by their uuids or by their instance",
+        rule="cyborg:arq:delete",
+        query=(Argument("arqs", "Their uuids, separated by commas."), _INSTANCE),
+        answers={204: None},
+        fails={404: "One of them does not exist, or is another project's.", **_BY_CONDUCTOR},
+    )
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        if len(asked.query) != 1:
             raise BadRequest("Say either ?arqs=uuid,uuid or ?instance=uuid.")
-        if "instance" in asked:
+        if "instance" in asked.query:
             require_service_token(self._api.conf, req, _ONLY_SERVICES)
-            _require_project(context)
-            instance = uuids.require(asked["instance"], "the instance")
-            self._api.conductor.call(context, "arq_delete_for_instance", instance_uuid=instance)
+            _require_project(asked.context)
+            instance = asked.query["instance"].lower()
+            self._api.conductor.call(asked.context, "arq_delete_for_instance", instance_uuid=instance)
         else:
-            _delete(self._api, req, asked["arqs"].split(","))
+            _delete(self._api, req, asked.query["arqs"].split(","))
         resp.status = falcon.HTTP_204
 
     def _listed(self, req: falcon.Request, found: Sequence[ARQView]) -> dict[str, list[object]]:
@@ -122,33 +153,27 @@ class AcceleratorRequests:
         return {"arqs": [shown(view, version, base) for view in found]}
 
 
-class AcceleratorRequest:
+class AcceleratorRequest(Resource):
     """``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    @Operation("Show an accelerator request", rule="cyborg:arq:get_one", answers={200: ARQ})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
+        [view] = _visible(self._api, asked.context, [uuids.require(uuid, "the accelerator request")])
+        resp.media = shown(view, asked.version, public_url(req, self._api.conf))
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        context = self._api.authorize(req, "cyborg:arq:get_one")
-        query.arguments(req)
-        [view] = _visible(self._api, context, [uuids.require(uuid, "the accelerator request")])
-        resp.media = shown(view, microversion.of(req), public_url(req, self._api.conf))
-
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
+    @_UPDATE
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         """openstacksdk's way to address what Nova sends to the collection; the body is the same."""
-        _patch(self._api, req, resp, uuids.require(uuid, "the accelerator request"))
+        _patch(self._api, req, resp, asked, uuids.require(uuid, "the accelerator request"))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:arq:delete")
-        query.arguments(req)
+    @Operation("Delete an accelerator request", rule="cyborg:arq:delete", answers={204: None}, fails=_BY_CONDUCTOR)
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         _delete(self._api, req, [uuid])
         resp.status = falcon.HTTP_204
 
 
-def _patch(api: Api, req: falcon.Request, resp: falcon.Response, addressed: str | None) -> None:
-    context = api.authorize(req, "cyborg:arq:update")
-    query.arguments(req)
-    document = body.read(req, VALIDATE_UPDATE, api.max_body)
+def _patch(api: Api, req: falcon.Request, resp: falcon.Response, asked: Asked, addressed: str | None) -> None:
+    context, document = asked.context, asked.body
     if addressed is not None and [key.lower() for key in document] != [addressed]:
         raise BadRequest(f"The body must name {addressed}, as the path does, and nothing else.")
     patch = parse(document)

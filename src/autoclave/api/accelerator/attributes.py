@@ -12,10 +12,11 @@ import falcon
 from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
-from autoclave.api import body, query, uuids
-from autoclave.api.context import Api
+from autoclave.api import query, uuids
 from autoclave.api.links import public_url, self_link
-from autoclave.api.schemas.attributes import MAX_ID, VALIDATE_CREATE
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.attributes import ATTRIBUTE, ATTRIBUTES, DEPLOYABLE_ID, MAX_ID, VALIDATE_CREATE
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import deployable_views
 from autoclave.db.attributes import AttributeRecord
@@ -23,17 +24,22 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.attributes import is_discovered
 
 
-class Attributes:
+class Attributes(Resource):
     """``GET`` and ``POST /v2/attributes``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:attribute:get_all")
-        asked = query.arguments(req, "deployable_id", "key", *query.PAGING)
-        page = query.page(asked)
-        deployable = asked.get("deployable_id")
+    @Operation(
+        "List the attributes",
+        rule="cyborg:attribute:get_all",
+        query=(
+            Argument("deployable_id", "Only those of this deployable, by its id or uuid.", DEPLOYABLE_ID),
+            Argument("key", "Only those with this key."),
+            *query.PAGING,
+        ),
+        answers={200: ATTRIBUTES},
+    )
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        page = query.page(asked.query)
+        deployable = asked.query.get("deployable_id")
         with self._api.ports.db.read() as tx:
             if page.marker is not None and attribute_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
@@ -41,19 +47,23 @@ class Attributes:
                 tx,
                 # no row has the id 0
                 deployable_id=None if deployable is None else _deployable_id(tx, deployable) or 0,
-                key=asked.get("key"),
+                key=asked.query.get("key"),
                 after=page.marker,
                 limit=page.limit,
             )
         base = public_url(req, self._api.conf)
         resp.media = {"attributes": [_shown(record, base) for record in found]}
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:attribute:create")
-        query.arguments(req)
-        document = body.read(req, VALIDATE_CREATE, self._api.max_body)
-        asked = document.get("attribute", document)
-        deployable, key = str(asked["deployable_id"]), asked["key"]
+    @Operation(
+        "Add an attribute to a deployable",
+        rule="cyborg:attribute:create",
+        body=VALIDATE_CREATE,
+        answers={201: ATTRIBUTE},
+        fails={404: "There is no such deployable.", 409: "The deployable has an attribute with this key."},
+    )
+    def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        wanted = asked.body.get("attribute", asked.body)
+        deployable, key = str(wanted["deployable_id"]), wanted["key"]
         if is_discovered(key):
             raise BadRequest(
                 f"The key {key} is discovery's, which tells Placement the resource class and the traits of a device. "
@@ -64,7 +74,7 @@ class Attributes:
             deployable_id = _deployable_id(tx, deployable)
             if deployable_id is None:
                 raise _no_deployable(deployable)
-            return _find(tx, attribute_rows.insert(tx, deployable_id, key, asked["value"]))
+            return _find(tx, attribute_rows.insert(tx, deployable_id, key, wanted["value"]))
 
         try:
             made = self._api.ports.db.transact(make)
@@ -76,23 +86,22 @@ class Attributes:
         resp.media = _shown(made, public_url(req, self._api.conf))
 
 
-class Attribute:
+class Attribute(Resource):
     """``GET`` and ``DELETE /v2/attributes/{uuid}``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:attribute:get_one")
-        query.arguments(req)
+    @Operation("Show an attribute", rule="cyborg:attribute:get_one", answers={200: ATTRIBUTE})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         with self._api.ports.db.read() as tx:
             found = _find(tx, uuid)
         resp.media = _shown(found, public_url(req, self._api.conf))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:attribute:delete")
-        query.arguments(req)
-
+    @Operation(
+        "Delete an attribute",
+        rule="cyborg:attribute:delete",
+        answers={204: None},
+        fails={409: "The attribute is discovery's."},
+    )
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         def delete(tx: Connection) -> None:
             found = _find(tx, uuid)
             if is_discovered(found.key):

@@ -7,11 +7,12 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import body, query, uuids
+from autoclave.api import query, uuids
 from autoclave.api.accelerator import listing
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
-from autoclave.api.schemas.deployables import VALIDATE_PROGRAM
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.deployables import DEPLOYABLE, DEPLOYABLES, VALIDATE_PROGRAM
 from autoclave.db import deployable_views
 from autoclave.db.deployable_views import Attributes, DeployableRow
 from autoclave.exceptions import BadRequest, NotFound
@@ -19,51 +20,41 @@ from autoclave.exceptions import BadRequest, NotFound
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "device_id", "driver_name")
 
 
-class Deployables:
+class Deployables(Resource):
     """``GET /v2/deployables``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:deployable:get_all")
-        asked = listing.asked(req, sort_keys=_SORT_KEYS)
-        page = asked.page
+    @Operation(
+        "List the deployables", rule="cyborg:deployable:get_all", query=listing.ARGUMENTS, answers={200: DEPLOYABLES}
+    )
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        wanted = listing.asked(req, asked.query, sort_keys=_SORT_KEYS)
+        page = wanted.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and not deployable_views.views(tx, uuid=page.marker)[0]:
                 raise query.unknown_marker(page.marker)
             found, attributes = deployable_views.views(
-                tx, related=asked.related, order=asked.order, after=page.marker, limit=page.limit
+                tx, related=wanted.related, order=wanted.order, after=page.marker, limit=page.limit
             )
         resp.media = {"deployables": _shown(found, attributes, public_url(req, self._api.conf))}
 
 
-class Deployable:
+class Deployable(Resource):
     """``GET /v2/deployables/{uuid}``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:deployable:get_one")
-        query.arguments(req)
+    @Operation("Show a deployable", rule="cyborg:deployable:get_one", answers={200: DEPLOYABLE})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         found, attributes = _find(self._api, uuid)
         [resp.media] = _shown([found], attributes, public_url(req, self._api.conf))
 
 
-class DeployableProgram:
+class DeployableProgram(Resource):
     """``PATCH /v2/deployables/{uuid}/program``: another bitstream for an FPGA.
 
     No driver can write one: what a request could be carried out with is checked, and then it is refused.
     """
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_patch(self, req: falcon.Request, _resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:deployable:program")
-        query.arguments(req)
-        body.read(req, VALIDATE_PROGRAM, self._api.max_body)
+    @Operation("Write another bitstream", rule="cyborg:deployable:program", body=VALIDATE_PROGRAM)
+    def on_patch(self, _req: falcon.Request, _resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         found, _ = _find(self._api, uuid)
         raise BadRequest(
             f"Deployable {found.uuid} cannot be programmed: its driver, {found.driver_name}, writes no bitstreams."

@@ -8,30 +8,36 @@ import falcon
 from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
-from autoclave.api import body, microversion, query, uuids
+from autoclave.api import microversion, query, uuids
 from autoclave.api.accelerator.profile_groups import normalized
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, self_link, timestamp
-from autoclave.api.schemas.device_profiles import VALIDATE_CREATE
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.common import TEXT
+from autoclave.api.schemas.device_profiles import PROFILE, PROFILES, SHOWN_PROFILE, VALIDATE_CREATE
 from autoclave.db import profiles as profile_rows
 from autoclave.db.profiles import ProfileRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 
 _MAX_STORED = 60_000
 """Bytes of groups: MariaDB's TEXT holds 65,535."""
+_NAMES = {"allOf": [TEXT, {"pattern": "[^,]"}], "x-message": "must name one at least"}
+_USED = "An accelerator request was made by it; delete that first."
 
 
-class DeviceProfiles:
+class DeviceProfiles(Resource):
     """``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:device_profile:get_all")
-        asked = query.arguments(req, "name", *query.PAGING)
-        page = query.page(asked)
-        names = _split(asked["name"]) if "name" in asked else None
+    @Operation(
+        "List the device profiles",
+        rule="cyborg:device_profile:get_all",
+        query=(Argument("name", "Only those with these names, separated by commas."), *query.PAGING),
+        answers={200: PROFILES},
+    )
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        page = query.page(asked.query)
+        names = _split(asked.query["name"]) if "name" in asked.query else None
         with self._api.ports.db.read() as tx:
             if page.marker is not None and profile_rows.find(tx, uuid=page.marker) is None:
                 raise query.unknown_marker(page.marker)
@@ -39,17 +45,22 @@ class DeviceProfiles:
         base = public_url(req, self._api.conf)
         resp.media = {"device_profiles": [_shown(profile, base) for profile in found]}
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:device_profile:create")
-        query.arguments(req)
-        asked = body.read(req, VALIDATE_CREATE, self._api.max_body)[0]
-        stored = json.dumps({"groups": normalized(asked["groups"])})
+    @Operation(
+        "Make a device profile",
+        rule="cyborg:device_profile:create",
+        body=VALIDATE_CREATE,
+        answers={201: PROFILE},
+        fails={409: "A device profile has this name or uuid already."},
+    )
+    def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        [wanted] = asked.body
+        stored = json.dumps({"groups": normalized(wanted["groups"])})
         if len(stored) > _MAX_STORED:
             raise BadRequest(f"The groups take {len(stored)} bytes; {_MAX_STORED} is the most.")
         values = {
-            "uuid": asked["uuid"].lower() if "uuid" in asked else str(uuid4()),
-            "name": asked["name"],
-            "description": asked.get("description"),
+            "uuid": wanted["uuid"].lower() if "uuid" in wanted else str(uuid4()),
+            "name": wanted["name"],
+            "description": wanted.get("description"),
             "profile_json": stored,
         }
 
@@ -66,33 +77,32 @@ class DeviceProfiles:
         resp.status = falcon.HTTP_201
         resp.media = _shown(profile, public_url(req, self._api.conf))
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:device_profile:delete")
-        names = _split(query.arguments(req, "value").get("value", ""))
-        if not names:
-            raise BadRequest("Say which device profiles to delete: ?value=name,name.")
+    @Operation(
+        "Delete device profiles, all of them or none",
+        rule="cyborg:device_profile:delete",
+        query=(Argument("value", "Say which: ?value=name,name.", _NAMES, required=True),),
+        answers={204: None},
+        fails={404: "One of them does not exist.", 409: _USED},
+    )
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        names = _split(asked.query["value"])
         _delete(self._api, names)
         resp.status = falcon.HTTP_204
 
 
-class DeviceProfile:
+class DeviceProfile(Resource):
     """``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
-        self._api.authorize(req, "cyborg:device_profile:get_one")
-        query.arguments(req)
+    @Operation("Show a device profile", rule="cyborg:device_profile:get_one", answers={200: SHOWN_PROFILE})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:
         if uuids.canonical(key) is None:
             microversion.require(req, microversion.PROFILE_BY_NAME, "A device profile is shown by its uuid")
         with self._api.ports.db.read() as tx:
             profile = _find(tx, key)
         resp.media = {"device_profile": _shown(profile, public_url(req, self._api.conf))}
 
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
-        self._api.authorize(req, "cyborg:device_profile:delete")
-        query.arguments(req)
+    @Operation("Delete a device profile", rule="cyborg:device_profile:delete", answers={204: None}, fails={409: _USED})
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:
         _delete(self._api, [key])
         resp.status = falcon.HTTP_204
 

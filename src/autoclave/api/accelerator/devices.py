@@ -5,10 +5,13 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import body, microversion, query, uuids
+from autoclave.api import microversion, query, uuids
 from autoclave.api.accelerator import listing
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.devices import DEVICE, DEVICES
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
 from autoclave.db import arqs as arq_rows
 from autoclave.db import device_summaries
@@ -29,51 +32,51 @@ _NOT_NOW: Mapping[DeviceState | None, str] = {
 
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "type", "vendor", "model", "hostname")
 
+_ARGUMENTS = (
+    Argument("type", "Only devices of this type, such as NVME."),
+    Argument("vendor", "Only devices of this vendor, by its PCI vendor id."),
+    Argument("hostname", "Only devices of this host."),
+    *listing.ARGUMENTS,
+)
 
-class Devices:
+
+class Devices(Resource):
     """``GET /v2/devices``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        self._api.authorize(req, "cyborg:device:get_all")
-        asked = listing.asked(req, "type", "vendor", "hostname", sort_keys=_SORT_KEYS)
-        page = asked.page
+    @Operation("List the devices", rule="cyborg:device:get_all", query=_ARGUMENTS, answers={200: DEVICES})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        wanted = listing.asked(req, asked.query, sort_keys=_SORT_KEYS)
+        page = wanted.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
             found = device_summaries.summaries(
                 tx,
-                device_type=asked.own.get("type"),
-                vendor=asked.own.get("vendor"),
-                hostname=asked.own.get("hostname"),
-                related=asked.related,
-                order=asked.order,
+                device_type=wanted.own.get("type"),
+                vendor=wanted.own.get("vendor"),
+                hostname=wanted.own.get("hostname"),
+                related=wanted.related,
+                order=wanted.order,
                 after=page.marker,
                 limit=page.limit,
             )
-        resp.media = {"devices": _shown(found, microversion.of(req), public_url(req, self._api.conf))}
+        resp.media = {"devices": _shown(found, asked.version, public_url(req, self._api.conf))}
 
 
-class Device:
+class Device(Resource):
     """``GET /v2/devices/{uuid}``."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        self._api.authorize(req, "cyborg:device:get_one")
-        query.arguments(req)
+    @Operation("Show a device", rule="cyborg:device:get_one", answers={200: DEVICE})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         canonical = uuids.canonical(uuid)
         with self._api.ports.db.read() as tx:
             found = device_summaries.find(tx, canonical) if canonical else None
         if found is None:
             raise _not_found(uuid)
-        [resp.media] = _shown([found], microversion.of(req), public_url(req, self._api.conf))
+        [resp.media] = _shown([found], asked.version, public_url(req, self._api.conf))
 
 
-class DeviceClean:
+class DeviceClean(Resource):
     """``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
 
     The agent makes the swap, with the version that the message carries: of several requests one wins,
@@ -81,16 +84,17 @@ class DeviceClean:
     optional body ``{"reason": "…"}``, beyond the specification) is kept in the device's history.
     """
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response, uuid: str) -> None:
-        if microversion.of(req) < microversion.DEVICE_STATE:
-            # Before it was there, this path took no method at all.
-            raise falcon.HTTPMethodNotAllowed([])
-        context = self._api.authorize(req, "cyborg:device:clean")
-        query.arguments(req)
-        reason = body.read_if_any(req, VALIDATE_REASON_IF_ANY, self._api.max_body).get("reason")
+    @Operation(
+        "Clean a device again",
+        rule="cyborg:device:clean",
+        since=microversion.DEVICE_STATE,
+        body=VALIDATE_REASON_IF_ANY,
+        body_optional=True,
+        answers={202: None},
+        fails={409: "Its state, its holder or somebody else does not allow it now; the text says which."},
+    )
+    def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
+        context, reason = asked.context, asked.body.get("reason")
         record = _find(self._api, uuid)
         if not record.supports_cleaning:
             raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")

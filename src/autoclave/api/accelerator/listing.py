@@ -11,13 +11,18 @@ from dataclasses import dataclass
 import falcon
 
 from autoclave.api import query
-from autoclave.api.query import Page
+from autoclave.api.query import Argument, Page
+from autoclave.api.schemas.common import one_of
 from autoclave.db.filters import FIELDS
 from autoclave.db.paging import BY_ID, NEWEST_FIRST, Order
 from autoclave.exceptions import BadRequest
 
-_FIELD, _VALUE = "filters.field", "filters.value"
 _SORTING = ("sort_key", "sort_dir")
+_KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
+_FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
+_VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
+ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
+"""What every such list may be asked for."""
 
 
 @dataclass(frozen=True)
@@ -30,36 +35,34 @@ class Listing:
     page: Page
 
 
-def asked(req: falcon.Request, *own: str, sort_keys: Collection[str]) -> Listing:
+def asked(req: falcon.Request, given: Mapping[str, str], *, sort_keys: Collection[str]) -> Listing:
     """What *req* asks for.
 
-    :param own: arguments that filter, beside the fields.
-    :raises BadRequest: an argument or a field is not known, is given twice, or cannot have its value.
+    :param given: its arguments other than the fields; those that do not page are filters.
+    :raises BadRequest: a field is given twice, or cannot have its value.
     """
-    given = query.arguments(req, *own, *query.PAGING, apart=(_FIELD, _VALUE))
     fields = _fields(req)
     twice = fields.keys() & given.keys()
     if twice:
         raise BadRequest(f"{sorted(twice)[0]} is given as an argument and as a field.")
+    for argument in query.PAGING:
+        if argument.name in fields:
+            argument.check(fields[argument.name])
     page = query.page({**given, **fields})
-    filters = {name: given[name] for name in own if name in given}
+    paging = {argument.name for argument in query.PAGING}
+    filters = {name: value for name, value in given.items() if name not in paging}
     related = {name: fields[name] for name in FIELDS if name in fields}
     return Listing(filters, related, _order(fields, bool(filters or fields), sort_keys), page)
 
 
 def _fields(req: falcon.Request) -> dict[str, str]:
-    names, values = req.get_param_as_list(_FIELD) or [], req.get_param_as_list(_VALUE) or []
+    names, values = req.get_param_as_list(_FIELD.name) or [], req.get_param_as_list(_VALUE.name) or []
     if len(names) != len(values):
-        raise BadRequest(f"Each {_FIELD} needs a {_VALUE}: {len(names)} and {len(values)} were given.")
+        raise BadRequest(f"Each {_FIELD.name} needs a {_VALUE.name}: {len(names)} and {len(values)} were given.")
     fields: dict[str, str] = {}
     for name, value in zip(names, values, strict=True):
-        known = (*FIELDS, *query.PAGING, *_SORTING)
-        if name not in known:
-            raise BadRequest(f"{_FIELD} can be {', '.join(known)}, not {name!r}.")
         if name in fields:
-            raise BadRequest(f"{_FIELD} {name} is given more than once.")
-        if not value.isprintable():
-            raise BadRequest(f"The value of {_FIELD} {name} holds a control character.")
+            raise BadRequest(f"{_FIELD.name} {name} is given more than once.")
         fields[name] = value
     return fields
 

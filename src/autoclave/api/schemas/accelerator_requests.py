@@ -1,9 +1,25 @@
-"""Bodies of ``/v2/accelerator_requests``."""
+"""Bodies and answers of ``/v2/accelerator_requests``."""
 
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import UUID_PATTERN
+from autoclave.api.microversion import MANAGED
+from autoclave.api.schemas.common import (
+    BOOLEAN,
+    INTEGER,
+    LINKS,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    UUID_PATTERN,
+    listed,
+    nullable,
+    one_of,
+    shape,
+    since,
+)
+from autoclave.db.tables import AttachType
+from autoclave.rules.arq_states import ARQState
 
 CREATE: dict[str, Any] = {
     "type": "object",
@@ -46,3 +62,29 @@ UPDATE: dict[str, Any] = {
     "additionalProperties": False,
 }
 VALIDATE_UPDATE = compiled(UPDATE)
+
+ARQ = shape(
+    "AcceleratorRequest",
+    {
+        "uuid": UUID,
+        "state": one_of(ARQState),
+        "device_profile_name": STRING,
+        "device_profile_group_id": INTEGER,
+        "hostname": nullable(STRING),
+        "device_rp_uuid": nullable(UUID),
+        "instance_uuid": nullable(UUID),
+        "project_id": nullable(STRING),
+        "attach_handle_type": one_of(["", *AttachType]),
+        "attach_handle_uuid": nullable(UUID),
+        "attach_handle_info": {
+            "type": "object",
+            "description": "Where the device is, such as domain, bus, device and function; empty until it is bound.",
+            "properties": {"managed": since(MANAGED, BOOLEAN)},
+            "additionalProperties": STRING,
+        },
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+ARQS = listed("AcceleratorRequests", "arqs", ARQ)

@@ -1,9 +1,9 @@
-"""Bodies of ``/v2/deployables``."""
+"""Bodies and answers of ``/v2/deployables``."""
 
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import UUID
+from autoclave.api.schemas.common import INTEGER, LINKS, STRING, TIMESTAMP, UUID, listed, nullable, shape
 
 PROGRAM: dict[str, Any] = {
     "type": "array",
@@ -34,3 +34,23 @@ PROGRAM: dict[str, Any] = {
     },
 }
 VALIDATE_PROGRAM = compiled(PROGRAM)
+
+DEPLOYABLE = shape(
+    "Deployable",
+    {
+        "uuid": UUID,
+        "parent_id": nullable(INTEGER),
+        "root_id": nullable(INTEGER),
+        "name": STRING,
+        "num_accelerators": INTEGER,
+        "device_id": INTEGER,
+        "attributes_list": {**STRING, "description": "A list of objects with one key each, written as JSON."},
+        "rp_uuid": UUID,
+        "driver_name": STRING,
+        "bitstream_id": nullable(STRING),
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+DEPLOYABLES = listed("Deployables", "deployables", DEPLOYABLE)

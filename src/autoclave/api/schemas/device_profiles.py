@@ -1,9 +1,9 @@
-"""Bodies of ``/v2/device_profiles``."""
+"""Bodies and answers of ``/v2/device_profiles``."""
 
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import UUID
+from autoclave.api.schemas.common import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, shape
 
 MAX_GROUPS = 16
 
@@ -39,3 +39,18 @@ CREATE: dict[str, Any] = {
 """The keys and values of a group are checked by ``accelerator.profile_groups``: a schema cannot say why."""
 
 VALIDATE_CREATE = compiled(CREATE)
+
+PROFILE = shape(
+    "DeviceProfile",
+    {
+        "uuid": UUID,
+        "name": STRING,
+        "description": nullable(STRING),
+        "groups": {"type": "array", "items": {"type": "object", "additionalProperties": STRING}},
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+        "links": LINKS,
+    },
+)
+PROFILES = listed("DeviceProfiles", "device_profiles", PROFILE)
+SHOWN_PROFILE = shape("ShownDeviceProfile", {"device_profile": PROFILE})

@@ -1,8 +1,22 @@
-"""Bodies of ``/autoclave/v1/devices/{device}/…``."""
+"""Bodies and answers of ``/autoclave/v1/devices``."""
 
 from typing import Any
 
 from autoclave.api.body import compiled
+from autoclave.api.schemas.common import (
+    BOOLEAN,
+    NUMBER,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    listed,
+    nullable,
+    one_of,
+    shape,
+)
+from autoclave.db.tables import DeviceStatus, DeviceType
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
 
 _REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
 
@@ -20,3 +34,78 @@ REASON_IF_ANY: dict[str, Any] = {
     "properties": {"reason": {"anyOf": [_REASON, {"type": "null"}]}},
 }
 VALIDATE_REASON_IF_ANY = compiled(REASON_IF_ANY)
+
+_STATE = nullable(one_of(DeviceState))
+DEVICE = shape(
+    "OperatorDevice",
+    {
+        "uuid": UUID,
+        "hostname": STRING,
+        "pci_address": STRING,
+        "type": one_of(DeviceType),
+        "vendor": STRING,
+        "model": STRING,
+        "serial": nullable(STRING),
+        "drive_model": nullable(STRING),
+        "found_serial": nullable(STRING),
+        "found_drive_model": nullable(STRING),
+        "device_state": _STATE,
+        "state_reason": nullable(STRING),
+        "status": one_of(DeviceStatus),
+        "held": BOOLEAN,
+        "hold_reason": nullable(STRING),
+        "forgetting": BOOLEAN,
+        "missing": BOOLEAN,
+        "excluded_reason": nullable(STRING),
+        "release_pending": BOOLEAN,
+        "cleanup_action": nullable(STRING),
+        "progress": shape(
+            "Progress",
+            {
+                "percent": nullable(NUMBER),
+                "step": nullable(STRING),
+                "stalled": BOOLEAN,
+                "seconds_left": nullable(NUMBER),
+            },
+        ),
+        "rp_uuid": nullable(UUID),
+        "rp_name": nullable(STRING),
+        "resource_class": nullable(STRING),
+        "instance_uuid": nullable(UUID),
+        "arqs": {
+            "type": "array",
+            "items": shape("Holder", {"uuid": UUID, "state": one_of(ARQState), "instance_uuid": nullable(UUID)}),
+        },
+        "agent_last_seen": nullable(TIMESTAMP),
+        "waiting_for": {**nullable(STRING), "description": "What somebody must do before it is offered again."},
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+DEVICES = listed("OperatorDevices", "devices", DEVICE)
+
+EVENT = shape(
+    "Event",
+    {
+        "at": TIMESTAMP,
+        "event": STRING,
+        "from_state": _STATE,
+        "to_state": _STATE,
+        "serial": nullable(STRING),
+        "actor": STRING,
+        "request_id": nullable(STRING),
+        "reason": nullable(STRING),
+        "evidence": nullable({"type": "object"}),
+    },
+)
+HISTORY = listed("History", "events", EVENT)
+
+SAID = shape(
+    "Said",
+    {
+        "placement_settled": {
+            **BOOLEAN,
+            "description": "Placement agrees already; otherwise it was away and will be told later.",
+        }
+    },
+)

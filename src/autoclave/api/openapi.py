@@ -1,0 +1,214 @@
+"""``GET /openapi.json``: the API as an OpenAPI 3.1 document, made of the routes and of what they are declared to be."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+import falcon
+
+from autoclave.api.auth import is_public
+from autoclave.api.context import Api
+from autoclave.api.links import public_url
+from autoclave.api.microversion import HEADER, MAXIMUM, MINIMUM, SERVICE_TYPE, Microversion
+from autoclave.api.operation import Asked, Operation, Resource, operations_of
+from autoclave.api.schemas.common import STRING, TEXT, UUID, Schema
+from autoclave.api.schemas.errors import ERROR
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PARAMETERS: Mapping[str, tuple[str, Schema]] = {
+    "uuid": ("Its uuid.", UUID),
+    "key": ("Its uuid; from microversion 2.2 on, its name will do.", TEXT),
+    "device": ("Its uuid; before a PCI address, the name of its host.", TEXT),
+    "address": ("Its PCI address on that host, such as 0000:41:00.0.", TEXT),
+}
+_ALWAYS = (400, 403, 406, 500, 503)
+_WITH_BODY = (413, 415)
+_FAILURES = {
+    400: "The request is not understood; the text says what to mend.",
+    401: "The token is missing or not accepted; Keystone's middleware says so in its own words.",
+    403: "The policy does not allow it, or nothing is served under the name of this host.",
+    404: "There is no such thing, or it is another project's.",
+    405: "The method came with a later microversion.",
+    406: "The microversion is not served, or the caller does not take JSON.",
+    413: "The body is too large.",
+    415: "The body is not declared as JSON.",
+    500: "The service failed; its log tells why, under the id of the request.",
+    503: "Something that the service needs is away; ask again later.",
+}
+"""What any operation may answer."""
+
+
+class OpenAPI(Resource):
+    """The document.
+
+    :param at_both: what is served below ``/accelerator`` too, by path.
+    :param at_root: what is not.
+    """
+
+    def __init__(self, api: Api, at_both: Mapping[str, Resource], at_root: Mapping[str, Resource]) -> None:
+        super().__init__(api)
+        self._at_both = at_both
+        self._at_root = at_root
+
+    @Operation("Show this document", answers={200: {"type": "object"}})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        root = {"url": public_url(req, self._api.conf)}
+        both = [root, {"url": f"{root['url']}/accelerator"}]
+        below_root = {path: {"servers": [root], **item} for path, item in self._made["paths"].items()}
+        paths = {**self._made["paths"], **{path: below_root[path] for path in self._at_root}}
+        resp.media = {**self._made, "servers": both, "paths": paths}
+
+    @cached_property
+    def _made(self) -> dict[str, Any]:
+        components = _Components()
+        paths = {
+            path or "/": _path_item(self._api, path or "/", operations_of(resource), components)
+            for path, resource in {**self._at_both, **self._at_root}.items()
+        }
+        return {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Autoclave",
+                "version": version("autoclave"),
+                "description": "The accelerator API of Cyborg, from microversion 2.4 on with what is ours, and the "
+                "operator's own API. A property or operation with x-since is there from that microversion on.",
+            },
+            "paths": paths,
+            "components": {
+                "schemas": components.schemas,
+                "headers": _HEADERS,
+                "responses": {str(code): _error(text, components) for code, text in _FAILURES.items()},
+                "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+            },
+        }
+
+
+_HEADERS = {
+    "x-openstack-request-id": {"description": "Names the request in the log.", "schema": STRING},
+    HEADER: {"description": "The microversion of the answer.", "schema": STRING},
+    "OpenStack-API-Minimum-Version": {"description": "The oldest microversion.", "schema": STRING},
+    "OpenStack-API-Maximum-Version": {"description": "The newest microversion.", "schema": STRING},
+}
+
+
+class _Components:
+    """Schemas with a title are said once, and referred to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Any] = {}
+
+    def shown(self, schema: Any) -> Any:
+        """*schema* with references in the place of components."""
+        if isinstance(schema, list | tuple):
+            return [self.shown(part) for part in schema]
+        if not isinstance(schema, Mapping):
+            return schema
+        plain = {key: self.shown(part) for key, part in schema.items()}
+        title = plain.get("title")
+        if not isinstance(title, str):
+            return plain
+        if self.schemas.setdefault(title, plain) != plain:
+            raise ValueError(f"two schemas have the title {title}")
+        return {"$ref": f"#/components/schemas/{title}"}
+
+
+def _path_item(api: Api, path: str, operations: Mapping[str, Operation], components: _Components) -> dict[str, Any]:
+    item: dict[str, Any] = {
+        method.lower(): _operation(api, path, method, declared, components) for method, declared in operations.items()
+    }
+    placeholders = _PLACEHOLDER.findall(path)
+    if placeholders:
+        item["parameters"] = [_path_parameter(name) for name in placeholders]
+    return item
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    meaning, schema = _PARAMETERS[name]
+    return {"name": name, "in": "path", "required": True, "description": meaning, "schema": schema}
+
+
+def _operation(api: Api, path: str, method: str, declared: Operation, components: _Components) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
+        "summary": declared.summary,
+        "tags": [_tag(path)],
+        "parameters": [
+            *_query_parameters(declared),
+            *([_version_parameter(declared.since)] if _versioned(path) else []),
+        ],
+        "responses": _responses(api, path, declared, components),
+        "security": [] if is_public(api.conf, path) else [{"token": []}],
+    }
+    if api.conf.api.auth_strategy == "noauth" and shown["security"]:
+        shown["security"].append({})
+    if declared.rule is not None:
+        shown["x-policy-rule"] = declared.rule
+    if declared.since is not None:
+        shown["x-since"] = str(declared.since)
+    if declared.body is not None:
+        content = {"schema": components.shown(declared.body.schema)}
+        shown["requestBody"] = {"required": not declared.body_optional, "content": {"application/json": content}}
+    return shown
+
+
+def _tag(path: str) -> str:
+    parts = path.split("/")
+    if path.startswith("/v2/"):
+        return parts[2]
+    return "operator" if parts[1] == "autoclave" else "service"
+
+
+def _versioned(path: str) -> bool:
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def _query_parameters(declared: Operation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": argument.name,
+            "in": "query",
+            "required": argument.required,
+            "description": argument.meaning,
+            "schema": {"type": "array", "items": argument.schema} if argument.repeated else argument.schema,
+        }
+        for argument in declared.query
+    ]
+
+
+def _version_parameter(since: Microversion | None) -> dict[str, Any]:
+    first = since or MINIMUM
+    served = [str(Microversion(first.major, minor)) for minor in range(first.minor, MAXIMUM.minor + 1)]
+    return {
+        "name": HEADER,
+        "in": "header",
+        "required": since is not None,
+        "description": f"The microversion; {MINIMUM} if the header is absent.",
+        "schema": {"enum": [f"{SERVICE_TYPE} {text}" for text in [*served, "latest"]]},
+    }
+
+
+def _responses(api: Api, path: str, declared: Operation, components: _Components) -> dict[str, Any]:
+    common = [
+        *_ALWAYS,
+        *(() if is_public(api.conf, path) else (401,)),
+        *((404,) if _PLACEHOLDER.search(path) else ()),
+        *((405,) if declared.since is not None else ()),
+        *(_WITH_BODY if declared.body is not None else ()),
+    ]
+    names = list(_HEADERS) if _versioned(path) else ["x-openstack-request-id"]
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+    found: dict[int, dict[str, Any]] = {code: {"$ref": f"#/components/responses/{code}"} for code in common}
+    for code, text in declared.fails.items():
+        found[code] = _error(text, components)
+    for code, schema in declared.answers.items():
+        found[code] = {"description": HTTPStatus(code).phrase, "headers": headers}
+        if schema is not None:
+            found[code]["content"] = {declared.media_type: {"schema": components.shown(schema)}}
+    return {str(code): found[code] for code in sorted(found)}
+
+
+def _error(text: str, components: _Components) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": components.shown(ERROR)}}}

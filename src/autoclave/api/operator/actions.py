@@ -1,0 +1,121 @@
+"""``POST /autoclave/v1/devices/{device}/<action>`` with ``{"reason": "…"}``: what an operator may say about a device.
+
+The intent is recorded when this answers: 200 when Placement agrees already, 202 when it was away and
+will be told later.
+"""
+
+from collections.abc import Callable
+
+import falcon
+
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.operator.devices import find
+from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
+from autoclave.db import devices as device_rows
+from autoclave.exceptions import Conflict, PlacementConflict
+from autoclave.lifecycle import holds
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.device_states import Actor
+
+_ACT = "autoclave:device:act"
+_ANSWERS = {200: SAID, 202: SAID}
+
+Action = Callable[[Ports, str, Cause], bool]
+"""Does what the operator said of a device, and returns whether Placement agrees already."""
+
+
+def _release(ports: Ports, uuid: str, cause: Cause) -> bool:
+    if not holds.is_held(ports, uuid):
+        raise Conflict(f"Device {uuid} is not held; what it waits for, if anything, is shown with it.")
+    return holds.release(ports, uuid, cause)
+
+
+def _accept(ports: Ports, uuid: str, cause: Cause) -> bool:
+    holds.accept(ports, uuid, cause)
+    with ports.db.read() as tx:
+        device = device_rows.get(tx, uuid)
+    return device is None or not device.release_pending
+
+
+def _forget(ports: Ports, uuid: str, cause: Cause) -> bool:
+    try:
+        holds.forget(ports, uuid, cause)
+    except PlacementConflict as error:
+        raise Conflict(f"The provider of device {uuid} cannot be deleted, so the device stays: {error}") from error
+    return True
+
+
+class _Say(Resource):
+    def _say(self, resp: falcon.Response, asked: Asked, device: str, address: str | None, action: Action) -> None:
+        context = asked.context
+        with self._api.ports.db.read() as tx:
+            uuid = find(tx, device, address).uuid
+        cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, asked.body.get("reason"))
+        settled = action(self._api.ports, uuid, cause)
+        resp.status = falcon.HTTP_200 if settled else falcon.HTTP_202
+        resp.media = {"placement_settled": settled}
+
+
+class Hold(_Say):
+    """A hold without a reason would be a riddle to the next operator: it is the one that needs one."""
+
+    @Operation(
+        "Keep a device from being offered until it is released",
+        rule=_ACT,
+        body=VALIDATE_WITH_REASON,
+        answers=_ANSWERS,
+        fails={409: "Somebody else changed the device meanwhile."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
+    ) -> None:
+        self._say(resp, asked, device, address, holds.hold)
+
+
+class Release(_Say):
+    """See :func:`autoclave.lifecycle.holds.release`."""
+
+    @Operation(
+        "End a hold",
+        rule=_ACT,
+        body=VALIDATE_REASON_IF_ANY,
+        answers=_ANSWERS,
+        fails={409: "Nobody holds the device."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
+    ) -> None:
+        self._say(resp, asked, device, address, _release)
+
+
+class Accept(_Say):
+    """See :func:`autoclave.lifecycle.holds.accept`."""
+
+    @Operation(
+        "Take the drive that was found in the slot for the slot's drive",
+        rule=_ACT,
+        body=VALIDATE_REASON_IF_ANY,
+        answers=_ANSWERS,
+        fails={409: "The device is not in error, or there is nothing to accept; the text says which."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
+    ) -> None:
+        self._say(resp, asked, device, address, _accept)
+
+
+class Forget(_Say):
+    """See :func:`autoclave.lifecycle.holds.forget`."""
+
+    @Operation(
+        "Delete a device that is gone from its host",
+        rule=_ACT,
+        body=VALIDATE_REASON_IF_ANY,
+        answers=_ANSWERS,
+        fails={409: "The device is there, is held or is in use; the text says which."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
+    ) -> None:
+        self._say(resp, asked, device, address, _forget)

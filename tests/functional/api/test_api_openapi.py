@@ -1,0 +1,92 @@
+"""The OpenAPI document says what the service does, all of it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import falcon
+import pytest
+from api_world import World
+from openapi_spec_validator import validate
+
+from autoclave.api import microversion, policy, routes
+from autoclave.api.context import Api
+from autoclave.api.operation import Resource
+from autoclave.api.policy import Policy
+
+
+def document(world: World, path: str = "/openapi.json") -> Any:
+    answer = world.http.simulate_get(path)
+    assert answer.status_code == 200
+    return answer.json
+
+
+def operations(world: World) -> Iterator[tuple[str, str, Any]]:
+    for path, item in document(world)["paths"].items():
+        for method in item.keys() - {"parameters", "servers"}:
+            yield method.upper(), path, item[method]
+
+
+def routed(world: World) -> set[tuple[str, str]]:
+    """What a walk through the router finds, at the root; OPTIONS are Falcon's."""
+    app: falcon.App[Any, Any] = falcon.App()
+    routes.add_all(
+        app, Api(world.conf, world.ports, world.transport.client("conductor", version="1.0"), Policy(world.conf))
+    )
+    found = set()
+
+    def walk(nodes: Any) -> None:
+        for node in nodes:
+            walk(node.children)
+            for method, responder in (node.method_map or {}).items():
+                if method != "OPTIONS" and "method_not_allowed" not in getattr(responder, "__qualname__", ""):
+                    found.add((method, node.uri_template))
+
+    walk(app._router._roots)
+    return found
+
+
+def test_the_document_is_valid_openapi(world: World) -> None:
+    made = document(world)
+    validate(made)
+    assert made["openapi"].startswith("3.1")
+
+
+def test_every_method_of_every_path_is_in_the_document_and_nothing_else(world: World) -> None:
+    """Below ``/accelerator`` and without a version is the same once more."""
+    unversioned = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
+    found = {(method, re.sub("^/accelerator(?=/|$)", "", path) or "/") for method, path in routed(world)}
+    assert {(method, path) for method, path, _ in operations(world)} == {
+        (method, unversioned.sub("/v2", path)) for method, path in found
+    }
+
+
+def test_what_is_not_declared_cannot_be_served(world: World) -> None:
+    class Undeclared(Resource):
+        def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+            resp.media = {}
+
+    with pytest.raises(TypeError, match=r"GET of .*Undeclared is not declared"):
+        routes.add(falcon.App(), "/undeclared", Undeclared(Api(None, world.ports, None, None)))  # type: ignore[arg-type]
+
+
+def test_the_document_says_where_the_service_is_below_both_mounts(world: World) -> None:
+    made = document(world)
+    assert made == document(world, "/accelerator/openapi.json")
+    assert [server["url"] for server in made["servers"]] == ["http://localhost", "http://localhost/accelerator"]
+    assert [server["url"] for server in made["paths"]["/healthcheck"]["servers"]] == ["http://localhost"]
+
+
+def test_each_policy_rule_governs_what_its_description_says(world: World) -> None:
+    """The sample policy file is made from these descriptions."""
+    described = {
+        (rule.name, operation["method"], re.sub(r"\{\w+\}", "{}", operation["path"]))
+        for rule in policy.RULES
+        for operation in rule.operations
+    }
+    governed = {
+        (shown["x-policy-rule"], method, re.sub(r"\{\w+\}", "{}", path).replace("/{}/{}", "/{}"))
+        for method, path, shown in operations(world)
+        if "x-policy-rule" in shown
+    }
+    assert governed == described
