@@ -55,13 +55,14 @@ def zeroing_drive(address: str = ZEROING, serial: str = "SER-B", **features: Any
 class AgentWorld:
     """The world around one agent; the agent may be ended and begun again in it."""
 
-    def __init__(self, tmp_path: Path, drives: Sequence[DriveSpec] | None = None) -> None:
+    def __init__(self, tmp_path: Path, drives: Sequence[DriveSpec] | None = None, service: Any = None) -> None:
+        """:param service: the Placement; None for the double."""
         self.tmp_path = tmp_path
         drives = (sanitizing_drive(), zeroing_drive()) if drives is None else drives
         self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives)
         self.db = sqlite_database(tmp_path)
-        service = FakePlacement()
-        self.faults = Faults(service)
+        service = service or FakePlacement()
+        self.faults = Faults(getattr(service, "app", service))
         self.placement = self.faults.client()
         self.onlooker = service.client()
         """Sees Placement as it is, whatever happens to the requests of others."""

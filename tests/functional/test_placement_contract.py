@@ -146,6 +146,15 @@ def test_a_tree_is_all_of_it_whichever_member_is_named(client: PlacementClient) 
     assert {each.uuid for each in client.providers_in_tree(child.uuid)} == {root.uuid, child.uuid}
 
 
+def test_providers_are_found_by_a_trait_of_theirs_in_whatever_tree(client: PlacementClient) -> None:
+    one, other = host(client), host(client, "compute-2")
+    ours = device(client, one, "a", "OWNER_CYBORG")
+    theirs = device(client, other, "b", "OWNER_CYBORG", "CUSTOM_B")
+    device(client, other, "c", "OWNER_NOVA")
+    assert {each.uuid for each in client.providers_with_trait("OWNER_CYBORG")} == {ours.uuid, theirs.uuid}
+    assert client.providers_with_trait("CUSTOM_B") == [client.get_provider(theirs.uuid)]
+
+
 def test_a_tree_tells_the_generations_that_a_sync_compares(client: PlacementClient) -> None:
     root = host(client)
     child = device(client, root, "compute-1_0000:0A:00.0")

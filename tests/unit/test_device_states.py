@@ -21,12 +21,14 @@ SPECIFIED = {
     ("error", "clean_again", "pending_cleaning"),
 }
 # What we add: a bind taken back, a card whose last free handle is gone, a worker that cannot begin, a drive that is not
-# the known one, and the operator who vouches for it.
+# the known one, the operator who vouches for it, and what a database restored from a backup does not know.
 ADDED = {
     ("allocated", "take_bind_back", "available"),
     ("available", "used_up", "allocated"),
     ("pending_cleaning", "cleaning_failed", "error"),
     ("available", "distrust", "error"),
+    ("available", "quarantine", "error"),
+    ("allocated", "quarantine", "error"),
     ("error", "accept", "available"),
 }
 ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED}

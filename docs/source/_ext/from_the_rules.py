@@ -2,7 +2,7 @@
 
 ``device-states`` is the state machine of devices, as a table and as a graph in the DOT language (shown as
 text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing, ``simulated-faults`` what
-can go wrong with a simulated host.
+can go wrong with a simulated host, ``audit-findings`` what an audit can find.
 """
 
 import ast
@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from autoclave.hardware.privileged import CAPABILITIES
+from autoclave.rules.audit.kinds import Kind, Severity
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_states import TRANSITIONS, DeviceState
 from autoclave.simulator.faults import NEEDS_VALUE, FaultKind
@@ -84,6 +85,24 @@ class SimulatedFaults(SphinxDirective):
         return [_table(["fault", "value", "what happens; a value is the number meant there"], rows)]
 
 
+class AuditFindings(SphinxDirective):
+    """``.. audit-findings::``, the worst first"""
+
+    def run(self) -> list[nodes.Node]:
+        ordered = sorted(Kind, key=lambda kind: list(Severity).index(kind.severity))
+        shown: list[nodes.Node] = []
+        for kind in ordered:
+            fixed = f" --fix: {kind.fix}." if kind.fix else ""
+            entry = nodes.definition_list_item()
+            entry += nodes.term(text=f"{kind.label} ({kind.severity})")
+            body = nodes.definition()
+            body += nodes.paragraph(text=kind.cause)
+            body += nodes.paragraph(text=f"{kind.remedy.replace('{', '<').replace('}', '>').replace('`', '')}{fixed}")
+            entry += body
+            shown.append(nodes.definition_list("", entry))
+        return shown
+
+
 def _documented(kinds: type[FaultKind]) -> Iterator[tuple[FaultKind, str]]:
     """Each member with the text below it in the source, which Python itself does not keep."""
     [body] = [node.body for node in ast.parse(inspect.getsource(kinds)).body if isinstance(node, ast.ClassDef)]
@@ -97,6 +116,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("device-states", DeviceStates)
     app.add_directive("cleanup-matrix", CleanupMatrix)
+    app.add_directive("audit-findings", AuditFindings)
     app.add_directive("simulated-faults", SimulatedFaults)
     app.add_directive("privileged-capabilities", PrivilegedCapabilities)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,6 +14,7 @@ COMMANDS = {
     "conductor": "serve:RunConductor",
     "agent": "serve:RunAgent",
     "db sync": "db:DbSync",
+    "audit": "audit:Audit",
     "plan": "plan:Plan",
     "plan show": "plan:PlanShow",
     "check device-spec": "check:CheckDeviceSpec",
@@ -62,7 +63,8 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
     def configure_logging(self) -> None:
         """Warnings and worse of everybody, and what Autoclave itself says, to stderr."""
         super().configure_logging()
-        python_logging.getLogger("alembic").setLevel(python_logging.WARNING)
+        for name in ("alembic", "oslo_service"):  # each tells how it was made
+            python_logging.getLogger(name).setLevel(python_logging.WARNING)
         if not self.options.debug:  # a traceback of what is raised as well, and told in one line
             python_logging.getLogger("oslo_db.sqlalchemy.exc_filters").setLevel(python_logging.CRITICAL)
 

@@ -86,6 +86,12 @@ def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
     return [to_record(ARQRecord, row) for row in tx.execute(query)]
 
 
+def active(tx: Connection) -> list[ARQRecord]:
+    """All ARQs that hold a device, or are about to."""
+    query = sa.select(*_ARQ).where(arqs.c.state.in_(list(ACTIVE))).order_by(arqs.c.id)
+    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+
+
 def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
     """ARQs whose bind or unbind was begun and not finished within its lease."""
     query = sa.select(*_ARQ).where(

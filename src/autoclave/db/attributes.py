@@ -82,11 +82,11 @@ def replace(tx: Connection, deployable_id: int, values: Mapping[str, str]) -> No
             insert(tx, deployable_id, key, value)
 
 
-def discovered(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-    """What discovery says of each deployable, in one query."""
-    query = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(
-        attributes.c.deployable_id.in_(deployable_ids)
-    )
+def discovered(tx: Connection, deployable_ids: Sequence[int] | None) -> dict[int, dict[str, str]]:
+    """What discovery says of each deployable, or of all with None, in one query."""
+    query = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value)
+    if deployable_ids is not None:
+        query = query.where(attributes.c.deployable_id.in_(deployable_ids))
     found: dict[int, dict[str, str]] = defaultdict(dict)
     for deployable_id, key, value in tx.execute(query.order_by(attributes.c.id)):
         if is_discovered(key):

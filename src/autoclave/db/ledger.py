@@ -53,7 +53,9 @@ def contains(tx: Connection, serial: str, drive_model: str) -> bool:
     return tx.execute(query).first() is not None
 
 
-def among(tx: Connection, serials: Collection[str]) -> set[tuple[str, str]]:
-    """Those dirty drives, as (serial, model), whose serial number is one of *serials*."""
-    query = sa.select(dirty_serials.c.serial, dirty_serials.c.drive_model).where(dirty_serials.c.serial.in_(serials))
+def among(tx: Connection, serials: Collection[str] | None) -> set[tuple[str, str]]:
+    """Those dirty drives, as (serial, model), whose serial number is one of *serials*; None: all of them."""
+    query = sa.select(dirty_serials.c.serial, dirty_serials.c.drive_model)
+    if serials is not None:
+        query = query.where(dirty_serials.c.serial.in_(serials))
     return {(serial, drive_model) for serial, drive_model in tx.execute(query)}

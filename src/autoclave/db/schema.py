@@ -28,8 +28,8 @@ LOCK_TIMEOUT = 60
 """Seconds to wait for another process that is changing the schema."""
 
 _REMEDY = (
-    "put a copy from before in its place if no device was bound since that was made; otherwise move the file away and "
-    "start with [nvme] clean_on_discovery = true, which erases every drive that no guest has"
+    "put a copy from before in its place and run `autoclave audit --quarantine --yes`; if there is none, move the file "
+    "away and start with [nvme] clean_on_discovery = true, which erases every drive that no guest has"
 )
 
 _PG_LOCK = 0x6175746F636C6176

@@ -35,14 +35,20 @@ def take_bind_back(
     :raises StateConflict: it was given a device while we looked.
     """
     arq, device = _locked(tx, arq_uuid)
-    values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED}
-    if arq is None or not arq_rows.swap(
-        tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner
-    ):
+    if arq is None or not fail_bind(tx, arq_uuid, reason, lease_owner=lease_owner):
         return None
     if device is not None and device.device_state is DeviceState.ALLOCATED:
         return swap(tx, device, Event.TAKE_BIND_BACK, cause)
     return device
+
+
+def fail_bind(tx: Connection, arq_uuid: str, reason: str, *, lease_owner: str | None = None) -> bool:
+    """BindStarted → BindFailed, the handle freed. What becomes of the device is the caller's.
+
+    :returns: whether it was moved; see :func:`autoclave.db.arqs.swap`.
+    """
+    values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED}
+    return arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner)
 
 
 def begin_unbind(
@@ -87,12 +93,7 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clea
     arq, device = _locked(tx, arq_uuid)
     if arq is None or arq.state is not ARQState.DELETING:
         return None
-    if arq.delete_when_unbound:
-        arq_rows.delete(tx, arq_uuid)
-    else:
-        forgotten = {"hostname": None, "device_rp_uuid": None, "instance_uuid": None, "state_reason": None}
-        lease = {"lease_owner": None, "lease_expires_at": None}
-        arq_rows.swap(tx, arq_uuid, [ARQState.DELETING], ARQState.UNBOUND, {**forgotten, **lease, **UNLINKED})
+    end_unbind(tx, arq)
     if device is None:
         return None
     if device.device_state is not DeviceState.ALLOCATED:
@@ -108,6 +109,16 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clea
         )
         return Released(swap(tx, device, Event.CANNOT_CLEAN, told), clean=False)
     return Released(device, clean=True)
+
+
+def end_unbind(tx: Connection, arq: ARQRecord) -> None:
+    """Deleting → Unbound or gone, the handle freed. What becomes of the device is the caller's."""
+    if arq.delete_when_unbound:
+        arq_rows.delete(tx, arq.uuid)
+        return
+    forgotten = {"hostname": None, "device_rp_uuid": None, "instance_uuid": None, "state_reason": None}
+    lease = {"lease_owner": None, "lease_expires_at": None}
+    arq_rows.swap(tx, arq.uuid, [ARQState.DELETING], ARQState.UNBOUND, {**forgotten, **lease, **UNLINKED})
 
 
 def _host_of(ports: Ports, arq: ARQRecord) -> str | None:

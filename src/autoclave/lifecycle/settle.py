@@ -104,7 +104,7 @@ def _settle_provider(
             )
             outcome, reserved = Settled.OPERATORS_HOLD, total
         else:
-            outcome, reserved = Settled.UNCHANGED, known.reserved
+            outcome, reserved = Settled.UNCHANGED, min(known.reserved, total)
         if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and known == whole_record(total, reserved):
             return outcome, row
         try:

@@ -34,7 +34,14 @@ class Cause:
 
 
 _NOBODY_HOLDS_IT = frozenset(
-    {Event.REQUEST_CLEANING, Event.MISSED_CLEANUP, Event.CLEAN_AGAIN, Event.RELEASE, Event.CANNOT_CLEAN}
+    {
+        Event.REQUEST_CLEANING,
+        Event.MISSED_CLEANUP,
+        Event.CLEAN_AGAIN,
+        Event.RELEASE,
+        Event.CANNOT_CLEAN,
+        Event.QUARANTINE,
+    }
 )
 """Events that an active ARQ on the device forbids: late and doubled messages lose here."""
 

@@ -70,6 +70,10 @@ class PlacementClient:
         """All providers of the tree that *root* is in; none if it does not exist. One request."""
         return self._list_providers([("in_tree", root)])
 
+    def providers_with_trait(self, trait: str) -> list[Provider]:
+        """All providers that have *trait*, which must exist. One request."""
+        return self._list_providers([("required", trait)])
+
     def create_provider(self, uuid: str, name: str, parent: str | None = None) -> Provider:
         """Make a provider without inventory or traits.
 

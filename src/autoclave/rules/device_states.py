@@ -2,7 +2,8 @@
 
 The database enum, the API's vocabulary and the diagram in the documentation are made from this
 table. It is the state machine of the NVMe specification, plus the transitions that design §4 adds
-(taking a bind back, a type that needs no cleaning, a drive that is not the one the row names).
+(taking a bind back, a type that needs no cleaning, a drive that is not the one the row names), plus the way out of
+a database that was restored from a backup.
 """
 
 from enum import StrEnum
@@ -40,6 +41,7 @@ class Event(StrEnum):
     CRASH_RECOVERY = "crash_recovery"
     CLEAN_AGAIN = "clean_again"
     DISTRUST = "distrust"
+    QUARANTINE = "quarantine"
     ACCEPT = "accept"
 
 
@@ -90,6 +92,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     _edge(_S.CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died during the erase", _A.AGENT),
     _edge(_S.ERROR, _E.CLEAN_AGAIN, _S.PENDING_CLEANING, "POST /v2/devices/{uuid}/clean", _A.AGENT),
     _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "nobody vouches any more for what is on it", *_A),
+    _edge(
+        _S.AVAILABLE, _E.QUARANTINE, _S.ERROR, "a backup was restored: nobody knows who has had it since", _A.OPERATOR
+    ),
+    _edge(_S.ALLOCATED, _E.QUARANTINE, _S.ERROR, "likewise, and no request in Bound has it", _A.OPERATOR),
     _edge(
         _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
     ),

@@ -53,6 +53,15 @@ def provider_name(host: str, address: PCIAddress, name: str | None = None) -> st
     return f"{host}_{name or address.upper}"
 
 
+def split_provider_name(name: str) -> tuple[str, PCIAddress] | None:
+    """Host and address of a name that :func:`provider_name` makes, or None for any other name."""
+    host, _, address = name.rpartition("_")
+    try:
+        return (host, PCIAddress.parse(address)) if host else None
+    except ValueError:
+        return None
+
+
 def same_provider_name(one: str, other: str) -> bool:
     """Whether two provider names mean the same slot.
 

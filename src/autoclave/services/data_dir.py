@@ -44,6 +44,27 @@ class DataDirectory:
             ) from None
         self._claim(self._lock, _SIMULATED if simulated else _REAL)
 
+    def take_as_it_is(self) -> bool:
+        """Keep all others out until :meth:`give_back`, whatever it is for; whether it could be had.
+
+        :raises InvalidConfiguration: it is no data directory, or cannot be used.
+        """
+        try:
+            self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidConfiguration(
+                f"{self.path} cannot be used as the data directory of an `autoclave up` ({error.strerror}); name that "
+                "with --data-dir, or the services' database and Placement with --config-file",
+                option=_OPTION,
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            return False
+        return True
+
     def give_back(self) -> None:
         """Let others have it."""
         if self._lock is not None:

@@ -1,5 +1,6 @@
 """Everything in one process: SQLite, Placement embedded, messages as calls (``autoclave up``)."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from autoclave.conf import new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import require_sound, sqlite_url
+from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
@@ -39,6 +41,22 @@ clouds:
     identity_endpoint_override: {url}/identity/v3
     accelerator_default_microversion: "2.5"
 """
+
+
+def placement_of(data_dir: Path) -> str:
+    """The URL of the Placement that the ``autoclave up`` of a data directory serves while it runs.
+
+    :raises InvalidConfiguration: it has not said yet where it listens.
+    """
+    try:
+        told = re.search(
+            r"^ *placement_endpoint_override: (\S+)$", (data_dir / "clouds.yaml").read_text(), re.MULTILINE
+        )
+    except OSError as error:
+        raise InvalidConfiguration(f"{error}: `autoclave up` is starting there; wait until it has") from error
+    if told is None:
+        raise InvalidConfiguration(f"{data_dir}/clouds.yaml does not say where Placement is; restart `autoclave up`")
+    return told[1]
 
 
 class AllInOne:

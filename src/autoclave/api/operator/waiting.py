@@ -5,17 +5,15 @@ from datetime import datetime, timedelta
 from autoclave.db.device_views import DeviceView
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceStatus
+from autoclave.rules.audit.rows import SILENCE
 from autoclave.rules.device_states import BEING_CLEANED, DeviceState
-
-SILENCE = timedelta(minutes=5)
-"""An agent that was not seen for so long is taken for dead: five of its periods, unless it is told otherwise."""
 
 
 def silence(view: DeviceView, now: datetime) -> timedelta | None:
     """How long the agent that must do something for the device has been silent; None if it is alive, or not needed."""
     unheld = view.device.device_state is DeviceState.ALLOCATED and not view.holders
     needed = unheld or view.device.device_state in BEING_CLEANED
-    if not needed or view.agent_last_seen is None or now - view.agent_last_seen <= SILENCE:
+    if not needed or view.agent_last_seen is None or now - view.agent_last_seen <= timedelta(seconds=SILENCE):
         return None
     return now - view.agent_last_seen
 

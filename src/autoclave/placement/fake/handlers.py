@@ -47,6 +47,8 @@ def _list_providers(req: Request) -> Answer:
         if key == "in_tree":
             tree = {entry.uuid for entry in req.ledger.tree(value)}
             found = [entry for entry in found if entry.uuid in tree]
+        elif key == "required":
+            found = [entry for entry in found if value in entry.traits]
         elif key in ("name", "uuid"):
             found = [entry for entry in found if getattr(entry, key) == value]
         else:

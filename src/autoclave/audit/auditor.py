@@ -1,0 +1,131 @@
+"""An audit: what stands in two looks is found, what was changing meanwhile is not judged."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from autoclave.audit.hosts import HostView
+from autoclave.audit.offers import Offers
+from autoclave.audit.rows import Records, read
+from autoclave.db.engine import Database
+from autoclave.db.tables import utcnow
+from autoclave.placement.client import PlacementClient
+from autoclave.rules.audit.facts import Row
+from autoclave.rules.audit.kinds import Finding, Kind, Severity
+from autoclave.rules.audit.rows import about, loose_request, of_agents, of_drives, of_row
+
+_MORE_LOOKS = 2
+"""Looks after the first, at most."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is audited.
+
+    :param host: of this host only.
+    :param device: this device only, by its uuid or as HOST/PCI-ADDRESS.
+    """
+
+    host: str | None = None
+    device: str | None = None
+
+    def has(self, row: Row) -> bool:
+        """Whether a device is in it."""
+        return self.host in (None, row.host) and self.device in (None, row.uuid, row.slot)
+
+    def has_host(self, host: str) -> bool:
+        """Whether a host is in it, with what belongs to no single device."""
+        return self.device is None and self.host in (None, host)
+
+
+class Auditor:
+    """Compares the database with Placement and with the hosts that can be looked at from here.
+
+    :param hosts: those hosts.
+    :param unseen: what is to be told of hosts that cannot be, though they are to be looked at from here.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        placement: PlacementClient,
+        hosts: Sequence[HostView],
+        unseen: Sequence[Finding] = (),
+        *,
+        clock: Callable[[], datetime] = utcnow,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._db = db
+        self._placement = placement
+        self._hosts = {host.name: host for host in hosts}
+        self._unseen = unseen
+        self._clock = clock
+        self._sleep = sleep
+
+    def audit(self, scope: Scope, wait: float) -> list[Finding]:
+        """All that disagrees, by the device or host that it is about.
+
+        A bind, a clean or a build is several writes in several places. So whatever is found is looked at again: what
+        the second look does not find as it was has been on its way.
+
+        :param wait: seconds between the two looks.
+        :raises DatabaseUnavailable: the database does not answer.
+        """
+        before = after = self._look(scope, None)
+        for _ in range(_MORE_LOOKS):
+            if not any(finding.counts or _unjudged(finding) for finding in before):
+                break
+            self._sleep(wait)
+            after = self._look(scope, _again(before))
+            # What is seen for the first time now has not stood before: it needs another look.
+            if not any(map(_unjudged, before)) or any(map(_unjudged, after)):
+                break
+            before = after
+        stood = {finding.identity for finding in before}
+        found = [each for each in after if each.identity in stood or _unjudged(each)]
+        return sorted(found, key=lambda each: (each.subject, not each.counts, each.kind.label, each.about))
+
+    def _look(self, scope: Scope, only: Collection[str] | None) -> list[Finding]:
+        """One look: the rows, everything else, the rows again.
+
+        :param only: uuids of the devices that are looked at again; None: all of the scope.
+        """
+        now = self._clock()
+        records = read(self._db, now)
+        rows = [row for row in records.rows.values() if scope.has(row) and (only is None or row.uuid in only)]
+        found = [*self._by_itself(records, rows, scope), *self._elsewhere(records, rows, scope)]
+        present = read(self._db, now).rows
+        moving = {row.uuid for row in rows if present.get(row.uuid) != row}
+        return [
+            *(each for each in found if each.device not in moving),
+            *(about(Kind.IN_MOTION, records.rows[uuid], "its row changed") for uuid in sorted(moving)),
+        ]
+
+    def _by_itself(self, records: Records, rows: Iterable[Row], scope: Scope) -> Iterator[Finding]:
+        for row in rows:
+            yield from of_row(row)
+        wanted = {row.uuid for row in rows}
+        yield from (each for each in of_drives(records.rows.values()) if each.device in wanted)
+        yield from of_agents([agent for agent in records.agents if scope.has_host(agent.host)])
+        yield from (loose_request(host, hold) for host, hold in records.loose if scope.has_host(host))
+
+    def _elsewhere(self, records: Records, rows: Sequence[Row], scope: Scope) -> Iterator[Finding]:
+        known = frozenset(wanted.uuid for row in records.rows.values() for wanted in row.wanted)
+        hosts = {row.host for row in records.rows.values() if scope.has(row)}
+        yield from Offers(self._placement, known).compare(rows, hosts, scope.has_host)
+        for name in hosts & self._hosts.keys():
+            yield from self._hosts[name].compare([row for row in rows if row.host == name])
+        yield from (finding for finding in self._unseen if finding.subject in hosts)
+
+
+def _unjudged(finding: Finding) -> bool:
+    """Whether it says that something could not be judged."""
+    return finding.kind is Kind.IN_MOTION or finding.kind.severity is Severity.UNSEEN
+
+
+def _again(findings: Iterable[Finding]) -> set[str] | None:
+    """Uuids of the devices to look at again; None: all of them."""
+    if any(_unjudged(finding) and finding.device is None for finding in findings):
+        return None
+    return {finding.device for finding in findings if finding.device}

@@ -1,0 +1,76 @@
+"""A host, as an audit takes it down. Nothing is asked of a drive, and none is opened that a worker may want."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
+from autoclave.hardware.disk_users import holders
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.sysfs import pci_function
+from autoclave.rules.audit.facts import Guest, Row, Slot
+from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.rows import about
+from autoclave.rules.audit.slots import of_guests, of_slot
+from autoclave.rules.device_states import DeviceState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.virt.domains import Domains
+
+
+class HostView:
+    """One look after the other at one host.
+
+    :param allowed: devices that may be offered although the host uses them (``[agent] allow_host_device``).
+    :param domains: its guests; None: there is no libvirt to ask.
+    """
+
+    def __init__(self, name: str, paths: HostPaths, allowed: frozenset[PCIAddress], domains: Domains | None) -> None:
+        self.name = name
+        self._paths = paths
+        self._allowed = allowed
+        self._domains = domains
+
+    def compare(self, rows: Sequence[Row]) -> Iterator[Finding]:
+        """What of the host disagrees with *rows*, which are its own. What cannot be read is a finding."""
+        guests: Mapping[str, Sequence[Guest]] = {}
+        if self._domains is None:
+            kind = Kind.LIBVIRT_NOT_LOOKED_AT
+            yield Finding(kind, self.name, "its libvirt was not looked at", kind.remedy)
+        else:
+            try:
+                guests = _guests(self._domains)
+            except HardwareError as error:
+                kind = Kind.LIBVIRT_UNREADABLE
+                yield Finding(kind, self.name, str(error), kind.remedy.format(host=self.name))
+        for row in rows:
+            yield from of_guests(row, guests.get(row.address, ()))
+            try:
+                yield from of_slot(row, self._slot(row))
+            except HardwareError as error:
+                yield about(Kind.HOST_UNREADABLE, row, str(error))
+
+    def _slot(self, row: Row) -> Slot:
+        address = PCIAddress.parse(row.address)
+        try:
+            function = pci_function(self._paths, address)
+        except DeviceVanished:
+            return Slot(False, None, None, (), ())
+        if not row.cleaned:
+            return Slot(True, function.driver, None, (), ())
+        try:
+            controller = controller_at(self._paths, address)
+        except DriverMismatch as error:
+            return Slot(True, error.driver, None, (), ())
+        users: tuple[str, ...] = ()
+        if row.offer.device_state is DeviceState.AVAILABLE and address not in self._allowed:
+            users = tuple(holders(self._paths, controller))
+        drive = (controller.serial, controller.model)
+        return Slot(True, function.driver, drive, users, controller.other_paths)
+
+
+def _guests(domains: Domains) -> Mapping[str, Sequence[Guest]]:
+    found: defaultdict[str, list[Guest]] = defaultdict(list)
+    for domain in domains.all():
+        for function in domain.functions:
+            found[str(function)].append(Guest(domain.uuid, domain.name, domain.running))
+    return found

@@ -1,0 +1,96 @@
+"""Placement, as an audit takes it down."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+
+from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import Provider
+from autoclave.rules.audit.facts import Found, Row, Stock
+from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.providers import of_provider, taken_name, without_device
+from autoclave.rules.audit.rows import about
+from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
+
+
+class Offers:
+    """One look at Placement: a request for each host, three for each provider of a device, and one for all of ours.
+
+    :param known: uuids of the providers of all devices, whichever are looked at.
+    """
+
+    def __init__(self, placement: PlacementClient, known: frozenset[str]) -> None:
+        self._placement = placement
+        self._known = known
+        self._roots: dict[str, str | None] = {}
+
+    def compare(self, rows: Sequence[Row], hosts: Iterable[str], strays_of: Callable[[str], bool]) -> Iterator[Finding]:
+        """What of Placement disagrees with *rows*, and which providers of some hosts no device has.
+
+        What cannot be read is a finding. When Placement does not answer at all, it is not asked again and again.
+
+        :param hosts: of which the root providers are looked for.
+        :param strays_of: whether the providers of a host are to be looked through.
+        """
+        done = 0
+        try:
+            ours = {each.uuid: each for each in self._placement.providers_with_trait(OWNER_CYBORG)}
+            for host in sorted(hosts):
+                yield from self._root(host)
+            for row in rows:
+                yield from self._device(row, ours)
+                done += 1
+            for stray in ours.values():
+                yield from self._stray(stray, strays_of)
+        except PlacementUnavailable as error:
+            yield unreadable("Placement", f"{error}; {len(rows) - done} devices were not compared")
+        except PlacementError as error:
+            yield unreadable("Placement", str(error))
+
+    def _root(self, host: str) -> Iterator[Finding]:
+        found = self._placement.find_provider(host)
+        self._roots[host] = found.uuid if found else None
+        if found is None:
+            kind = Kind.ROOT_MISSING
+            yield Finding(kind, host, f"Placement has no provider named {host}", kind.remedy.format(host=host))
+
+    def _device(self, row: Row, ours: Mapping[str, Provider]) -> Iterator[Finding]:
+        for wanted in row.wanted:
+            try:
+                found = self._found(ours.get(wanted.uuid), wanted.uuid)
+                other = self._placement.find_provider(wanted.name) if found is None else None
+            except PlacementUnavailable:
+                raise
+            except PlacementError as error:
+                yield about(Kind.PLACEMENT_UNREADABLE, row, str(error), wanted.uuid)
+                continue
+            if other is not None:
+                yield taken_name(row, wanted, other.uuid)
+            else:
+                yield from of_provider(row, wanted, found, self._roots.get(row.host))
+
+    def _found(self, provider: Provider | None, uuid: str) -> Found | None:
+        """All of a provider; None if there is none. One that goes away meanwhile is none."""
+        try:
+            provider = provider or self._placement.get_provider(uuid)
+            traits = self._placement.get_traits(uuid).names
+            records = self._placement.get_inventories(uuid).records
+            consumers = self._placement.get_allocations_for_provider(uuid)
+        except PlacementNotFound:
+            return None
+        stocks = {name: Stock(*astuple(record)) for name, record in records.items()}
+        return Found(provider.uuid, provider.name, provider.parent, traits, stocks, consumers)
+
+    def _stray(self, provider: Provider, strays_of: Callable[[str], bool]) -> Iterator[Finding]:
+        named = split_provider_name(provider.name)
+        if provider.uuid in self._known or named is None or not strays_of(named[0]):
+            return
+        found = self._found(provider, provider.uuid)
+        if found is not None:
+            yield without_device(found, named[0])
+
+
+def unreadable(subject: str, why: str) -> Finding:
+    """Placement as a whole could not be read."""
+    kind = Kind.PLACEMENT_UNREADABLE
+    return Finding(kind, subject, why, kind.remedy)

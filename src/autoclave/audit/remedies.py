@@ -1,0 +1,85 @@
+"""What an audit does about what it found: only what makes a device less available."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autoclave.audit.auditor import Scope
+from autoclave.audit.rows import read
+from autoclave.db.engine import Database
+from autoclave.db.tables import utcnow
+from autoclave.exceptions import StateConflict
+from autoclave.lifecycle.distrust import distrust, quarantine, raise_reserved
+from autoclave.lifecycle.swap import Cause
+from autoclave.placement.client import PlacementClient
+from autoclave.rules.audit.facts import Row
+from autoclave.rules.audit.kinds import Finding, Fix
+from autoclave.rules.audit.quarantine import unproved
+from autoclave.rules.audit.rows import SILENCE
+from autoclave.rules.device_states import Actor, DeviceState
+
+_TOLD = {True: "reserved=total", False: "Placement does not answer and will be told by the agent"}
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """Acts on the two records that Autoclave keeps.
+
+    :param name: who asked for it, for the history.
+    """
+
+    db: Database
+    placement: PlacementClient
+    name: str
+
+    def fix(self, findings: Sequence[Finding]) -> dict[Finding, str]:
+        """Do what may be done about *findings*, once for each device; what was done, by the finding."""
+        rows = read(self.db, utcnow()).rows
+        done: dict[Finding, str] = {}
+        distrusted: set[str] = set()
+        for each in findings:
+            row = rows.get(each.device or "")
+            if row is None or each.kind.fix is None:
+                continue
+            if each.kind.fix is Fix.RAISE:
+                done[each] = _TOLD[raise_reserved(self.db, self.placement, row.uuid)]
+            elif row.uuid in distrusted:
+                done[each] = "put into error, see above"
+            elif row.offer.device_state is DeviceState.AVAILABLE and row.version == each.version:
+                done[each] = self._distrust(row, f"{each.kind.label}: {each.seen}")
+                distrusted.add(row.uuid)
+        return done
+
+    def unproved(self, scope: Scope) -> list[tuple[Row, str]]:
+        """The devices that a restored database cannot vouch for, each with the reason, by their slots."""
+        rows = [row for row in read(self.db, utcnow()).rows.values() if scope.has(row)]
+        found = [(row, why) for row in rows if (why := unproved(row)) is not None]
+        return sorted(found, key=lambda each: each[0].slot)
+
+    def alive(self, rows: Sequence[Row]) -> list[str]:
+        """The hosts of *rows* whose agents were seen so lately that they may be at work."""
+        hosts = {row.host for row in rows}
+        agents = read(self.db, utcnow()).agents
+        return [
+            each.host for each in agents if each.host in hosts and each.silent is not None and each.silent <= SILENCE
+        ]
+
+    def quarantine(self, found: Sequence[tuple[Row, str]]) -> Iterator[str]:
+        """Put each of them into error; what was done, in the same order."""
+        for row, why in found:
+            reason = f"quarantined: {why}; see who has it, then clean it"
+            try:
+                told = quarantine(self.db, self.placement, row.uuid, row.version[0], self._cause(reason))
+            except StateConflict as error:
+                yield f"nothing: {error}"
+            else:
+                yield f"error, {_TOLD[told]}"
+
+    def _distrust(self, row: Row, reason: str) -> str:
+        try:
+            told = distrust(self.db, self.placement, row.uuid, row.version[0], self._cause(f"audit: {reason}"))
+        except StateConflict as error:
+            return f"nothing: {error}"
+        return f"error, {_TOLD[told]}"
+
+    def _cause(self, reason: str) -> Cause:
+        return Cause(Actor.OPERATOR, self.name, reason=reason)

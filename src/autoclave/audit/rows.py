@@ -1,0 +1,111 @@
+"""The database, as an audit takes it down: in one consistent view, and a constant number of statements."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from datetime import datetime
+
+from autoclave.db import agents as agent_rows
+from autoclave.db import arqs as arq_rows
+from autoclave.db import attributes as attribute_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import ledger
+from autoclave.db.arqs import ARQRecord
+from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.engine import Database
+from autoclave.lifecycle.settle import whole_record
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.audit.facts import Agent, Drive, Hold, Row, Stock, Wanted
+from autoclave.rules.resource_names import OWNER_CYBORG
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the database says.
+
+    :param rows: all devices, by uuid.
+    :param agents: of the hosts that have devices.
+    :param loose: requests that are bound to no device, each with the host that it names.
+    """
+
+    rows: Mapping[str, Row]
+    agents: tuple[Agent, ...]
+    loose: tuple[tuple[str, Hold], ...]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that have devices."""
+        return sorted({row.host for row in self.rows.values()})
+
+
+def read(db: Database, now: datetime) -> Records:
+    """Take the database down.
+
+    :param now: by which leases are over and agents silent.
+    :raises DatabaseUnavailable: it does not answer.
+    """
+    with db.read() as tx:
+        devices = device_rows.list_all(tx)
+        deployables = device_rows.deployables_of(tx)
+        attributes = attribute_rows.discovered(tx, None)
+        arqs = arq_rows.active(tx)
+        dirty = ledger.among(tx, None)
+        seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
+    wanted = _wanted(deployables, attributes)
+    holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
+    rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
+    silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
+    hosts = sorted({device.hostname for device in devices})
+    return Records(rows, tuple(Agent(host, silent.get(host)) for host in hosts), tuple(loose))
+
+
+def _wanted(
+    deployables: Iterable[DeployableRecord], attributes: Mapping[int, Mapping[str, str]]
+) -> defaultdict[int, list[Wanted]]:
+    found: defaultdict[int, list[Wanted]] = defaultdict(list)
+    for each in deployables:
+        own = attributes.get(each.id, {})
+        traits = frozenset(value for key, value in own.items() if key.startswith("trait"))
+        whole = Stock(*astuple(whole_record(each.num_accelerators, 0)))
+        wanted = Wanted(each.rp_uuid, each.name, each.resource_class, traits | {OWNER_CYBORG}, whole)
+        found[each.device_id].append(wanted)
+    return found
+
+
+def _holds(
+    arqs: Iterable[ARQRecord], devices: Mapping[str, int], now: datetime
+) -> tuple[defaultdict[int, list[Hold]], list[tuple[str, Hold]]]:
+    """The requests of each device, and those in Bound that have none."""
+    found: defaultdict[int, list[Hold]] = defaultdict(list)
+    loose = []
+    for arq in arqs:
+        over = (now - arq.lease_expires_at).total_seconds() if arq.lease_expires_at else 0.0
+        hold = Hold(arq.uuid, arq.state, arq.instance_uuid, max(0.0, over), arq.device_id is not None)
+        named = devices.get(arq.device_rp_uuid or "")
+        if arq.device_id is not None:
+            found[arq.device_id].append(hold)
+        elif arq.state is ARQState.BOUND:
+            loose.append((arq.hostname or "", hold))
+        elif named is not None:
+            found[named].append(hold)
+    return found, loose
+
+
+def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ...], dirty: set[Drive]) -> Row:
+    drive = None if device.serial is None else (device.serial, device.drive_model or "")
+    found = None if device.found_serial is None else (device.found_serial, device.found_drive_model or "")
+    return Row(
+        uuid=device.uuid,
+        host=device.hostname,
+        address=device.pci_address,
+        version=(device.state_version, device.release_number),
+        offer=device.offer,
+        cleaned=device.supports_cleaning,
+        owes_offer=device.release_pending,
+        drive=drive,
+        found=found,
+        known_dirty=drive in dirty,
+        reasons={"state": device.state_reason, "held": device.hold_reason, "excluded": device.excluded_reason},
+        holds=holds,
+        wanted=wanted,
+    )

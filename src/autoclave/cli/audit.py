@@ -1,0 +1,168 @@
+"""``autoclave audit``: where the database, Placement and the hosts disagree, and what to do about it."""
+
+import argparse
+import getpass
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cliff import lister
+
+from autoclave.audit.auditor import Auditor, Scope
+from autoclave.audit.remedies import Remedies
+from autoclave.cli.cells import Cell
+from autoclave.exceptions import AutoclaveError
+from autoclave.rules.audit.kinds import Finding
+from autoclave.services.audit import Audited, audited
+from autoclave.services.service import Resources
+
+_AGREE, _DISAGREE, _BLIND = 0, 1, 2
+
+_COLUMNS = ("subject", "finding", "severity", "seen", "cause", "remedy")
+_WIDTHS = {
+    "subject": 18,
+    "finding": 18,
+    "severity": 11,
+    "seen": 16,
+    "cause": 16,
+    "remedy": 20,
+    "done": 18,
+    "reason": 40,
+}
+"""Characters of a line in the table, which must fit on a terminal of 120 columns."""
+
+Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
+
+
+class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+    """Compare the database, Placement and this host, device by device. Changes nothing unless it is told to.
+
+    The exit code is 0 if all agree, 1 if something was found (also what was put right), 2 if nothing could be compared.
+    """
+
+    _code = _AGREE
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--config-file",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="configuration file of the agent, to look at this host as well, or of another service (repeatable)",
+        )
+        data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
+        parser.add_argument(
+            "--data-dir",
+            type=Path,
+            default=Path(data_dir) if data_dir else None,
+            help="of `autoclave up`, whether it runs or not (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
+        )
+        parser.add_argument("--host", help="only the devices of this host")
+        parser.add_argument("--device", metavar="DEVICE", help="only this device: uuid, or HOST/PCI-ADDRESS")
+        parser.add_argument(
+            "--wait",
+            type=_seconds,
+            default=5.0,
+            metavar="SECONDS",
+            help="time after which what was found is looked at again; only what is still so is told (5)",
+        )
+        do = parser.add_mutually_exclusive_group()
+        do.add_argument(
+            "--fix",
+            action="store_true",
+            help="do what makes devices less available: raise reserved, put into error what others have or wrote to",
+        )
+        do.add_argument(
+            "--quarantine",
+            action="store_true",
+            help="after a backup of the database was restored: show what the database cannot vouch for; with --yes, "
+            "put that into error",
+        )
+        parser.add_argument("--yes", action="store_true", help="with --quarantine: do it, do not only show it")
+        parser.add_argument(
+            "--force", action="store_true", help="with --quarantine: although agents were seen in the last minutes"
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Audit, show, and return the exit code."""
+        try:
+            super().run(parsed_args)
+        except AutoclaveError as error:
+            if self.app.options.debug:
+                raise
+            self.app.LOG.error(error)
+            return _BLIND
+        return self._code
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Table:
+        """Look, act if that is wanted, and say what was found.
+
+        :raises AutoclaveError: nothing could be looked at, or agents are at work that must not be.
+        """
+        with _parts(parsed_args) as parts:
+            if parts.schema_behind is not None:
+                self._code = _BLIND
+                return _COLUMNS, [_row(parts.schema_behind)]
+            scope = Scope(parsed_args.host, parsed_args.device)
+            remedies = Remedies(parts.db, parts.placement, getpass.getuser())
+            if parsed_args.quarantine:
+                return self._quarantine(remedies, scope, yes=parsed_args.yes, force=parsed_args.force)
+            auditor = Auditor(parts.db, parts.placement, parts.hosts, parts.unseen)
+            findings = auditor.audit(scope, parsed_args.wait)
+            if any(finding.counts for finding in findings):
+                self._code = _DISAGREE
+            if not parsed_args.fix:
+                return _COLUMNS, [_row(finding) for finding in findings]
+            done = remedies.fix(findings)
+            return (*_COLUMNS, "done"), [_row(finding, done.get(finding)) for finding in findings]
+
+    def _quarantine(self, remedies: Remedies, scope: Scope, *, yes: bool, force: bool) -> Table:
+        found = remedies.unproved(scope)
+        alive = remedies.alive([row for row, _ in found])
+        if yes and alive and not force:
+            raise AutoclaveError(
+                f"the agents of {', '.join(alive)} were seen in the last minutes: stop them first, and the conductors; "
+                "or --force, if they do not run and only the backup says so"
+            )
+        if found:
+            self._code = _DISAGREE
+        done: Iterable[str | None] = list(remedies.quarantine(found)) if yes else [None] * len(found)
+        if found and not yes:
+            self.app.LOG.warning("Nothing was changed. With --yes, each of these goes to error.")
+        columns = ("subject", "device", "reason", "done")
+        rows = [(row.slot, row.uuid, why, what) for (row, why), what in zip(found, done, strict=True)]
+        return columns, [_cells(columns, row) for row in rows]
+
+
+@contextmanager
+def _parts(parsed_args: argparse.Namespace) -> Iterator[Audited]:
+    resources = Resources()
+    try:
+        yield audited(parsed_args.config_file, parsed_args.data_dir, resources)
+    finally:
+        resources.close()
+
+
+def _row(finding: Finding, *done: str | None) -> tuple[Cell, ...]:
+    kind = finding.kind
+    values = (finding.subject, kind.label, kind.severity.value, finding.seen, kind.cause, finding.remedy, *done)
+    return _cells((*_COLUMNS, "done")[: len(values)], values)
+
+
+def _cells(columns: Sequence[str], values: Sequence[Any]) -> tuple[Cell, ...]:
+    return tuple(Cell(value, width=_WIDTHS.get(column)) for column, value in zip(columns, values, strict=True))
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 3600")
+    return seconds

@@ -1,0 +1,144 @@
+"""What an audit was told, each thing by the one who knows it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.reserved import Offer
+
+Drive = tuple[str, str]
+"""Serial number and model of a drive; the model is empty where none is known."""
+
+
+class Stock(NamedTuple):
+    """The inventory of one resource class, field by field as Placement has it."""
+
+    total: int
+    reserved: int
+    min_unit: int
+    max_unit: int
+    step_size: int
+    allocation_ratio: float
+
+
+class Wanted(NamedTuple):
+    """A provider as the database demands it.
+
+    :param traits: all that it must have, the owner's included.
+    :param whole: its inventory, with nothing reserved.
+    """
+
+    uuid: str
+    name: str
+    resource_class: str
+    traits: frozenset[str]
+    whole: Stock
+
+
+class Hold(NamedTuple):
+    """An active accelerator request.
+
+    :param overdue: seconds that its lease has been over; 0 for one that runs, or none.
+    :param linked: it has the device already; else it names the device's provider and is about to claim it.
+    """
+
+    arq: str
+    state: ARQState
+    instance: str | None
+    overdue: float
+    linked: bool
+
+
+class Row(NamedTuple):
+    """A device as the database has it.
+
+    :param cleaned: its type is erased after each instance.
+    :param version: moves with every change of its state, or of what it owes.
+    :param owes_offer: ``reserved`` is to be lowered (``release_pending``).
+    :param found: another drive that was seen in its slot, or its own after it was away, and that waits to be accepted.
+    :param known_dirty: its drive is in the ledger of dirty drives.
+    """
+
+    uuid: str
+    host: str
+    address: str
+    version: tuple[int, int]
+    offer: Offer
+    cleaned: bool
+    owes_offer: bool
+    drive: Drive | None
+    found: Drive | None
+    known_dirty: bool
+    reasons: Mapping[str, str | None]
+    """Why it is in its state, held, or excluded, by those words."""
+    holds: tuple[Hold, ...]
+    wanted: tuple[Wanted, ...]
+
+    @property
+    def slot(self) -> str:
+        """As the commands of ``autoclave device`` take it."""
+        return f"{self.host}/{self.address}"
+
+    @property
+    def handles(self) -> int:
+        """How many guests may have a part of it at once."""
+        return sum(each.whole.total for each in self.wanted)
+
+
+class Found(NamedTuple):
+    """A provider as Placement has it.
+
+    :param consumers: what each consumer holds of it, by resource class.
+    """
+
+    uuid: str
+    name: str
+    parent: str | None
+    traits: frozenset[str]
+    stocks: Mapping[str, Stock]
+    consumers: Mapping[str, Mapping[str, int]]
+
+    def used(self, resource_class: str) -> int:
+        """What is allocated of one class."""
+        return sum(held.get(resource_class, 0) for held in self.consumers.values())
+
+    def offers(self, resource_class: str) -> bool:
+        """Whether Placement would give somebody a unit of the class."""
+        stock = self.stocks.get(resource_class)
+        if stock is None:
+            return False
+        return (stock.total - stock.reserved) * stock.allocation_ratio - self.used(resource_class) > 0
+
+
+class Agent(NamedTuple):
+    """What the database knows of the agent of a host that has devices.
+
+    :param silent: seconds since it was last seen; None: it never was.
+    """
+
+    host: str
+    silent: float | None
+
+
+class Slot(NamedTuple):
+    """A slot as its host has it.
+
+    :param driver: the kernel driver that has the function; None: no driver has it.
+    :param drive: what the kernel's nvme driver says of it; None where that has not got it.
+    :param users: who on the host uses it, in words; not looked for unless it could be offered.
+    :param other_paths: other ways to the same media.
+    """
+
+    present: bool
+    driver: str | None
+    drive: Drive | None
+    users: tuple[str, ...]
+    other_paths: tuple[str, ...]
+
+
+class Guest(NamedTuple):
+    """A libvirt domain that has been given the function."""
+
+    uuid: str
+    name: str
+    running: bool

@@ -1,0 +1,298 @@
+"""Everything that an audit can find: how bad it is, where it comes from as a rule, and what may safely be done."""
+
+from enum import Enum, StrEnum, unique
+from typing import Any, NamedTuple
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    RISK = "promise at risk"
+    """Somebody may get, or has got, what nobody vouches for."""
+    LESS = "offered too little"
+    """What could be used is not offered, or somebody waits in vain."""
+    UNTIDY = "untidy"
+    """A record that is wrong, and does no harm as long as the others are right."""
+    UNSEEN = "not seen"
+    """What would tell could not be read. Nothing is concluded from that."""
+    INFO = "information"
+    """As somebody wants it, or as it must be. Does not count."""
+
+
+class Fix(StrEnum):
+    """What ``--fix`` does. Each of them makes a device less available, none of them more."""
+
+    RAISE = "reserved=total"
+    """Tell Placement what the row demands."""
+    DISTRUST = "to error"
+    """Take the device out of ``available``: somebody else has it, or has written to it."""
+
+
+class _Text(NamedTuple):
+    severity: Severity
+    cause: str
+    remedy: str
+    fix: Fix | None = None
+
+
+_RISK, _LESS, _UNTIDY, _UNSEEN, _INFO = Severity
+_AGENT_DOES_IT = "The agent of {host} puts it right in its next period: start it if it does not run."
+_CLEAN = "`autoclave audit --fix` puts it into error, as its agent does; then see to the cause and `autoclave device clean {slot}`."  # noqa: E501
+
+
+@unique  # two with the same text would be one
+class Kind(Enum):
+    """One kind of finding. In the text of a remedy, names in braces stand for what was found."""
+
+    # The database by itself
+    SCHEMA_BEHIND = _Text(
+        _UNSEEN,
+        "The software was upgraded and the schema was not, or the database is a newer version's.",
+        "`autoclave db sync` with the version that the services run; then audit again.",
+    )
+    STATE_UNKNOWN = _Text(
+        _LESS,
+        "The row comes from a release that kept no state, and the online data migrations have not been run.",
+        "Run the online data migrations.",
+    )
+    ALLOCATED_WITHOUT_REQUEST = _Text(
+        _LESS,
+        "The message of an unbind was lost, or the agent was away when it came.",
+        "The agent of {host} cleans it, or offers it if its type is not cleaned, in its next period: start it if it "
+        "does not run.",
+    )
+    REQUEST_WITHOUT_DEVICE = _Text(
+        _RISK,
+        "The row was changed by hand, or a backup was restored: a guest may have a device that is free to others.",
+        "`autoclave audit --fix` puts a device that is still available into error. Delete the instance, or its "
+        "request {about}, then clean the device.",
+        Fix.DISTRUST,
+    )
+    LEASE_EXPIRED = _Text(
+        _UNTIDY,
+        "The conductor that worked on the request died, and none has swept since.",
+        "Start a conductor: its sweep takes an unfinished bind back, and ends an unfinished unbind.",
+    )
+    KNOWN_DIRTY = _Text(
+        _RISK,
+        "The drive left another slot, or this one, without having been erased; or the row was changed by hand.",
+        _CLEAN,
+        Fix.DISTRUST,
+    )
+    DRIVE_IN_TWO_ROWS = _Text(
+        _UNTIDY,
+        "The drive was moved while the agent of its old slot did not run, or its host has another name now. It is "
+        "offered by one of the slots at most.",
+        "Clean the drive in the slot that has it (`autoclave device clean`); then forget the other (`autoclave device "
+        "forget`), once an agent has missed it there.",
+    )
+    AGENT_SILENT = _Text(
+        _LESS,
+        "It does not run, or does not reach the database.",
+        "Start the agent of {host}, and look into its log. A host that will never come back: see the documentation.",
+    )
+    DEVICE_MISSING = _Text(
+        _INFO,
+        "No driver of the host reports it any more.",
+        "Put it, or its entry in device_spec, back, or `autoclave device forget {slot}`.",
+    )
+    DEVICE_EXCLUDED = _Text(
+        _INFO, "The policy of its device_spec entry cannot be met by it.", "See `autoclave plan show` on {host}."
+    )
+    DEVICE_HELD = _Text(_INFO, "An operator holds it.", "`autoclave device release {slot}` when it may be offered.")
+    DEVICE_IN_MAINTENANCE = _Text(_INFO, "An operator disabled it.", "Enable it when that is over.")
+    DEVICE_IN_ERROR = _Text(
+        _INFO,
+        "It is not proved clean, or not trusted.",
+        "See to the cause; `autoclave device show {slot}` says what it waits for.",
+    )
+    IN_MOTION = _Text(_INFO, "The device was changing while it was looked at, so it was not judged.", "Audit again.")
+
+    # The database and Placement
+    PLACEMENT_UNREADABLE = _Text(
+        _UNSEEN, "Placement did not answer, or not as Placement does.", "See to it that it answers; then audit again."
+    )
+    ROOT_MISSING = _Text(
+        _LESS,
+        "nova-compute has not made the host's provider, or it was renamed or deleted.",
+        "Start nova-compute on {host}, or correct [agent] resource_provider_name, or set [placement] "
+        "create_root_provider.",
+    )
+    PROVIDER_MISSING = _Text(_LESS, "Somebody deleted it, or it was never made.", _AGENT_DOES_IT)
+    PROVIDER_OF_ANOTHER = _Text(
+        _LESS,
+        "Placement was restored or the database was made anew; or Nova has the device, too.",
+        "If nothing is allocated from it: `openstack resource provider delete {about}`; the agent of {host} then makes "
+        "ours. Let only one of Autoclave and Nova's [pci] device_spec match the device.",
+    )
+    PROVIDER_NOT_OURS = _Text(_UNTIDY, "Somebody took the trait OWNER_CYBORG away.", _AGENT_DOES_IT)
+    PROVIDER_RENAMED = _Text(
+        _UNTIDY, "Somebody renamed it.", "`openstack resource provider set --name {name} {provider}`."
+    )
+    PROVIDER_MOVED = _Text(
+        _LESS,
+        "The host's root provider was renamed or made anew.",
+        "If the provider above it is this host's former root, renamed by hand: delete the new one, which must be "
+        "empty, and give the former its name back (`openstack resource provider set --name {host} {about}`).",
+    )
+    PROVIDER_WITHOUT_DEVICE = _Text(
+        _RISK,
+        "An older backup of the database was restored, a forget was cut short, or another Autoclave made it.",
+        "If the device is on its host, its agent takes the provider over, into error if it was reserved or in use; if "
+        "nobody has it: `openstack resource provider delete {about}`.",
+    )
+    INVENTORY_MISSING = _Text(
+        _LESS, "Somebody deleted it, or Placement did not answer when it was made.", _AGENT_DOES_IT
+    )
+    INVENTORY_DIFFERS = _Text(
+        _RISK,
+        "Somebody wrote it by hand: more than there is may be offered, or nothing.",
+        _AGENT_DOES_IT,
+    )
+    FOREIGN_INVENTORY = _Text(
+        _RISK,
+        "Somebody added it by hand, or the drive in the slot is another: the device is offered by two names.",
+        "`openstack resource provider inventory delete {provider} --resource-class {about}`.",
+    )
+    TRAITS_DIFFER = _Text(
+        _LESS, "Somebody changed them by hand: requests that need the device do not find it.", _AGENT_DOES_IT
+    )
+    RESERVED_TOO_LOW = _Text(
+        _RISK,
+        "Somebody lowered it by hand, or a bind or a clean was cut short before Placement was told.",
+        "`autoclave audit --fix` raises it; so does the agent of {host} in its next period.",
+        Fix.RAISE,
+    )
+    RESERVED_BY_HAND = _Text(
+        _LESS,
+        "Somebody raised it in Placement, which is taken for an operator's hold; or a restored backup is older than "
+        "the bind that raised it, and then the device may be dirty.",
+        "After a restore: `autoclave audit --quarantine`. Else `autoclave device release {slot}`; if it is to stay "
+        "reserved, `autoclave device hold {slot}`, which is kept in the device's history.",
+    )
+    DEBT_UNPAID = _Text(
+        _LESS,
+        "The device may be offered, but Placement did not answer when it was to be told.",
+        "Start a conductor or the agent of {host}: each of them tries again, again and again.",
+    )
+    ALLOCATION_WITHOUT_REQUEST = _Text(
+        _LESS,
+        "An instance was deleted or evacuated and left its allocation behind; or a build has just begun.",
+        "Audit again in a minute. If it stays and there is no such instance: `openstack resource provider allocation "
+        "delete {about}`.",
+    )
+    REQUEST_WITHOUT_ALLOCATION = _Text(
+        _UNTIDY,
+        "The allocation was deleted by hand, or the request was bound without one.",
+        "Nothing while the instance lives: reserved=total protects the device. If there is no such instance, delete "
+        "its requests: `openstack accelerator arq delete`.",
+    )
+    OVERUSED = _Text(
+        _RISK,
+        "The inventory was made smaller by hand, or two instances were given the device.",
+        "Find the instances, and delete or move all that have no accelerator request for the device.",
+    )
+
+    # The database and the host
+    HOST_UNREADABLE = _Text(_UNSEEN, "See what was seen.", "See to it; then audit again on {host}.")
+    SLOT_EMPTY = _Text(
+        _LESS,
+        "It was pulled, has no power, or fell off the bus.",
+        "The agent of {host} notes it as missing in its next period: start it if it does not run.",
+    )
+    OTHER_DRIVE = _Text(
+        _RISK,
+        "The drive was changed while the agent did not run.",
+        "`autoclave audit --fix` puts it into error, as its agent does; then put the known drive back, or `autoclave "
+        "device accept {slot}`.",
+        Fix.DISTRUST,
+    )
+    DRIVER_DIFFERS = _Text(
+        _RISK,
+        "Another program or a guest was given the drive, past Autoclave.",
+        "See who has it. " + _CLEAN,
+        Fix.DISTRUST,
+    )
+    NO_DRIVER = _Text(
+        _UNTIDY,
+        "The nvme driver gave it up, or somebody unbound it.",
+        "Look into the kernel's log; bind it again: `echo {address} > /sys/bus/pci/drivers/nvme/bind`.",
+    )
+    USED_BY_HOST = _Text(_RISK, "A program of the host uses it.", "End that use. " + _CLEAN, Fix.DISTRUST)
+    SECOND_PATH = _Text(
+        _RISK,
+        "Another controller or a virtual function reaches the same drive.",
+        "Unbind or detach it. " + _CLEAN,
+        Fix.DISTRUST,
+    )
+    GUEST_NOT_RUNNING = _Text(
+        _INFO, "The host's driver has it: the guest is off, or was not started yet.", "Nothing is to be done."
+    )
+    LIBVIRT_NOT_LOOKED_AT = _Text(
+        _INFO,
+        "There is no virsh on this host, or the host is simulated.",
+        "Install libvirt-clients to have it looked at.",
+    )
+    LIBVIRT_UNREADABLE = _Text(_UNSEEN, "libvirt did not answer.", "See to it; then audit again on {host}.")
+    GUEST_WITHOUT_REQUEST = _Text(
+        _RISK,
+        "The guest was given the device by hand, or outlived its accelerator request.",
+        "See whose guest it is and end it, or take the device away from it. If the device was available, "
+        "`autoclave audit --fix` puts it into error; clean it afterwards.",
+        Fix.DISTRUST,
+    )
+
+    @property
+    def label(self) -> str:
+        """Its name, which stays."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.value.severity
+
+    @property
+    def cause(self) -> str:
+        """Where it comes from, as a rule."""
+        return self.value.cause
+
+    @property
+    def remedy(self) -> str:
+        """What may safely be done, with names in braces."""
+        return self.value.remedy
+
+    @property
+    def fix(self) -> Fix | None:
+        """What ``--fix`` does about it."""
+        return self.value.fix
+
+
+class Finding(NamedTuple):
+    """Something that was found.
+
+    :param subject: the slot or the host that it is about.
+    :param seen: what was seen where.
+    :param remedy: what to do, with all names filled in.
+    :param device: uuid of the device, if it is one's.
+    :param about: what tells it from others of its kind at the same subject, such as a consumer.
+    :param version: of the device's row when it was found.
+    """
+
+    kind: Kind
+    subject: str
+    seen: str
+    remedy: str
+    device: str | None = None
+    about: str = ""
+    version: tuple[int, int] | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a disagreement, and no mere information."""
+        return self.kind.severity is not Severity.INFO
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The same for two looks that found the same thing."""
+        return self.kind, self.subject, self.about, self.version

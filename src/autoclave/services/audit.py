@@ -1,0 +1,123 @@
+"""What an audit is made of: the services' own database and Placement, and the hosts that can be seen from here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oslo_config import cfg
+
+from autoclave.audit.hosts import HostView
+from autoclave.conf import new_config
+from autoclave.db import schema
+from autoclave.db.engine import Database
+from autoclave.db.sqlite_file import require_sound, sqlite_url
+from autoclave.drivers.nvme import NVMeDriver
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.transport import http_adapter
+from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.services.data_dir import DataDirectory
+from autoclave.services.hosts import host_name, host_paths
+from autoclave.services.service import Resources
+from autoclave.services.up import placement_of
+from autoclave.simulator.fleet import Fleet
+from autoclave.virt.domains import Virsh
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Where an audit looks.
+
+    :param schema_behind: the database cannot be read, because its schema is another.
+    :param unseen: hosts that should be looked at from here and cannot be.
+    """
+
+    db: Database
+    placement: PlacementClient
+    hosts: tuple[HostView, ...]
+    unseen: tuple[Finding, ...]
+    schema_behind: Finding | None
+
+
+def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resources) -> Audited:
+    """The parts, by the configuration of the services, or by the data directory of ``autoclave up``.
+
+    A data directory whose service runs is left to it, and its Placement is asked over HTTP. Where none runs, Placement
+    is embedded here, and the directory is ours until *resources* are closed.
+
+    :raises InvalidConfiguration: no database or no Placement is named, or they cannot be used.
+    :raises DatabaseUnavailable: the database does not answer, or a file is damaged.
+    """
+    overrides: dict[tuple[str | None, str], object] = {}
+    if data_dir is not None:
+        overrides["agent", "data_dir"] = str(data_dir.absolute())
+    conf = new_config(config_files, overrides)
+    directory = Path(conf.agent.data_dir)
+    database = _database(conf, directory)
+    resources.add(database.dispose)
+    try:
+        schema.require_current(database)
+        behind = None
+    except InvalidConfiguration as error:
+        behind = Finding(Kind.SCHEMA_BEHIND, "database", str(error), Kind.SCHEMA_BEHIND.remedy)
+    placement = _placement(conf, config_files, overrides, directory, resources)
+    hosts, unseen = _hosts(config_files, overrides, directory, conf)
+    return Audited(database, placement, tuple(hosts), tuple(unseen), behind)
+
+
+def _database(conf: cfg.ConfigOpts, directory: Path) -> Database:
+    if conf.database.connection:
+        return Database(conf.database.connection, timeout=conf.database.timeout)
+    path = directory / "autoclave.db"
+    if not path.exists():
+        raise InvalidConfiguration(
+            f"is not set, and there is no {path}; name the services' configuration with --config-file, or the data "
+            "directory of `autoclave up` with --data-dir",
+            option="[database] connection",
+        )
+    return Database(sqlite_url(path))
+
+
+def _placement(
+    conf: cfg.ConfigOpts,
+    config_files: Sequence[str],
+    overrides: dict[tuple[str | None, str], object],
+    directory: Path,
+    resources: Resources,
+) -> PlacementClient:
+    if conf.placement.endpoint:
+        return PlacementClient(http_adapter(conf))
+    lock = DataDirectory(directory)
+    if not lock.take_as_it_is():
+        there = {("placement", "endpoint"): placement_of(directory), ("placement", "auth_type"): "token"}
+        return PlacementClient(http_adapter(new_config(config_files, overrides | there)))
+    resources.add(lock.give_back)
+    path = directory / "placement.db"
+    if not path.exists():
+        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] endpoint")
+    require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
+    # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
+    from autoclave.placement.embedded import EmbeddedPlacement
+
+    embedded = EmbeddedPlacement.start(path)
+    resources.add(embedded.stop)
+    return embedded.client()
+
+
+def _hosts(
+    config_files: Sequence[str], overrides: dict[tuple[str | None, str], object], directory: Path, conf: cfg.ConfigOpts
+) -> tuple[list[HostView], list[Finding]]:
+    """The hosts that are simulated in the directory, or else the one that this machine is."""
+    simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in Fleet(directory).hosts()]
+    views, unseen = [], []
+    for host in simulated or [conf]:
+        name = host_name(host)
+        try:
+            paths = host_paths(host)
+            allowed = NVMeDriver(host, paths).allowed_host_devices
+        except AutoclaveError as error:
+            kind = Kind.HOST_UNREADABLE
+            unseen.append(Finding(kind, name, str(error), kind.remedy.format(host=name)))
+            continue
+        views.append(HostView(name, paths, allowed, None if simulated else Virsh.of(paths)))
+    return views, unseen

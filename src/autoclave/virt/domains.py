@@ -1,0 +1,114 @@
+"""Which PCI functions the guests of a host have been given, as libvirt knows it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+from xml.etree import ElementTree
+
+from autoclave.exceptions import HardwareError, ToolFailed, ToolGarbage, ToolMissing
+from autoclave.hardware.command import Commands
+from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import HostPaths
+from autoclave.rules.pci_address import PCIAddress
+
+_CONNECTION = ("virsh", "--readonly", "--connect", "qemu:///system")
+_PATIENCE = 30.0
+"""Seconds that libvirt may take for one answer."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A guest.
+
+    :param uuid: libvirt's, which Nova makes the instance's.
+    :param functions: what of the host's PCI functions it has been given, whether it runs or not.
+    """
+
+    uuid: str
+    name: str
+    running: bool
+    functions: frozenset[PCIAddress]
+
+
+class Domains(Protocol):
+    """The guests of one host."""
+
+    def all(self) -> Sequence[Domain]:
+        """Every guest that is defined or runs.
+
+        :raises HardwareError: libvirt did not answer, or not as it does.
+        """
+
+
+@dataclass
+class GivenDomains:
+    """Guests that are made up: for rehearsals and tests, where no libvirt is."""
+
+    domains: Sequence[Domain] = ()
+    failure: HardwareError | None = None
+
+    def all(self) -> Sequence[Domain]:
+        """See :class:`Domains`."""
+        if self.failure is not None:
+            raise self.failure
+        return self.domains
+
+
+class Virsh:
+    """The guests of the system's libvirt, asked by its own command through the socket that everybody may read.
+
+    :param commands: runs virsh as this process's user.
+    """
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    @classmethod
+    def of(cls, paths: HostPaths) -> "Virsh | None":
+        """The host's, or None where there is no virsh."""
+        commands = Commands(replace(paths, helper=None))
+        try:
+            commands.find("virsh")
+        except ToolMissing:
+            return None
+        return cls(commands)
+
+    def all(self) -> Sequence[Domain]:
+        """See :class:`Domains`."""
+        running = set(self._ask("list", "--uuid").split())
+        return list(self._domains(self._ask("list", "--all", "--uuid").split(), running))
+
+    def _domains(self, uuids: Sequence[str], running: set[str]) -> Iterator[Domain]:
+        for uuid in uuids:
+            try:
+                description = self._ask("dumpxml", uuid)
+            except ToolFailed:
+                if uuid in self._ask("list", "--all", "--uuid").split():
+                    raise
+                continue  # it has ended meanwhile
+            yield _read(uuid, description, uuid in running)
+
+    def _ask(self, *arguments: str) -> str:
+        argv = (*_CONNECTION, *arguments)
+        answer = self._commands.run(argv, deadline=Deadline.after(_PATIENCE))
+        if answer.returncode != 0:
+            said = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
+            raise ToolFailed(f"virsh {' '.join(arguments)} failed: {said}", argv, answer.returncode)
+        return answer.stdout
+
+
+def _read(uuid: str, description: str, running: bool) -> Domain:
+    try:
+        root = ElementTree.fromstring(description)  # noqa: S314 - the host's own libvirt wrote it
+        # A hostdev, an interface of type hostdev, a disk of type nvme: what comes from a PCI function names its slot.
+        sources = [each for each in root.iterfind("./devices/*/source/address") if "slot" in each.attrib]
+        functions = frozenset(_function(source) for source in sources)
+    except (ElementTree.ParseError, ValueError, KeyError) as error:
+        raise ToolGarbage(
+            f"virsh describes domain {uuid} in a way that cannot be understood: {error}", ["virsh"]
+        ) from error
+    return Domain(uuid, root.findtext("name", ""), running, functions)
+
+
+def _function(source: ElementTree.Element) -> PCIAddress:
+    return PCIAddress(*(int(source.attrib[name], 16) for name in ("domain", "bus", "slot", "function")))
