@@ -167,6 +167,7 @@ def test_a_row_agrees_with_itself_or_it_is_named_how_it_does_not(device: Row, ki
         (row(), slot(), NONE),
         (row(), slot(present=False), {Kind.SLOT_EMPTY}),
         (row(missing=True), slot(present=False), NONE),
+        (row(wanted=(WANTED._replace(name="host-1_FakeDevice"),)), slot(present=False), NONE),
         (row(), slot("vfio-pci", drive=None), {Kind.DRIVER_DIFFERS}),
         (row(), slot(None, drive=None), {Kind.NO_DRIVER}),
         (row(cleaned=False), slot("vfio-pci", drive=None), NONE),

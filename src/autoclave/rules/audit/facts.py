@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.reserved import Offer
+from autoclave.rules.resource_names import split_provider_name
 
 Drive = tuple[str, str]
 """Serial number and model of a drive; the model is empty where none is known."""
@@ -78,6 +79,11 @@ class Row(NamedTuple):
     def slot(self) -> str:
         """As the commands of ``autoclave device`` take it."""
         return f"{self.host}/{self.address}"
+
+    @property
+    def in_slot(self) -> bool:
+        """Whether it is a PCI function of its host: the fake driver's device is none, and is not named by an address."""
+        return all(split_provider_name(each.name) for each in self.wanted)
 
     @property
     def handles(self) -> int:

@@ -14,7 +14,7 @@ _HOST_DRIVER = "nvme"
 def of_slot(row: Row, slot: Slot) -> Iterator[Finding]:
     """The slot of a device. While a worker or a guest has it, little can be said."""
     if not slot.present:
-        if not row.offer.missing:
+        if row.in_slot and not row.offer.missing:
             yield about(Kind.SLOT_EMPTY, row, f"there is no PCI function {row.address}")
         return
     if not row.cleaned:
