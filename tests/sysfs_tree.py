@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from autoclave.hardware.host import HostPaths
+from autoclave.simulator import file_disk
 
 DISK_BYTES = 1024 * 1024
 
@@ -13,7 +14,7 @@ class SysfsTree:
 
     def __init__(self, root: Path) -> None:
         self.sys, self.dev, self.proc = root / "sys", root / "dev", root / "proc"
-        self.paths = HostPaths(sysfs=self.sys, dev=self.dev, proc=self.proc)
+        self.paths = HostPaths(sysfs=self.sys, dev=self.dev, proc=self.proc, hold_disk=file_disk.hold)
         for directory in ("bus/pci/devices", "class/block", "class/nvme", "class/nvme-subsystem"):
             (self.sys / directory).mkdir(parents=True)
         self.dev.mkdir()

@@ -83,6 +83,20 @@ class Drive:
         return any(self.read(offset, CHUNK) == chunk for offset in range(0, self.size, CHUNK))
 
     @property
+    def holder(self) -> str:
+        """What the kernel says to an exclusive open; empty: it can be had."""
+        try:
+            with self._open(os.O_RDONLY | os.O_EXCL):
+                return ""
+        except OSError as error:
+            return str(error)
+
+    @property
+    def sectors_written(self) -> int:
+        """Sectors that the kernel has written to it, by Write Zeroes too."""
+        return int(Path("/sys/class/block", self.node.name, "stat").read_text(encoding="ascii").split()[6])
+
+    @property
     def size(self) -> int:
         """Bytes."""
         sectors = Path("/sys/class/block", self.node.name, "size").read_text(encoding="ascii")

@@ -170,6 +170,17 @@ class Host:
 
         return wait_for(look, until, seconds=seconds, pause=0.1)
 
+    def clean_again(self, device: str) -> None:
+        """Have the operator clean a device that is in error, and wait until the service has begun to.
+
+        :raises SystemExit: it does not.
+        """
+        before = len(self.cloud.history(device))
+        self.cloud.clean(device)
+        # Not by its state: a cleaning that is refused at once is back in error before anybody looks.
+        after = wait_for(lambda: len(self.cloud.history(device)), lambda n: n > before, seconds=30, pause=0.1)
+        self.facts.demand("the operator's clean has begun", after > before, f"{after - before} new events")
+
     def reserved(self, device: str) -> int:
         """What Placement holds back of the device's one unit."""
         return self.cloud.inventory(self.cloud.device(device)["rp_uuid"])["reserved"]

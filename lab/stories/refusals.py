@@ -37,14 +37,12 @@ def held_open(host: Host) -> None:
     drive = host.drives["LAB0002"]
     device = host.cloud.devices()[drive.address]["uuid"]
     holder = os.open(drive.node, os.O_RDONLY | os.O_EXCL)
-    host.cloud.clean(device)
-    host.watch(device, lambda seen: seen["device_state"] != "error", seconds=10)
+    host.clean_again(device)
     host.check_out_of_reach("a drive that is held open", device, drive.node.name)
     untouched = drive.differs_from(PATTERN)
     host.facts.check("it was not touched", untouched is None, "unchanged" if untouched is None else untouched)
     os.close(holder)
-    host.cloud.clean(device)
-    host.watch(device, lambda seen: seen["device_state"] != "error", seconds=10)
+    host.clean_again(device)
     host.check_offered("a drive that is free again", device)
 
 
@@ -81,12 +79,14 @@ def vanishing(host: Host) -> None:
     drive = host.drives["LABSLOW"]
     visit = host.bind(drive)
     host.give_back(visit)
-    host.watch(visit.device, lambda seen: (seen["progress"]["percent"] or 0) > 5, seconds=30)
+    seen = host.watch(visit.device, lambda seen: (seen["progress"]["percent"] or 0) > 5, seconds=30)
+    host.facts.demand("it is being zeroed", seen["device_state"] == "cleaning", seen["progress"])
     pci(drive.address, "remove", "1")
     host.check_out_of_reach("a drive that was pulled", visit.device)
     Path("/sys/bus/pci/rescan").write_text("1", encoding="ascii")
     host.wait_until_usable(drive)
-    wait_for(lambda: host.cloud.device(visit.device)["missing"], lambda missing: not missing, seconds=20, pause=0.5)
-    host.cloud.clean(visit.device)
-    host.watch(visit.device, lambda seen: seen["device_state"] != "error", seconds=10)
+    missing = wait_for(lambda: host.cloud.device(visit.device)["missing"], lambda missing: not missing,
+                       seconds=20, pause=0.5)  # fmt: skip
+    host.facts.check("the service has seen that it is back", not missing, f"missing: {missing}")
+    host.clean_again(visit.device)
     host.check_offered("a drive that is back", visit.device)

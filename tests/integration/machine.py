@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import requests
-from processes import COMMAND, Cloud, Process, free_port, processes_of, wait_until
+from processes import COMMAND, Cloud, Process, free_port, wait_until
 
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
@@ -74,7 +74,7 @@ class Machine:
         if address == SANITIZING:
             wait_until("a sanitize", lambda: self._sanitizing(address), lambda: self.process.log)
         else:
-            wait_until("a tool that zeroes", self._zeroing, lambda: self.process.log)
+            wait_until("the zeroing", lambda: self._zeroing(address), lambda: self.process.log)
 
     def kill_once_taken(self, address: str, patch: Any) -> None:
         """Send the PATCH that binds the drive, and kill the process as soon as its first write is committed."""
@@ -96,8 +96,8 @@ class Machine:
         with self.host.drive(address) as drive:
             return drive.progress is not None
 
-    def _zeroing(self) -> bool:
-        return any("write-zeroes" in tool or "blkdiscard" in tool for tool in processes_of(self.data_dir).values())
+    def _zeroing(self, address: str) -> bool:
+        return self.host.read(address, 4096, len(SECRET)) != SECRET
 
 
 @pytest.fixture

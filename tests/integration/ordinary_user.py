@@ -6,6 +6,7 @@ Each line is a JSON list of a function's name here and its arguments. Each answe
 tool speaks, ``{"started": pid}``, and in the end ``{"result": …}`` or ``{"error": class, "message": …, "args": …}``.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -15,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoclave.hardware.block import first_nonzero, open_block
+from autoclave.hardware.block import open_block
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import programs_with_open
 from autoclave.hardware.privileged import client, context, tools
+from autoclave.hardware.read_back import first_nonzero
 
 NOBODY = 65534
 PATHS = HostPaths()
@@ -56,7 +58,7 @@ def run(directory: str, argv: list[str], seconds: float, journal_fails: bool = F
 
 
 def start_and_forget(directory: str, argv: list[str], seconds: float) -> int:
-    _token, pid, _argv = tools.start(argv, [directory], seconds, False, False)
+    _token, pid, _argv = tools.start(argv, [directory], seconds, False)
     return pid
 
 
@@ -65,6 +67,20 @@ def read_back(node: str) -> list[Any]:
         found = first_nonzero(disk, mode="full", deadline=Deadline.after(60), progress=lambda progress: None)
         disk.flush()
         return [disk.size, found]
+
+
+def zero(node: str, offset: int, length: int) -> None:
+    with open_block(PATHS, Path(node)) as disk:
+        disk.zero(offset, length)
+        disk.flush()
+
+
+def zero_on_and_on(node: str, step: int) -> None:
+    """Zero the disk step by step from its beginning, over and over; say each step before it is asked for."""
+    with open_block(PATHS, Path(node)) as disk:
+        for number in itertools.count():
+            say(line=number)
+            disk.zero(number * step % disk.size, step)
 
 
 def hold(node: str, seconds: float) -> None:

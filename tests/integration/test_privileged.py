@@ -324,10 +324,37 @@ def test_a_disk_is_zeroed_and_read_back_by_a_user_who_may_not_even_open_it(agent
         stream.write(b"secret")
     assert agent.ask("read_back", disk) == [64 * MIB, 40 * MIB + 5]
 
-    blkdiscard = ["blkdiscard", "--zeroout", "--force", "--verbose", "--step", str(MIB), disk]
-    assert agent.ask("run", "/usr/sbin", blkdiscard, 60)[1] == 0
+    agent.ask("zero", disk, 0, 64 * MIB)
 
     assert agent.ask("read_back", disk) == [64 * MIB, None]
+
+
+def test_when_the_agent_dies_no_more_is_zeroed_than_the_step_at_work_and_the_disk_is_let_go(
+    agent: Agent, disk: str
+) -> None:
+    agent.tell("zero_on_and_on", disk, 4 * MIB)
+    while agent.hear("line")["line"] < 40:
+        pass
+
+    agent.kill()
+
+    def free() -> bool:
+        with contextlib.suppress(OSError):
+            os.close(os.open(disk, os.O_RDONLY | os.O_EXCL))
+            return True
+        return False
+
+    wait_until("the disk is free", free)
+    with open(disk, "r+b") as stream:
+        stream.write(b"x" * 64 * MIB)
+        os.fsync(stream.fileno())
+        time.sleep(1)
+        stream.seek(0)
+        assert stream.read().count(b"x") == 64 * MIB
+
+
+def test_more_than_a_step_at_once_is_refused(agent: Agent, disk: str) -> None:
+    assert "more than are zeroed at once" in agent.refusal("zero", disk, 0, 1 << 40)["message"]
 
 
 def test_a_disk_is_held_exclusively_until_it_is_let_go(agent: Agent, disk: str) -> None:

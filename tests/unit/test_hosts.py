@@ -8,6 +8,7 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.services.hosts import host_paths
+from autoclave.simulator.host import SimulatedHost
 
 AS_NOBODY = """\
 import os
@@ -30,6 +31,12 @@ def test_a_simulated_host_needs_no_helper_even_if_one_is_configured(tmp_path: Pa
         overrides={("agent", "dev_root"): str(tmp_path), ("autoclave_privileged", "helper_command"): "/bin/false"}
     )
     assert host_paths(conf).helper is None
+
+
+def test_the_disks_of_a_simulated_host_are_its_own_and_those_of_any_other_are_the_kernels(tmp_path: Path) -> None:
+    host = SimulatedHost.create(tmp_path / "host", "h1", [])
+    assert host_paths(new_config((), host.conf_overrides())) == host.paths
+    assert host_paths(new_config(overrides={("agent", "dev_root"): str(tmp_path / "dev")})).hold_disk is None
 
 
 def test_an_ordinary_user_without_a_helper_is_told_which_option_is_missing() -> None:

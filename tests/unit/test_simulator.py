@@ -1,4 +1,4 @@
-"""Simulated hosts: laid out as the kernel does, changed by hands and guests, zeroed by blkdiscard and shred."""
+"""Simulated hosts: laid out as the kernel does, changed by hands and guests, zeroed by the kernel and by shred."""
 
 import subprocess
 import threading
@@ -7,7 +7,8 @@ import time
 import pytest
 
 from autoclave.conf import new_config
-from autoclave.exceptions import SimulatorError
+from autoclave.exceptions import DeviceVanished, EraseFailed, HardwareError, SimulatorError
+from autoclave.hardware.block import open_block
 from autoclave.simulator import media, shred_tool
 from autoclave.simulator.drive_spec import MIB, DriveSpec, default_drives
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
@@ -45,8 +46,14 @@ def tool(host, name, *arguments):
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
 
 
-def blkdiscard(host, node, *options):
-    return tool(host, "blkdiscard", "--zeroout", "--force", "--verbose", *options, host.paths.dev / node)
+def kernel(host, node):
+    """Have the kernel zero all of a disk; what it says of a failure."""
+    with open_block(host.paths, host.paths.dev / node) as disk:
+        try:
+            disk.zero(0, disk.size)
+        except HardwareError as error:
+            return error
+    return None
 
 
 def shred(host, node):
@@ -279,16 +286,7 @@ def test_a_text_is_found_across_the_pieces_in_which_media_is_read(tmp_path):
     assert media.find(path, b"another secret") is None
 
 
-# blkdiscard and shred
-
-
-def test_blkdiscard_really_zeroes_and_says_so_in_util_linux_words(host):
-    host.fill(ZEROING, SECRET)
-    done = blkdiscard(host, "nvme2n1", "--step", MIB)
-    path = host.paths.dev / "nvme2n1"
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{path}: Zero-filled {64 * MIB} bytes from the offset 0\n"
-    assert path.read_bytes() == bytes(64 * MIB)
+# zeroing by the kernel and by shred
 
 
 def test_shred_really_zeroes_and_says_so_in_coreutils_words(host):
@@ -309,78 +307,75 @@ def test_shred_reports_progress_from_time_to_time_and_then_the_end(host, monkeyp
     assert lines[-1] == f"shred: {path}: pass 1/1 (000000)...64MiB/64MiB 100%"
 
 
-def test_blkdiscard_reports_line_by_line_only_if_its_output_is_line_buffered(host):
-    """As the real one, which leaves that to stdio: a pipe sees nothing before the end."""
-    host.set_fault(ZEROING, Fault(FaultKind.ZERO_BYTES_PER_SECOND, 24 * MIB))
-    argv = ["blkdiscard", "--zeroout", "--verbose", "--step", str(MIB), str(host.paths.dev / "nvme2n1")]
-    argv[0] = str(host.paths.tools[0] / argv[0])
-    with subprocess.Popen(["stdbuf", "--output=L", *argv], stdout=subprocess.PIPE, text=True) as process:
-        first = process.stdout.readline()
-        assert process.poll() is None
-        host.clear_faults()
-        rest = process.stdout.read()
-    lines = [line.rpartition(": Zero-filled ")[2] for line in (first + rest).splitlines()]
-    spans = [tuple(int(number) for number in line.split(" bytes from the offset ")) for line in lines]
-    assert len(spans) > 1
-    assert [offset for _, offset in spans] == [sum(size for size, _ in spans[:n]) for n in range(len(spans))]
-    assert sum(size for size, _ in spans) == 64 * MIB
-
-
-@pytest.mark.parametrize(
-    ("zero", "words"), [(blkdiscard, "BLKZEROOUT ioctl failed"), (shred, f"error writing at offset {32 * MIB}")]
-)
-def test_a_tool_that_fails_stops_there_and_says_so(host, zero, words):
+def test_shred_stops_where_the_drive_fails_and_says_so(host):
     host.fill(ZEROING, SECRET)
     host.set_fault(ZEROING, Fault(FaultKind.ZERO_FAILS))
-    done = zero(host, "nvme2n1")
-    assert (done.returncode, words in done.stderr) == (1, True)
-    assert "Input/output error" in done.stderr
+    done = shred(host, "nvme2n1")
+    assert done.returncode == 1
+    assert f"error writing at offset {32 * MIB}: Input/output error" in done.stderr
     assert host.read(ZEROING, 0, 32 * MIB) == bytes(32 * MIB)
     assert host.find(ZEROING, SECRET)
 
 
-@pytest.mark.parametrize("zero", [blkdiscard, shred])
-def test_a_tool_that_lies_reports_success_and_leaves_the_data(host, zero):
+def test_the_kernel_stops_where_the_drive_fails_and_says_of_which_request(host):
+    host.fill(ZEROING, SECRET)
+    host.set_fault(ZEROING, Fault(FaultKind.ZERO_FAILS))
+    with open_block(host.paths, host.paths.dev / "nvme2n1") as disk:
+        disk.zero(0, 24 * MIB)
+        with pytest.raises(EraseFailed, match=f"offset {24 * MIB}: Input/output error"):
+            disk.zero(24 * MIB, 24 * MIB)
+    assert host.read(ZEROING, 0, 32 * MIB) == bytes(32 * MIB)
+    assert host.read(ZEROING, 32 * MIB, 32 * MIB).count(SECRET[:4]) > 1000
+
+
+def test_a_drive_that_lies_reports_success_and_leaves_the_data(host):
     host.write(ZEROING, 0, SECRET)
     host.set_fault(EVERY_DRIVE, Fault(FaultKind.ZERO_LEAVES_DATA))
-    assert zero(host, "nvme2n1").returncode == 0
+    assert shred(host, "nvme2n1").returncode == 0
+    assert kernel(host, "nvme2n1") is None
     assert host.find(ZEROING, SECRET)
 
 
-@pytest.mark.parametrize("zero", [blkdiscard, shred])
-def test_a_drive_that_vanishes_under_the_tool_is_an_io_error(host, zero):
+def test_a_drive_that_vanishes_under_shred_is_an_io_error(host):
     host.fill(ZEROING, SECRET)
     host.set_fault(ZEROING, Fault(FaultKind.VANISHES, 25))
-    done = zero(host, "nvme2n1")
+    done = shred(host, "nvme2n1")
     assert (done.returncode, "Input/output error" in done.stderr) == (1, True)
+    assert_pulled_at_a_quarter(host)
+
+
+def test_a_drive_that_vanishes_under_the_kernel_is_said_to_be_gone(host):
+    host.fill(ZEROING, SECRET)
+    host.set_fault(ZEROING, Fault(FaultKind.VANISHES, 25))
+    assert isinstance(kernel(host, "nvme2n1"), DeviceVanished)
+    assert_pulled_at_a_quarter(host)
+
+
+def assert_pulled_at_a_quarter(host):
     assert not function(host, ZEROING).exists()
     host.put_back(ZEROING)
     assert host.read(ZEROING, 0, 16 * MIB) == bytes(16 * MIB)
     assert host.find(ZEROING, SECRET)
 
 
-@pytest.mark.parametrize("zero", [blkdiscard, shred])
-def test_a_sanitizing_drive_cannot_be_zeroed(host, zero):
+def test_a_sanitizing_drive_cannot_be_zeroed(host):
     host.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_SECONDS, 600))
     tool(host, "nvme", "sanitize", host.paths.dev / "nvme1", "-a", "2")
-    assert "Input/output error" in zero(host, "nvme1n1").stderr
+    assert "Input/output error" in shred(host, "nvme1n1").stderr
+    assert "Input/output error" in str(kernel(host, "nvme1n1"))
 
 
-@pytest.mark.parametrize("zero", [blkdiscard, shred])
-@pytest.mark.parametrize(
-    ("node", "words"), [("nvme9n1", "No such file or directory"), ("nvme2", ("not a block device", "invalid file"))]
-)
-def test_only_block_devices_of_the_simulated_host_can_be_zeroed(host, zero, node, words):
-    done = zero(host, node)
+@pytest.mark.parametrize(("node", "words"), [("nvme9n1", "No such file or directory"), ("nvme2", "invalid file")])
+def test_only_block_devices_of_the_simulated_host_can_be_zeroed(host, node, words):
+    done = shred(host, node)
     assert done.returncode == 1
-    assert any(word in done.stderr for word in ([words] if isinstance(words, str) else words))
+    assert words in done.stderr
 
 
 def test_the_real_disk_at_the_same_name_is_never_touched(host, tmp_path):
     stranger = tmp_path / "nvme2n1"
     stranger.write_bytes(SECRET)
-    for name, options in (("blkdiscard", ["-z", "-f"]), ("shred", ["-n0", "-z"])):
-        assert tool(host, name, *options, stranger).returncode == 1
+    assert tool(host, "shred", "-n0", "-z", stranger).returncode == 1
     assert stranger.read_bytes() == SECRET
 
 

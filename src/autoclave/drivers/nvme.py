@@ -48,9 +48,6 @@ from autoclave.rules.pci_address import PCIAddress
 
 LOG: logging.Logger = log.getLogger(__name__)
 
-ERASE_TOOLS = ("blkdiscard", "shred", "stdbuf")
-"""What zeroing needs besides nvme-cli, from util-linux and coreutils."""
-
 
 class NVMeDriver(Driver):
     """Discovers the host's NVMe controllers and erases them.
@@ -72,13 +69,12 @@ class NVMeDriver(Driver):
     def init_host(self) -> None:
         """See to it that the tools are there and the options can be read.
 
-        :raises ToolMissing: nvme-cli, blkdiscard or shred is not installed.
+        :raises ToolMissing: nvme-cli or shred is not installed.
         :raises ToolError: nvme-cli does not work.
         :raises InvalidConfiguration: ``[nvme] device_spec`` or ``[agent] allow_host_device`` is wrong.
         """
         LOG.info("nvme-cli is version %s", self.nvme.version())
-        for tool in ERASE_TOOLS:
-            self.commands.find(tool)
+        self.commands.find("shred")
         if not self.device_specs:
             LOG.warning("[nvme] device_spec is empty: the driver %s manages no device", self.name)
         for address in sorted(self.allowed_host_devices):

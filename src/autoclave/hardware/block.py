@@ -1,41 +1,31 @@
-"""Block devices: size, exclusive open, reading around the page cache, and whether zero is all there is."""
+"""Block devices: size, exclusive open, zeroing, and reading around the page cache."""
 
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
-import random
 import stat
 import struct
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
-from autoclave.hardware.deadline import Deadline
+from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, HardwareError
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import programs_with_open
-from autoclave.hardware.progress import Progress, ProgressSink
 
-CHUNK = 4 * 1024 * 1024
-"""Bytes of the largest single read."""
-_STRIDE = 16 * CHUNK
-"""Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
-_EDGE = 1024 * 1024
-"""Bytes at each end: partition tables, superblocks, and the backups of both are there."""
-_SPREAD = 256
-"""Samples at even distances, and as many again where nobody can foresee."""
-_NEIGHBOURS = 16 * 1024 * 1024
-"""Bytes of a smaller drive for each of them: what reading back costs stays small beside the erasing."""
-_SAMPLE = 64 * 1024
+CHUNK = 16 * 1024 * 1024
+"""Bytes of the largest single read: so many that the drive always has commands to work at."""
+LARGEST_STEP = 256 * 1024 * 1024
+"""Bytes that one request zeroes at most: whoever is killed meanwhile leaves no more than that to be done."""
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
+_BLKZEROOUT = 0x127F
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EPERM, errno.EACCES, errno.EBADF})
 
 
 class Disk(Protocol):
@@ -63,9 +53,19 @@ class Disk(Protocol):
         """
         ...
 
+    def zero(self, offset: int, length: int) -> None:
+        """Overwrite the range with zeroes. It cannot be stopped, so it is not longer than :data:`LARGEST_STEP`.
+
+        :raises ValueError: there is no such range, or it is longer.
+        :raises DeviceVanished: the disk is gone.
+        :raises EraseFailed: it cannot be overwritten there; how much of the range was, is not known.
+        """
+        ...
+
     def flush(self) -> None:
         """Have the drive write its volatile cache: zeroes that a power cut takes back are none.
 
+        :raises DeviceVanished: the disk is gone.
         :raises EraseFailed: it does not.
         """
         ...
@@ -82,71 +82,69 @@ class BlockDevice:
         self.path = path
         self.size = size
         self._fd = fd
-        self._pieces = _Piece(), _Piece()
-
-    def read(self, offset: int, length: int) -> bytes:
-        """*length* bytes from *offset* on, from the medium and not from the page cache.
-
-        :raises ValueError: there is no such range.
-        :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be read there.
-        """
-        piece, _ = self._pieces
-        parts = []
-        for start, stop in self._ranges(offset, length):
-            self._read_into(piece, start, stop)
-            parts.append(piece.memory[max(offset - start, 0) : stop - start])
-        return b"".join(parts)
+        self._piece = _Piece()
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
         """See :class:`Disk`."""
-        ranges = self._ranges(offset, length)
-        half = len(ranges) // 2
-        if not half:
-            return self._first_nonzero(self._pieces[0], ranges, offset)
-        # Two halves at once: one is read while the other is looked at.
-        with ThreadPoolExecutor(2) as both:
-            halves = both.map(self._first_nonzero, self._pieces, (ranges[:half], ranges[half:]), (offset, offset))
-            return next((found for found in halves if found is not None), None)
-
-    def _first_nonzero(self, piece: "_Piece", ranges: Sequence[tuple[int, int]], offset: int) -> int | None:
-        for start, stop in ranges:
-            self._read_into(piece, start, stop)
-            skipped = max(offset - start, 0)
-            found = piece.first_nonzero(skipped, stop - start)
+        for start, stop in self._ranges(offset, length):
+            self._read_into_piece(start, stop)
+            found = self._piece.first_nonzero(max(offset - start, 0), stop - start)
             if found is not None:
                 return start + found
         return None
+
+    def zero(self, offset: int, length: int) -> None:
+        """See :class:`Disk`."""
+        if length > LARGEST_STEP:
+            raise ValueError(f"{length} bytes of {self.path} are more than are zeroed at once, {LARGEST_STEP}")
+        self._check_range(offset, length)
+        try:
+            self._zero_out(offset, length)
+        except OSError as e:
+            raise self._failure(e, f"overwritten at offset {offset}") from e
+
+    def _zero_out(self, offset: int, length: int) -> None:
+        # The kernel makes Write Zeroes of it, each as large as the controller takes them, without deallocation; where
+        # the drive has no such command, the kernel writes the zeroes.
+        fcntl.ioctl(self._fd, _BLKZEROOUT, struct.pack("=QQ", offset, length))
 
     def flush(self) -> None:
         """See :class:`Disk`."""
         try:
             os.fsync(self._fd)
         except OSError as e:
-            raise EraseFailed(f"the zeroes on {self.path} could not be flushed to the medium: {e.strerror}") from e
+            raise self._failure(e, "flushed to the medium") from e
 
     def _ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
         """The range in pieces that direct I/O takes: each begins aligned, and so perhaps before the range."""
-        if not 0 <= offset <= offset + length <= self.size:
-            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
-        self._check_still_there()
+        self._check_range(offset, length)
         end = offset + length
         return [(start, min(end, start + CHUNK)) for start in range(offset - offset % _ALIGNMENT, end, CHUNK)]
 
-    def _read_into(self, piece: "_Piece", start: int, stop: int) -> None:
+    def _check_range(self, offset: int, length: int) -> None:
+        if not 0 <= offset <= offset + length <= self.size:
+            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
+        self._check_still_there()
+
+    def _read_into_piece(self, start: int, stop: int) -> None:
         """One direct read from the aligned offset *start* to at least *stop*."""
         whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
         try:
             # Both views are released here: the traceback of a failed read would keep them, and so the memory.
-            with memoryview(piece.memory) as buffer, buffer[:whole] as target:
+            with memoryview(self._piece.memory) as buffer, buffer[:whole] as target:
                 got = os.preadv(self._fd, [target], start)
         except OSError as e:
-            self._check_still_there()
-            if e.errno in _GONE:
-                raise DeviceVanished(f"{self.path} went away while offset {start} was being read") from e
-            raise EraseFailed(f"{self.path} cannot be read at offset {start}: {e.strerror}") from e
+            raise self._failure(e, f"read at offset {start}") from e
         if got < stop - start:
             raise EraseFailed(f"{self.path} ends at offset {start + got}, though it said that it has {self.size} bytes")
+
+    def _failure(self, error: OSError, done: str) -> HardwareError:
+        """What an error of the kernel means; *done* is what could not be."""
+        self._check_still_there()
+        if error.errno in _GONE:
+            return DeviceVanished(f"{self.path} went away while it was being {done}")
+        reason = f"it is read-only: {error.strerror}" if error.errno in _NOT_WRITABLE else error.strerror
+        return EraseFailed(f"{self.path} cannot be {done}: {reason}")
 
     def _check_still_there(self) -> None:
         """A pulled drive may go on answering with EIO, an unlinked file even with data."""
@@ -161,8 +159,7 @@ class BlockDevice:
     def close(self) -> None:
         """Let go of the disk."""
         os.close(self._fd)
-        for piece in self._pieces:
-            piece.close()
+        self._piece.close()
 
 
 class _Piece:
@@ -175,9 +172,12 @@ class _Piece:
 
     def first_nonzero(self, begin: int, end: int) -> int | None:
         """The first position from *begin* to *end* that is not zero."""
-        # The C library's comparison copies nothing and lets other threads run meanwhile, which no operator of Python
-        # does; it is searched only when there is something to find.
-        if _memcmp(self._address + begin, _ZEROS._address, end - begin) == 0:
+        first = min(begin + _ALIGNMENT, end)
+        # Bytes that are zero at first, and then each the same as the one a page before: one pass over one memory. The
+        # C library's comparison copies nothing; it is searched only when there is something to find.
+        if self.memory[begin:first] == bytes(first - begin) and not _memcmp(
+            self._address + begin, self._address + first, end - first
+        ):
             return None
         return next(n for n in range(begin, end) if self.memory[n])
 
@@ -190,16 +190,13 @@ class _Piece:
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 _memcmp.restype = ctypes.c_int
-_ZEROS = _Piece()
-"""Never written to."""
 
 
 @contextmanager
 def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterator[Disk]:
     """Hold the disk at *path* open exclusively: no mount, swap, volume or second exclusive open gets it.
 
-    Tools that open it exclusively themselves, as blkdiscard does, are refused meanwhile. A regular file,
-    which is a simulated host's disk, is locked with flock(2) instead.
+    A simulated host has disks of its own (:attr:`HostPaths.hold_disk`).
 
     :param writable: also make sure that it can be written. A pure look does without, because udev
         takes the close of a writable descriptor for a change and probes the disk again.
@@ -211,7 +208,7 @@ def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterat
     if paths.helper is not None:
         disk = paths.helper.open_block(path, writable=writable)
     else:
-        disk = hold(paths, path, writable=writable)
+        disk = (paths.hold_disk or hold)(paths, path, writable=writable)
     try:
         yield disk
     finally:
@@ -220,28 +217,36 @@ def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterat
 
 def hold(paths: HostPaths, path: Path, *, writable: bool) -> BlockDevice:
     """As :func:`open_block`, by this process, until it is closed."""
-    return BlockDevice(path, *_open(paths, path, os.O_RDWR if writable else os.O_RDONLY))
+    return BlockDevice(path, *claim(paths, path, stat.S_ISBLK, _claimed, writable=writable))
 
 
-def _open(paths: HostPaths, path: Path, access: int) -> tuple[int, int]:
-    """A descriptor that holds the disk, and the disk's size."""
+def _claimed(path: Path, access: int) -> tuple[int, int]:
+    fd = os.open(path, access | os.O_EXCL | os.O_DIRECT)
     try:
-        mode = os.stat(path).st_mode
-        if stat.S_ISBLK(mode):
-            fd = os.open(path, access | os.O_EXCL | os.O_DIRECT | os.O_CLOEXEC)
-        elif stat.S_ISREG(mode):
-            fd = os.open(path, access | os.O_CLOEXEC)
-        else:
-            raise HardwareError(f"{path} is no block device")
-    except OSError as e:
-        raise _refusal(paths, path, e) from e
-    try:
-        if stat.S_ISBLK(mode):
-            return fd, struct.unpack("=Q", fcntl.ioctl(fd, _BLKGETSIZE64, b"\0" * 8))[0]
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return fd, os.fstat(fd).st_size
-    except OSError as e:
+        return fd, struct.unpack("=Q", fcntl.ioctl(fd, _BLKGETSIZE64, b"\0" * 8))[0]
+    except OSError:
         os.close(fd)
+        raise
+
+
+def claim(
+    paths: HostPaths,
+    path: Path,
+    is_disk: Callable[[int], bool],
+    claimed: Callable[[Path, int], tuple[int, int]],
+    *,
+    writable: bool,
+) -> tuple[int, int]:
+    """A descriptor that holds the disk at *path*, and the disk's size, by *claimed* of the path and the access.
+
+    :param is_disk: whether a file of this mode is one.
+    :raises HardwareError: as of :func:`open_block`.
+    """
+    try:
+        if not is_disk(os.stat(path).st_mode):
+            raise HardwareError(f"{path} is no block device")
+        return claimed(path, os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY))
+    except OSError as e:
         raise _refusal(paths, path, e) from e
 
 
@@ -256,67 +261,3 @@ def _refusal(paths: HostPaths, path: Path, error: OSError) -> HardwareError:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return HardwareError(f"{path} is read-only or may not be opened: {error.strerror}")
     return HardwareError(f"{path} cannot be opened: {error.strerror}")
-
-
-def first_nonzero(
-    device: Disk, *, mode: Literal["sample", "full"], deadline: Deadline, progress: ProgressSink
-) -> int | None:
-    """The offset of a byte that is not zero, or None if all that was looked at is zero.
-
-    :param mode: ``full`` looks at every byte and returns the first offset; ``sample`` looks at both ends,
-        at even distances between them, and at random.
-    :raises EraseTimeout: the deadline passed first.
-    :raises DeviceVanished: the disk went away.
-    :raises EraseFailed: it cannot be read, or has no capacity at all, which proves nothing.
-    """
-    if device.size == 0:
-        raise EraseFailed(f"{device.path} has no capacity: there is nothing to read back")
-    ranges = list(_samples(device.size)) if mode == "sample" else [(0, device.size)]
-    total = sum(length for _, length in ranges)
-    meter = _Meter(f"reading back {device.path.name} ({mode})", total, progress)
-    for start, length in ranges:
-        for offset in range(start, start + length, _STRIDE):
-            if deadline.passed:
-                raise EraseTimeout(f"no time was left to read {device.path} back, at {meter.percent} percent of it")
-            stretch = min(_STRIDE, start + length - offset)
-            found = device.nonzero_in(offset, stretch)
-            if found is not None:
-                return found
-            meter.add(stretch)
-    return None
-
-
-def _samples(size: int) -> Iterator[tuple[int, int]]:
-    """Offset and length of what is looked at; all of it where that is no more."""
-    if size <= 2 * _EDGE + 2 * _SPREAD * _SAMPLE:
-        yield 0, size
-        return
-    spread = min(_SPREAD, size // _NEIGHBOURS)
-    yield 0, _EDGE
-    yield size - _EDGE, _EDGE
-    last = size - _SAMPLE
-    for index in range(spread):
-        yield last * index // (spread - 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
-    chance = random.SystemRandom()
-    for _ in range(spread):
-        yield chance.randrange(last // _ALIGNMENT + 1) * _ALIGNMENT, _SAMPLE
-
-
-class _Meter:
-    """Tells of every whole percent once."""
-
-    def __init__(self, step: str, total: int, progress: ProgressSink) -> None:
-        self.percent = 0
-        self._step, self._total, self._progress = step, total, progress
-        self._done = 0
-        self._since = time.monotonic()
-        progress(Progress(0.0, step))
-
-    def add(self, done: int) -> None:
-        self._done += done
-        percent = 100 * self._done // self._total
-        if percent > self.percent:
-            self.percent = percent
-            spent = time.monotonic() - self._since
-            left = spent * (self._total - self._done) / self._done
-            self._progress(Progress(float(percent), self._step, seconds_left=left))

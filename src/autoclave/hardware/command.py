@@ -18,7 +18,7 @@ from autoclave.hardware.process import Line, ProcessGroup
 LOG = logging.getLogger(__name__)
 
 _SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
-_PACKAGES = {"nvme": "nvme-cli", "blkdiscard": "util-linux", "setpriv": "util-linux", "shred": "coreutils"}
+_PACKAGES = {"nvme": "nvme-cli", "setpriv": "util-linux", "shred": "coreutils"}
 _LAST_WORDS = 500
 
 
@@ -93,7 +93,6 @@ class Commands:
         deadline: Deadline,
         tools: ToolSink | None = None,
         on_line: Line | None = None,
-        line_buffered: bool = False,
     ) -> Completed:
         """Run *argv* and return what it said, whatever its exit code.
 
@@ -101,18 +100,14 @@ class Commands:
         thread: on Linux the death signal follows the parent thread, which waits here anyway.
 
         :param on_line: called in this thread with each line of either stream, as it comes.
-        :param line_buffered: make a tool that saves up its output say each line at once.
         :raises ToolMissing: the executable does not exist or may not be run.
         :raises ToolTimeout: the deadline passed; its whole process group was killed.
         :raises ToolGarbage: it wrote more than can be a sensible answer; it was killed likewise.
         :raises ToolError: it ended, but left a process behind that cannot be ended.
         """
         if self.paths.helper is not None:
-            return self.paths.helper.run(
-                argv, self.paths.tools, deadline=deadline, tools=tools, on_line=on_line, line_buffered=line_buffered
-            )
-        buffering = (self.find("stdbuf"), "--output=L") if line_buffered else ()
-        command = (*buffering, self.find(argv[0]), *argv[1:])
+            return self.paths.helper.run(argv, self.paths.tools, deadline=deadline, tools=tools, on_line=on_line)
+        command = (self.find(argv[0]), *argv[1:])
         name = os.path.basename(argv[0])
         if deadline.passed:
             raise ToolTimeout(f"{name} was not started: no time was left", command)

@@ -16,6 +16,9 @@ from autoclave.hardware.progress import ProgressSink
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.rules.cleanup_policy import CleanupAction
 
+LEFT_BEHIND = "it is partly overwritten"
+"""What an operator must know of a drive whose zeroing has ended early."""
+
 Verify = Literal["none", "sample", "full"]
 """``[nvme] verify``: what is read back after zeroing."""
 

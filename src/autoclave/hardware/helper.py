@@ -30,7 +30,6 @@ class Helper(Protocol):
         deadline: Deadline,
         tools: ToolSink | None,
         on_line: Line | None,
-        line_buffered: bool,
     ) -> Completed:
         """:meth:`Commands.run`. The tool is ended in time, and when the agent dies, by the helper itself."""
         ...

@@ -2,10 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from autoclave.hardware.block import Disk
     from autoclave.hardware.helper import Helper
+
+
+class HoldDisk(Protocol):
+    """Holds a disk open exclusively; see :func:`block.hold`."""
+
+    def __call__(self, paths: "HostPaths", path: Path, *, writable: bool) -> "Disk": ...
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,7 @@ class HostPaths:
     :param dev: normally ``/dev``.
     :param proc: normally ``/proc``.
     :param tools: directories searched for external tools before ``PATH``.
+    :param hold_disk: what the nodes of disks stand for; None: block devices.
     :param helper: who does what needs root; None: this process does it itself.
     """
 
@@ -23,4 +31,5 @@ class HostPaths:
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
     tools: tuple[Path, ...] = ()
+    hold_disk: HoldDisk | None = None
     helper: "Helper | None" = None

@@ -11,6 +11,7 @@ from autoclave.conf import privileged
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.helper import Helper
 from autoclave.hardware.host import HostPaths
+from autoclave.simulator.host import SimulatedHost
 
 _CAP_SYS_ADMIN = 21
 
@@ -22,11 +23,14 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
         helper cannot be started.
     """
     agent = conf.agent
+    dev = Path(agent.dev_root)
+    simulated = SimulatedHost.of_nodes(dev)
     return HostPaths(
         sysfs=Path(agent.sysfs_root),
-        dev=Path(agent.dev_root),
+        dev=dev,
         proc=Path(agent.proc_root),
         tools=tuple(Path(directory) for directory in agent.tools_path),
+        hold_disk=None if simulated is None else simulated.paths.hold_disk,
         helper=_helper(conf),
     )
 

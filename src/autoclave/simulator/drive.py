@@ -106,7 +106,7 @@ class Drive:
             if action == Action.CRYPTO_ERASE:
                 media.scramble(path)
             else:
-                media.zero(path, 0, path.stat().st_size)
+                self._zero(path, 0, path.stat().st_size)
 
     def check_not_sanitizing(self) -> None:
         """Refuse what a controller refuses during a sanitize and after a failed one.
@@ -229,7 +229,12 @@ class Drive:
     def zero(self, nsid: int, offset: int, length: int) -> None:
         """Write zeros, from any source. Offsets and lengths here and below are in bytes."""
         self.state.global_erased = False
-        media.zero(self.media(nsid), offset, length)
+        self._zero(self.media(nsid), offset, length)
+
+    @staticmethod
+    def _zero(path: Path, offset: int, length: int) -> None:
+        with path.open("r+b", buffering=0) as opened:
+            media.zero(opened.fileno(), offset, length)
 
     def write(self, nsid: int, offset: int, data: bytes) -> None:
         """Write *data*, as whoever has the drive does.

@@ -36,11 +36,11 @@ class FaultKind(StrEnum):
     NVME_JSON_ERRORS = "nvme-json-errors"
     """nvme prints errors as JSON on its standard output, whatever its version does."""
     ZERO_FAILS = "zero-fails"
-    """blkdiscard, shred and write-zeroes stop with an I/O error after so many percent (default 50)."""
+    """BLKZEROOUT, shred and write-zeroes stop with an I/O error after so many percent (default 50)."""
     ZERO_LEAVES_DATA = "zero-leaves-data"
-    """blkdiscard, shred and write-zeroes report success and have written nothing."""
+    """BLKZEROOUT, shred and write-zeroes report success and have written nothing."""
     ZERO_BYTES_PER_SECOND = "zero-bytes-per-second"
-    """blkdiscard and shred write so many bytes a second."""
+    """BLKZEROOUT and shred write so many bytes a second."""
 
 
 NEEDS_VALUE = frozenset({FaultKind.SANITIZE_SECONDS, FaultKind.NVME_SLOW, FaultKind.ZERO_BYTES_PER_SECOND})

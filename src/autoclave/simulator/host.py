@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import autoclave
 from autoclave.exceptions import SimulatorError
@@ -18,7 +19,10 @@ from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.nvme_status import CommandFailed
 from autoclave.simulator.sysfs_tree import SysfsTree
 
-TOOLS = {"nvme": "nvme_tool", "blkdiscard": "blkdiscard_tool", "shred": "shred_tool"}
+if TYPE_CHECKING:
+    from autoclave.hardware.block import Disk
+
+TOOLS = {"nvme": "nvme_tool", "shred": "shred_tool"}
 STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
 """The versions of nvme-cli that the stand-in can speak like."""
 
@@ -30,6 +34,19 @@ sys.path.append({package!r})
 from autoclave.simulator.{module} import main
 sys.exit(main({root!r}, sys.argv[1:]))
 """
+
+
+@dataclass(frozen=True)
+class _HoldDisk:
+    """Holds disks of the host in *root*; see :class:`~autoclave.hardware.host.HoldDisk`."""
+
+    root: Path
+
+    def __call__(self, paths: HostPaths, path: Path, *, writable: bool) -> "Disk":
+        # Imported only here: it is built on this module, and the stand-in tools start without it.
+        from autoclave.simulator.disk import hold
+
+        return hold(SimulatedHost(self.root), paths, path, writable=writable)
 
 
 class SimulatedHost:
@@ -80,6 +97,12 @@ class SimulatedHost:
             raise SimulatorError(f"{root}: there is no simulated host")
         return cls(root)
 
+    @classmethod
+    def of_nodes(cls, dev: Path) -> "SimulatedHost | None":
+        """The host whose device nodes are in the directory *dev*; None: they are no simulated host's."""
+        dev = dev.absolute()
+        return cls(dev.parent) if dev.name == "dev" and (dev.parent / "state" / "host.json").exists() else None
+
     @property
     def inventory(self) -> Inventory:
         """What is in the slots now."""
@@ -93,8 +116,9 @@ class SimulatedHost:
     def paths(self) -> HostPaths:
         """Where an agent finds the host's kernel interfaces."""
         return HostPaths(
-            sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", tools=(self.root / "bin",)
-        )
+            sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", tools=(self.root / "bin",),
+            hold_disk=_HoldDisk(self.root),
+        )  # fmt: skip
 
     def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:
         """Options that make an agent run on this host, by (group, name).

@@ -28,11 +28,10 @@ def written(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
             position += length
 
 
-def zero(path: Path, offset: int, length: int) -> None:
+def zero(descriptor: int, offset: int, length: int) -> None:
     """Overwrite [*offset*, *offset* + *length*) with zeros; holes stay holes."""
-    with path.open("r+b", buffering=0) as media:
-        for start, size in written(media.fileno(), offset, offset + length):
-            os.pwrite(media.fileno(), bytes(size), start)
+    for start, size in written(descriptor, offset, offset + length):
+        os.pwrite(descriptor, bytes(size), start)
 
 
 def scramble(path: Path) -> None:

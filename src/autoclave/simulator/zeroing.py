@@ -1,6 +1,7 @@
-"""What the stand-ins for blkdiscard and shred share: zeroing a block device piece by piece."""
+"""What a simulated disk and the stand-in for shred share: zeroing piece by piece, as the faults say."""
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 
@@ -34,37 +35,43 @@ class Zeroing:
         with host.drive(self._address) as drive:
             self.size = drive.namespace(self._nsid).size
 
-    def run(self) -> Iterator[tuple[int, int]]:
+    def run(self, offset: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         """Write the zeros; yields (offset, length) of each piece when it is on the media.
 
-        :raises OSError: ENOENT when the device is gone, EIO when the drive refuses.
+        :param end: where to end; None: at the end of the device.
+        :raises OSError: EIO when the device is gone or the drive refuses.
         """
-        offset = 0
-        while offset < self.size:
-            length = self._write(offset)
+        end = self.size if end is None else end
+        while offset < end:
+            length = self._write(offset, end)
             yield offset, length
             offset += length
 
-    def _write(self, offset: int) -> int:
+    def _write(self, offset: int, end: int) -> int:
         node = find_node(self._host, self._path)
         if not self._is_mine(node) or mishaps.vanish(self._host, self._address, offset / self.size * 100):
-            raise OSError(errno.EIO, "the device is gone", self._path)
+            raise _io_error()
         try:
             with self._host.drive(self._address) as drive:
                 drive.check_not_sanitizing()
                 faults = drive.faults
                 rate = faults.get(FaultKind.ZERO_BYTES_PER_SECOND)
                 length = _PIECE if rate is None else max(_SECTOR, int(rate / _PIECES_PER_SECOND) // _SECTOR * _SECTOR)
-                length = min(length, _PIECE, self.size - offset)
+                length = min(length, _PIECE, end - offset)
                 if FaultKind.ZERO_FAILS in faults and (offset + length) / self.size * 100 > drive.zero_fails_at:
-                    raise OSError(errno.EIO, "the drive fails", self._path)
+                    raise _io_error()
                 if FaultKind.ZERO_LEAVES_DATA not in faults:
                     drive.zero(self._nsid, offset, length)
         except (CommandFailed, SimulatorError) as error:
-            raise OSError(errno.EIO, str(error), self._path) from error
+            raise _io_error() from error
         if rate is not None:
             time.sleep(length / rate if rate else 1)
         return length
 
     def _is_mine(self, node: DeviceNode | None) -> bool:
         return node is not None and (node.slot.address, node.nsid) == (self._address, self._nsid)
+
+
+def _io_error() -> OSError:
+    """All that the kernel tells of what is wrong with a drive."""
+    return OSError(errno.EIO, os.strerror(errno.EIO))

@@ -19,13 +19,12 @@ COMMANDS = {
         rf" {_CONTROLLER}"
         r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas)=[0-9]+)*"
     ),
-    "blkdiscard": re.compile(rf"--zeroout --force --verbose --step [0-9]+ {_DISK}"),
     "shred": re.compile(rf"--iterations=0 --zero --verbose {_DISK}"),
 }
 """The tools that are run, by name, and the arguments that each may be given."""
 
-_HELPING = frozenset({"setpriv", "stdbuf"})
-"""What tools are started with. The agent may ask whether they are there, not have them run something."""
+_HELPING = frozenset({"setpriv"})
+"""What tools are started with. The agent may ask whether it is there, not have it run something."""
 
 
 def command(argv: Sequence[str]) -> None:

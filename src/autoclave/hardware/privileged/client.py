@@ -88,15 +88,12 @@ class PrivsepHelper:
         deadline: Deadline,
         tools: ToolSink | None,
         on_line: Line | None,
-        line_buffered: bool,
     ) -> Completed:
         """See :class:`Helper`."""
         if deadline.passed:
             raise ToolTimeout(f"{argv[0]} was not started: no time was left", argv)
         searched = [str(directory) for directory in directories]
-        token, pid, command = _ask(
-            _tools.start, list(argv), searched, deadline.remaining(), line_buffered, on_line is not None
-        )
+        token, pid, command = _ask(_tools.start, list(argv), searched, deadline.remaining(), on_line is not None)
         try:
             if tools is not None:
                 tools.started(pid, command)
@@ -143,6 +140,9 @@ class _HeldDisk:
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
         return _ask(disks.nonzero_in, self._token, offset, length)
+
+    def zero(self, offset: int, length: int) -> None:
+        _ask(disks.zero, self._token, offset, length)
 
     def flush(self) -> None:
         _ask(disks.flush, self._token)

@@ -45,6 +45,13 @@ def nonzero_in(token: str, offset: int, length: int) -> int | None:
 
 
 @entrypoint
+def zero(token: str, offset: int, length: int) -> None:
+    """See :meth:`Disk.zero`."""
+    with _disk(token) as device:
+        device.zero(offset, length)
+
+
+@entrypoint
 def flush(token: str) -> None:
     """See :meth:`Disk.flush`."""
     with _disk(token) as device:

@@ -30,13 +30,10 @@ class _Job:
     The tool's death signal follows that thread, so it also comes when this process is killed.
     """
 
-    def __init__(
-        self, commands: Commands, argv: Sequence[str], deadline: Deadline, *, line_buffered: bool, listened: bool
-    ) -> None:
+    def __init__(self, commands: Commands, argv: Sequence[str], deadline: Deadline, *, listened: bool) -> None:
         self._commands = commands
         self._argv = argv
         self._deadline = deadline
-        self._line_buffered = line_buffered
         self._listened = listened
         self._news = threading.Condition()
         self._command: tuple[str, ...] | None = None
@@ -110,7 +107,6 @@ class _Job:
                 deadline=self._deadline,
                 tools=self,
                 on_line=self._heard if self._listened else None,
-                line_buffered=self._line_buffered,
             )
         except BaseException as error:  # whatever it was, the agent must hear of it
             outcome = error
@@ -143,7 +139,7 @@ def find(name: str, directories: Sequence[str]) -> str:
 
 @entrypoint
 def start(
-    argv: Sequence[str], directories: Sequence[str], seconds: float, line_buffered: bool, listened: bool
+    argv: Sequence[str], directories: Sequence[str], seconds: float, listened: bool
 ) -> tuple[str, int, tuple[str, ...]]:
     """Start a tool that is ended after *seconds*, whether or not anybody follows it.
 
@@ -152,9 +148,7 @@ def start(
     :returns: a token for the other requests, the tool's pid, and the command as it is run.
     """
     admission.command(argv)
-    job = _Job(
-        _commands(tuple(directories)), argv, Deadline.after(seconds), line_buffered=line_buffered, listened=listened
-    )
+    job = _Job(_commands(tuple(directories)), argv, Deadline.after(seconds), listened=listened)
     token = secrets.token_hex(16)
     _jobs[token] = job
     try:
