@@ -200,11 +200,11 @@ def test_the_first_of_several_is_told(device: BlockDevice, disk: Path) -> None:
 
 
 def test_a_sample_of_a_small_disk_is_all_of_it(tree: SysfsTree) -> None:
-    node = make_disk(tree, 3 * MIB)
-    write(node, 3 * MIB // 2 + 77, b"x")
+    node = make_disk(tree, MIB // 2)
+    write(node, MIB // 4 + 77, b"x")
 
     with open_block(tree.paths, node) as device:
-        assert look(device, "sample") == 3 * MIB // 2 + 77
+        assert look(device, "sample") == MIB // 4 + 77
 
 
 @pytest.mark.parametrize("offset", [0, MIB - 1, LARGE - MIB, LARGE - 1])

@@ -14,6 +14,8 @@ _STRIDE = 4 * CHUNK
 """Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
 _EDGE = 1024 * 1024
 """Bytes at each end: partition tables, superblocks, and the backups of both are there."""
+_EDGES = 4096
+"""Such edges that a drive has at least, or they are smaller."""
 _LEAST, _MOST = 4, 256
 """Samples at even distances, and as many again where nobody can foresee."""
 _NEIGHBOURS = 256 * 1024 * 1024
@@ -52,12 +54,13 @@ def first_nonzero(
 
 def _samples(size: int) -> Iterator[tuple[int, int]]:
     """Offset and length of what is looked at; all of it where that is no more."""
+    edge = min(_EDGE, -(-size // _EDGES // _SAMPLE) * _SAMPLE)
     spread = max(_LEAST, min(_MOST, size // _NEIGHBOURS))
-    if size <= 2 * _EDGE + 2 * spread * _SAMPLE:
+    if size <= 2 * edge + 2 * spread * _SAMPLE:
         yield 0, size
         return
-    yield 0, _EDGE
-    yield size - _EDGE, _EDGE
+    yield 0, edge
+    yield size - edge, edge
     last = size - _SAMPLE
     for index in range(1, spread + 1):
         yield last * index // (spread + 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
