@@ -80,7 +80,7 @@ class OpenAPI(Resource):
             "components": {
                 "schemas": components.schemas,
                 "headers": _HEADERS,
-                "responses": {str(code): _error(text, components) for code, text in _FAILURES.items()},
+                "responses": _failures(self._api, components),
                 "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
             },
         }
@@ -208,6 +208,15 @@ def _responses(api: Api, path: str, declared: Operation, components: _Components
         if schema is not None:
             found[code]["content"] = {declared.media_type: {"schema": components.shown(schema)}}
     return {str(code): found[code] for code in sorted(found)}
+
+
+def _failures(api: Api, components: _Components) -> dict[str, Any]:
+    found = {str(code): _error(text, components) for code, text in _FAILURES.items()}
+    # What Keystone's middleware says, when it does not accept a token or cannot ask, has a shape of its own.
+    del found["401"]["content"]
+    if api.conf.api.auth_strategy == "keystone":
+        found["503"]["content"]["text/plain"] = {"schema": STRING}
+    return found
 
 
 def _error(text: str, components: _Components) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import falcon.testing
+from documented import Documented
 
 from autoclave.api.app import create_app
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
@@ -104,7 +105,7 @@ class World:
         self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.1")
         self.agent_server.start()
         self.conf = new_config(config_files, {("api", "auth_strategy"): "noauth", **(overrides or {})})
-        self.app = create_app(self.conf, self.ports, self.transport, mounts)
+        self.app = Documented(create_app(self.conf, self.ports, self.transport, mounts), mounts or ())
         # Falcon's client wants to inspect a plain function.
         self.http = _Client(lambda environ, start: self.app(environ, start))
         self._root = str(uuid.uuid4())
@@ -113,6 +114,7 @@ class World:
     def close(self) -> None:
         self.transport.close()
         self.db.dispose()
+        assert self.app.faults == []
 
     def add_device(
         self, address: str = "0000:01:00.0", *, kind: str = "NVME", host: str = HOST, **changes: Any

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from api_world import World, fault, new_uuid
+from documented import Documented
 from falcon.testing import Result
 
 from autoclave.api.app import create_app
@@ -180,7 +181,7 @@ class SilentTransport:
 
 
 def test_a_conductor_that_does_not_answer_is_504_and_says_that_it_may_be_done(world: World) -> None:
-    world.app = create_app(world.conf, world.ports, SilentTransport())  # type: ignore[arg-type]
+    world.app = Documented(create_app(world.conf, world.ports, SilentTransport()))  # type: ignore[arg-type]
     answer = world.call("DELETE", f"{ASK}?instance={new_uuid()}")
     assert answer.status_code == 504
     assert "may still be carried out" in fault(answer)
