@@ -30,6 +30,7 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
 from dbfixtures import sqlite_database
 
@@ -55,11 +56,18 @@ def zeroing_drive(address: str = ZEROING, serial: str = "SER-B", **features: Any
 class AgentWorld:
     """The world around one agent; the agent may be ended and begun again in it."""
 
-    def __init__(self, tmp_path: Path, drives: Sequence[DriveSpec] | None = None, service: Any = None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        drives: Sequence[DriveSpec] | None = None,
+        functions: Sequence[FunctionSpec] = (),
+        *,
+        service: Any = None,
+    ) -> None:
         """:param service: the Placement; None for the double."""
         self.tmp_path = tmp_path
         drives = (sanitizing_drive(), zeroing_drive()) if drives is None else drives
-        self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives)
+        self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives, functions)
         self.db = sqlite_database(tmp_path)
         service = service or FakePlacement()
         self.faults = Faults(getattr(service, "app", service))

@@ -90,7 +90,7 @@ def test_an_allocated_device_that_only_finished_requests_name_is_held_by_nobody(
         make_device(tx, device_state=DeviceState.AVAILABLE)
         make_device(tx, device_state=DeviceState.ALLOCATED, hostname="host-2")
     with database.read() as tx:
-        found = [device.uuid for device in devices.held_by_nobody(tx, "host-1")]
+        found = [device.uuid for device in devices.held_in_part(tx, "host-1")]
     assert found == [made[state].uuid for state in ARQState if state not in ACTIVE] + [lonely.uuid]
 
 

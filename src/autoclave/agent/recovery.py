@@ -60,7 +60,7 @@ class Recovery:
                 LOG.error("What still works on device %s cannot be told: %s", device_uuid, error)
 
     def check(self, context: RequestContext) -> None:
-        """Send unworked cleanings to error, and devices that nobody holds to be cleaned.
+        """Send unworked cleanings to error, and what nobody holds to be cleaned or offered.
 
         Run at start and every period. One device that cannot be put right does not stop the others.
 
@@ -68,7 +68,7 @@ class Recovery:
         """
         with self._ports.db.read() as tx:
             being_cleaned = device_rows.list_all(tx, hostname=self._host, states=BEING_CLEANED)
-            unheld = device_rows.held_by_nobody(tx, self._host)
+            unheld = device_rows.held_in_part(tx, self._host)
         for device in being_cleaned:
             if not self._cleanup.works_on(device.uuid):
                 self._attempt(self._fail, context, device)
@@ -97,7 +97,7 @@ class Recovery:
         settle(self._ports.db, self._ports.placement, device.uuid)
 
     def _release(self, context: RequestContext, device: DeviceRecord) -> None:
-        reason = "allocated, but no accelerator request holds it"
+        reason = "allocated, but no accelerator request holds it, or not all of it"
         if device.supports_cleaning:
             self._cleanup.begin(context, device, Event.MISSED_CLEANUP, reason)
             return

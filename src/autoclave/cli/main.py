@@ -32,6 +32,8 @@ COMMANDS = {
     "sim pull": "sim:SimPull",
     "sim put-back": "sim:SimPutBack",
     "sim insert": "sim:SimInsert",
+    "sim plug": "sim:SimPlug",
+    "sim driver": "sim:SimDriver",
     "sim write": "sim:SimWrite",
     "sim read": "sim:SimRead",
     "sim find": "sim:SimFind",

@@ -12,7 +12,9 @@ from autoclave.rules.pci_id import parse_pci_id
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.inventory import Inventory
 
 _DEFAULT_DATA_DIR = "/var/lib/autoclave"
 
@@ -56,7 +58,7 @@ class _OnMedia(OfDrive):
 
 
 class SimHosts(lister.Lister):  # type: ignore[misc]
-    """List the drives of all simulated hosts, and what is wrong with them."""
+    """List the drives and cards of all simulated hosts, and what is wrong with them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -115,11 +117,15 @@ class SimClear(OfDrive):
 
 
 class SimPull(OfDrive):
-    """Pull a drive out of its slot."""
+    """Pull a drive, or a card with its virtual functions, out of its slot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """:raises SimulatorError: host or address is not known, or the slot is empty."""
-        self.host(parsed_args).pull(parsed_args.address)
+        host = self.host(parsed_args)
+        if parsed_args.address in host.functions:
+            host.functions.pull(parsed_args.address)
+        else:
+            host.pull(parsed_args.address)
 
 
 class SimPutBack(OfDrive):
@@ -224,6 +230,51 @@ class SimGuestStop(OfDrive):
         self.host(parsed_args).give_back(parsed_args.address)
 
 
+class SimPlug(OfDrive):
+    """Plug in a PCI function that is no drive, such as a card or a virtual function of one."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("ids", metavar="VENDOR:PRODUCT", help="PCI ids, such as 10de:25b6")
+        parser.add_argument(
+            "--class",
+            dest="class_code",
+            default=FunctionSpec.class_code,
+            help=f"PCI class (default {FunctionSpec.class_code})",
+        )
+        parser.add_argument("--driver", help="the host's driver for it (default none)")
+        parser.add_argument("--interface", help="network interface that its driver makes, which is up")
+        parser.add_argument("--physfn", type=str.lower, help="address of its physical function")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: the host is not known, no function can be like that, or the slot is taken."""
+        vendor, _, product = parsed_args.ids.partition(":")
+        spec = FunctionSpec(
+            address=parsed_args.address,
+            vendor=_pci_id(vendor),
+            product=_pci_id(product),
+            class_code=parsed_args.class_code,
+            driver=parsed_args.driver,
+            interface=parsed_args.interface,
+            physfn=parsed_args.physfn,
+        )
+        self.host(parsed_args).functions.plug(spec)
+
+
+class SimDriver(OfDrive):
+    """Bind a function that is no drive to a driver, as its operator would."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("driver", nargs="?", help="such as vfio-pci (default none)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: the host is not known, or has no such function."""
+        self.host(parsed_args).functions.bind(parsed_args.address, parsed_args.driver)
+
+
 def _fault_kind(text: str) -> FaultKind:
     try:
         return FaultKind(text)
@@ -240,6 +291,15 @@ def _pci_id(text: str) -> str:
 
 def _rows(host: SimulatedHost) -> Iterator[tuple[object, ...]]:
     inventory = host.inventory
+    yield from _drives(host, inventory)
+    for plugged in sorted(host.functions.all().values(), key=lambda each: each.address):
+        spec = plugged.spec
+        model = f"{spec.vendor}:{spec.product} {f'of {spec.physfn}' if spec.physfn else ''}".strip()
+        driver = plugged.driver or ""
+        yield (inventory.name, spec.address, "", model if plugged.present else "(empty)", driver, "", "", "")
+
+
+def _drives(host: SimulatedHost, inventory: Inventory) -> Iterator[tuple[object, ...]]:
     for slot in sorted(inventory.slots.values(), key=lambda each: each.address):
         faults = host.faults.active([slot.address])
         progress = None

@@ -180,11 +180,24 @@ def list_all(
     return [to_record(DeviceRecord, row) for row in tx.execute(paged(query, devices, after=after, limit=limit))]
 
 
-def held_by_nobody(tx: Connection, hostname: str) -> list[DeviceRecord]:
-    """Devices of a host that are allocated although no active ARQ holds them."""
-    held = sa.exists().where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE))).correlate(devices)
+def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
+    """Devices of a host that are allocated although active ARQs hold none, or not all, of their handles."""
+    holders = (
+        sa.select(sa.func.count())
+        .where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE)))
+        .correlate(devices)
+        .scalar_subquery()
+    )
+    total = (
+        sa.select(sa.func.sum(deployables.c.num_accelerators))
+        .where(deployables.c.device_id == devices.c.id)
+        .correlate(devices)
+        .scalar_subquery()
+    )
     query = sa.select(*_DEVICE).where(
-        devices.c.hostname == hostname, devices.c.device_state == DeviceState.ALLOCATED, ~held
+        devices.c.hostname == hostname,
+        devices.c.device_state == DeviceState.ALLOCATED,
+        sa.or_(holders == 0, holders < total),
     )
     return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
 

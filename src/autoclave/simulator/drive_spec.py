@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress
@@ -73,6 +74,9 @@ class DriveSpec:
     iommu_group: int | None = None
     numa_node: int = -1
     physfn: str | None = None
+
+    class_code: ClassVar[str] = "010802"
+    """The PCI class of all NVMe controllers."""
 
     def __post_init__(self) -> None:
         try:

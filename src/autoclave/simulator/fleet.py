@@ -4,6 +4,7 @@ from pathlib import Path
 
 from autoclave.exceptions import SimulatorError
 from autoclave.simulator.drive_spec import default_drives
+from autoclave.simulator.functions import default_functions
 from autoclave.simulator.host import SimulatedHost
 
 
@@ -33,11 +34,11 @@ class Fleet:
         raise SimulatorError(f"{self._directory} has no simulated host {name!r}; it has {known}")
 
     def ensure(self, name: str, index: int) -> SimulatedHost:
-        """The host of that name, made with the default drives if there is none yet.
+        """The host of that name, made with the default drives and cards if there is none yet.
 
         :param index: makes its serial numbers unique in the fleet.
         """
         root = self._directory / name
         if (root / "state" / "host.json").exists():
             return SimulatedHost.open(root)
-        return SimulatedHost.create(root, name, default_drives(index))
+        return SimulatedHost.create(root, name, default_drives(index), default_functions())

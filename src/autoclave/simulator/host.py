@@ -1,39 +1,29 @@
 """A simulated host: one directory that an agent takes for a machine."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import autoclave
 from autoclave.exceptions import SimulatorError
 from autoclave.hardware.host import HostPaths
-from autoclave.simulator import files
 from autoclave.simulator.drive import Drive
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultBook, FaultKind
+from autoclave.simulator.functions import Functions, FunctionSpec
 from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.nvme_status import CommandFailed
+from autoclave.simulator.procfs import write_proc
 from autoclave.simulator.sysfs_tree import SysfsTree
+from autoclave.simulator.tools import write_tools
 
 if TYPE_CHECKING:
     from autoclave.hardware.block import Disk
 
-TOOLS = {"nvme": "nvme_tool", "shred": "shred_tool"}
 STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
 """The versions of nvme-cli that the stand-in can speak like."""
-
-# -I and -S: nothing of the environment, no site-packages to look through; the tools start in the
-# time a real one takes, and need nothing but this package and the standard library.
-_TOOL = """#!{python} -IS
-import sys
-sys.path.append({package!r})
-from autoclave.simulator.{module} import main
-sys.exit(main({root!r}, sys.argv[1:]))
-"""
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,19 @@ class SimulatedHost:
         self.root = root
         self.faults = FaultBook(root)
         self.tree = SysfsTree(root)
+        self.functions = Functions(root, self.tree)
 
     @classmethod
-    def create(cls, root: Path, name: str, drives: Sequence[DriveSpec], *, style: str = "2.13") -> "SimulatedHost":
-        """Make a host of *name* with *drives* in the directory *root*.
+    def create(
+        cls,
+        root: Path,
+        name: str,
+        drives: Sequence[DriveSpec],
+        functions: Sequence[FunctionSpec] = (),
+        *,
+        style: str = "2.13",
+    ) -> "SimulatedHost":
+        """Make a host of *name* with *drives* and other *functions* in the directory *root*.
 
         Controllers are numbered in the order of *drives*. A virtual function must come after its
         physical function.
@@ -81,9 +80,10 @@ class SimulatedHost:
         Inventory(name, style).save(root)
         host = cls(root)
         host.tree.lay_out()
-        host._write_tools()
+        write_tools(root)
         with Inventory.change(root) as inventory:
             host._plug(inventory, *drives)
+        host.functions.plug(*functions)
         return host
 
     @classmethod
@@ -171,6 +171,9 @@ class SimulatedHost:
 
     def give_to_guest(self, address: str) -> None:
         """Bind the function to vfio-pci, as libvirt does for a guest: the controller vanishes from the host."""
+        if address in self.functions:
+            self.functions.bind(address, "vfio-pci")
+            return
         with Inventory.change(self.root) as inventory:
             slot = self._occupied(inventory, address)
             if slot.driver == "vfio-pci":
@@ -178,7 +181,10 @@ class SimulatedHost:
             self._unbind(inventory, slot, "vfio-pci")
 
     def give_back(self, address: str) -> None:
-        """Bind the function to the nvme driver again: the controller and its namespaces are back."""
+        """Bind the function to the host's driver again: a drive's controller and its namespaces are back."""
+        if address in self.functions:
+            self.functions.give_back(address)
+            return
         with Inventory.change(self.root) as inventory:
             slot = self._occupied(inventory, address)
             if slot.driver != "vfio-pci":
@@ -316,7 +322,7 @@ class SimulatedHost:
         self._bind(inventory, *(slot for slot in slots if slot.driver == "nvme"))
         for slot in slots:
             self.tree.announce(slot)
-        self._write_proc(inventory)
+        write_proc(self.root, inventory)
 
     def _pull(self, inventory: Inventory, slot: Slot) -> None:
         self.tree.hide(slot)
@@ -338,23 +344,3 @@ class SimulatedHost:
             self.tree.remove_controller(slot, inventory)
         inventory.unbind(slot, driver)
         self.tree.set_driver(slot)
-
-    def _write_proc(self, inventory: Inventory) -> None:
-        mounts = [
-            "21 26 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw",
-            "22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw",
-        ]
-        for slot in inventory.bound():
-            if slot.spec.mounted:
-                disk = f"nvme{inventory.heads[slot.spec.drive_id]}n1p1"
-                device = (self.root / "sys/class/block" / disk / "dev").read_text().strip()
-                mounts.insert(0, f"26 1 {device} / / rw,relatime shared:1 - ext4 /dev/{disk} rw,errors=remount-ro")
-        files.write_text(self.root / "proc/self/mountinfo", "\n".join(mounts) + "\n")
-        files.write_text(self.root / "proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
-
-    def _write_tools(self) -> None:
-        package = str(Path(autoclave.__file__).parent.parent)
-        for name, module in TOOLS.items():
-            script = self.root / "bin" / name
-            script.write_text(_TOOL.format(python=sys.executable, package=package, module=module, root=str(self.root)))
-            script.chmod(0o755)

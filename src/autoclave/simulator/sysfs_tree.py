@@ -7,6 +7,7 @@ under ``bus/pci/devices`` comes last and goes first.
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 from autoclave.simulator import files
 from autoclave.simulator.drive_state import DriveState
@@ -14,9 +15,38 @@ from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.sysfs_dirs import SysfsDirs
 from autoclave.simulator.sysfs_namespaces import ControllerPlace, NamespaceNodes
 
-_NVME_CLASS = "0x010802"
 _DRIVERS = ("nvme", "vfio-pci")
 _NVME_MAJOR = 239
+
+
+class Kind(Protocol):
+    """What a function says of itself."""
+
+    @property
+    def vendor(self) -> str: ...
+    @property
+    def product(self) -> str: ...
+    @property
+    def class_code(self) -> str: ...
+    @property
+    def iommu(self) -> bool: ...
+    @property
+    def iommu_group(self) -> int | None: ...
+    @property
+    def numa_node(self) -> int: ...
+    @property
+    def physfn(self) -> str | None: ...
+
+
+class Function(Protocol):
+    """A function in its slot, and the driver that has it."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def driver(self) -> str | None: ...
+    @property
+    def spec(self) -> Kind: ...
 
 
 class SysfsTree:
@@ -36,6 +66,7 @@ class SysfsTree:
             "bus/pci/devices",
             *(f"bus/pci/drivers/{driver}" for driver in _DRIVERS),
             "class/block",
+            "class/net",
             "class/nvme",
             "class/nvme-subsystem",
             "devices/virtual/nvme-subsystem",
@@ -45,7 +76,7 @@ class SysfsTree:
         self.dev.mkdir()
         self._staging.mkdir()
 
-    def add_function(self, slot: Slot) -> None:
+    def add_function(self, slot: Function) -> None:
         """Plug in a PCI function. No driver has it yet, and nobody finds it on the bus."""
         spec, directory = slot.spec, self._function(slot.address)
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +87,7 @@ class SysfsTree:
                 "device": f"0x{spec.product}",
                 "subsystem_vendor": f"0x{spec.vendor}",
                 "subsystem_device": "0x0001",
-                "class": _NVME_CLASS,
+                "class": f"0x{spec.class_code}",
                 "revision": "0x00",
                 "numa_node": str(spec.numa_node),
                 "driver_override": "(null)",
@@ -73,15 +104,15 @@ class SysfsTree:
         if spec.physfn is not None:
             self._link_virtual_function(directory, self._function(spec.physfn))
 
-    def announce(self, slot: Slot) -> None:
+    def announce(self, slot: Function) -> None:
         """Let the function be found on the bus."""
         files.link(self._bus / slot.address, self._function(slot.address))
 
-    def hide(self, slot: Slot) -> None:
+    def hide(self, slot: Function) -> None:
         """Let the function be found no more."""
         (self._bus / slot.address).unlink(missing_ok=True)
 
-    def remove_function(self, slot: Slot) -> None:
+    def remove_function(self, slot: Function) -> None:
         """Unplug a function that no driver has."""
         if slot.spec.iommu:
             (self._iommu_group(slot) / "devices" / slot.address).unlink(missing_ok=True)
@@ -91,12 +122,12 @@ class SysfsTree:
                     virtfn.unlink()
         self._dirs.remove(self._function(slot.address))
 
-    def set_driver(self, slot: Slot) -> None:
+    def set_driver(self, slot: Function) -> None:
         """Make the links between the function and the driver that has it."""
         directory = self._function(slot.address)
-        for driver in _DRIVERS:
-            if driver != slot.driver:
-                (self.sys / "bus/pci/drivers" / driver / slot.address).unlink(missing_ok=True)
+        for driver in (self.sys / "bus/pci/drivers").iterdir():
+            if driver.name != slot.driver:
+                (driver / slot.address).unlink(missing_ok=True)
         if slot.driver is None:
             (directory / "driver").unlink(missing_ok=True)
             return
@@ -104,6 +135,18 @@ class SysfsTree:
         driver_dir.mkdir(exist_ok=True)
         files.link(directory / "driver", driver_dir)
         files.link(driver_dir / slot.address, directory)
+
+    def add_interface(self, slot: Function, name: str) -> None:
+        """The network interface that the function's driver makes; it is up."""
+        directory = self._function(slot.address) / "net"
+        self._dirs.add(directory, {f"{name}/flags": "0x1003", f"{name}/operstate": "up"})
+        files.link(directory / name / "device", self._function(slot.address))
+        files.link(self.sys / "class/net" / name, directory / name)
+
+    def remove_interface(self, slot: Function, name: str) -> None:
+        """Undo :meth:`add_interface`, if there is one."""
+        (self.sys / "class/net" / name).unlink(missing_ok=True)
+        self._dirs.remove(self._function(slot.address) / "net")
 
     def add_controller(self, slot: Slot, state: DriveState, inventory: Inventory, media: Mapping[int, Path]) -> None:
         """What the nvme driver makes when it has bound the function: the controller and its namespaces.
@@ -169,7 +212,7 @@ class SysfsTree:
     def _subsystem(self, slot: Slot, inventory: Inventory) -> Path:
         return self.sys / "devices/virtual/nvme-subsystem" / f"nvme-subsys{inventory.heads[slot.spec.drive_id]}"
 
-    def _iommu_group(self, slot: Slot) -> Path:
+    def _iommu_group(self, slot: Function) -> Path:
         number = slot.spec.iommu_group
         if number is None:
             bus, device, function = slot.address.replace(".", ":").split(":")[-3:]

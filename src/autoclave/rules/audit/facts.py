@@ -82,7 +82,7 @@ class Row(NamedTuple):
 
     @property
     def in_slot(self) -> bool:
-        """Whether it is a PCI function of its host: the fake driver's device is none, and is not named by an address."""
+        """Whether it is a PCI function of its host: the fake driver's device is none, and no address names it."""
         return all(split_provider_name(each.name) for each in self.wanted)
 
     @property

@@ -1,0 +1,175 @@
+"""The functions of a simulated host that are no drives: graphics cards, network cards and their virtual functions."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autoclave.exceptions import SimulatorError
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_id import parse_pci_id
+from autoclave.simulator import files
+from autoclave.simulator.sysfs_tree import SysfsTree
+
+
+@dataclass(frozen=True)
+class FunctionSpec:
+    """One PCI function without a medium.
+
+    :param address: the full PCI address, such as ``0000:81:00.0``.
+    :param vendor: PCI vendor id, four hexadecimal digits without ``0x``.
+    :param product: PCI device id, likewise.
+    :param class_code: six hexadecimal digits; a network card is ``020000``.
+    :param driver: the host's driver for it, or None.
+    :param interface: the network interface that its driver makes, which is up; or None.
+    :param iommu: whether the host has one.
+    :param iommu_group: the number of its group; None for a group of its own.
+    :param numa_node: -1 where the platform does not say.
+    :param physfn: the address of the physical function this is a virtual function of.
+    :raises SimulatorError: no function can be like that.
+    """
+
+    address: str
+    vendor: str
+    product: str
+    class_code: str = "030200"
+    driver: str | None = None
+    interface: str | None = None
+    iommu: bool = True
+    iommu_group: int | None = None
+    numa_node: int = -1
+    physfn: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            written = (str(PCIAddress.parse(self.address)), parse_pci_id(self.vendor), parse_pci_id(self.product))
+        except ValueError as e:
+            raise SimulatorError(f"function at {self.address!r}: {e}") from None
+        for given, canonical in zip((self.address, self.vendor, self.product), written, strict=True):
+            if given != canonical:
+                raise SimulatorError(f"function at {self.address}: write {canonical!r} instead of {given!r}")
+        if re.fullmatch(r"[0-9a-f]{6}", self.class_code) is None:
+            raise SimulatorError(f"function at {self.address}: a PCI class is six digits, not {self.class_code!r}")
+
+
+@dataclass
+class PluggedFunction:
+    """A function in its slot.
+
+    :param driver: the kernel driver that has it now.
+    :param present: it is plugged in.
+    """
+
+    spec: FunctionSpec
+    driver: str | None
+    present: bool = True
+
+    @property
+    def address(self) -> str:
+        return self.spec.address
+
+
+class Functions:
+    """The functions of the simulated host in *root*. Every method may be called by any number of processes."""
+
+    def __init__(self, root: Path, tree: SysfsTree) -> None:
+        self._file = root / "state" / "functions.json"
+        self._lock = root / "state" / "host.lock"
+        self._tree = tree
+
+    def __contains__(self, address: str) -> bool:
+        return address in self.all()
+
+    def all(self) -> dict[str, PluggedFunction]:
+        """By address, those that were pulled too."""
+        if not self._file.exists():
+            return {}
+        return {address: _plugged(fields) for address, fields in files.read_json(self._file).items()}
+
+    def plug(self, *specs: FunctionSpec) -> None:
+        """Put functions into their slots. A virtual function must come after its physical function.
+
+        :raises SimulatorError: the slot is taken, or there is no such physical function.
+        """
+        with self._change() as functions:
+            for spec in specs:
+                before = functions.get(spec.address)
+                if before is not None and before.present:
+                    raise SimulatorError(f"{spec.address}: there is a function already; pull it first")
+                if spec.physfn is not None and (spec.physfn not in functions or not functions[spec.physfn].present):
+                    raise SimulatorError(f"{spec.address}: there is no physical function {spec.physfn}")
+                functions[spec.address] = plugged = PluggedFunction(spec, spec.driver)
+                self._tree.add_function(plugged)
+                self._attach(plugged)
+                self._tree.announce(plugged)
+
+    def pull(self, address: str) -> None:
+        """Pull a function out, its virtual functions first.
+
+        :raises SimulatorError: it is not there.
+        """
+        with self._change() as functions:
+            self._present(functions, address)
+            for plugged in [each for each in functions.values() if each.spec.physfn == address] + [functions[address]]:
+                if plugged.present:
+                    self._tree.hide(plugged)
+                    self._detach(plugged)
+                    self._tree.remove_function(plugged)
+                    plugged.present = False
+
+    def bind(self, address: str, driver: str | None) -> None:
+        """Give a function to a driver; None takes it from the one that has it.
+
+        :raises SimulatorError: it is not there.
+        """
+        with self._change() as functions:
+            plugged = self._present(functions, address)
+            self._detach(plugged)
+            plugged.driver = driver
+            self._attach(plugged)
+
+    def give_back(self, address: str) -> None:
+        """Give a function back to the host's driver for it, as libvirt does for what it manages.
+
+        :raises SimulatorError: it is not there.
+        """
+        self.bind(address, self.all()[address].spec.driver)
+
+    def _attach(self, plugged: PluggedFunction) -> None:
+        self._tree.set_driver(plugged)
+        if plugged.spec.interface is not None and plugged.driver == plugged.spec.driver:
+            self._tree.add_interface(plugged, plugged.spec.interface)
+
+    def _detach(self, plugged: PluggedFunction) -> None:
+        if plugged.spec.interface is not None:
+            self._tree.remove_interface(plugged, plugged.spec.interface)
+        self._tree.set_driver(PluggedFunction(plugged.spec, None))
+
+    def _present(self, functions: dict[str, PluggedFunction], address: str) -> PluggedFunction:
+        if address not in functions or not functions[address].present:
+            raise SimulatorError(f"{address}: there is no function")
+        return functions[address]
+
+    @contextmanager
+    def _change(self) -> Iterator[dict[str, PluggedFunction]]:
+        with files.locked(self._lock):
+            functions = self.all()
+            yield functions
+            files.write_json(self._file, {address: asdict(plugged) for address, plugged in functions.items()})
+
+
+def _plugged(fields: dict[str, Any]) -> PluggedFunction:
+    return PluggedFunction(FunctionSpec(**fields["spec"]), fields["driver"], fields["present"])
+
+
+def default_functions() -> Sequence[FunctionSpec]:
+    """Of a rehearsal host: a graphics card, and a network card with two virtual functions, one of them for guests."""
+    card = "0000:82:00.0"
+    return (
+        FunctionSpec("0000:81:00.0", "10de", "25b6", driver="nouveau"),
+        FunctionSpec(card, "8086", "1572", class_code="020000", driver="i40e", interface="ens2"),
+        FunctionSpec("0000:82:02.0", "8086", "154c", class_code="020000", driver="vfio-pci", physfn=card),
+        FunctionSpec("0000:82:02.1", "8086", "154c", class_code="020000", driver="iavf", physfn=card),
+    )

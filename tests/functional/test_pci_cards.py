@@ -1,0 +1,326 @@
+"""Cards that guests get as they are: their handles follow the host and the configuration, never under a guest."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from agentworld import SANITIZING, AgentWorld, sanitizing_drive
+from tenant import Tenant
+
+from autoclave.agent.manager import AgentManager
+from autoclave.db import devices as device_rows
+from autoclave.db import handles as handle_rows
+from autoclave.db.handles import HandleRecord, HandleUse
+from autoclave.exceptions import Conflict, InvalidConfiguration
+from autoclave.lifecycle import holds
+from autoclave.lifecycle.swap import Cause
+from autoclave.placement.records import Inventory
+from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.simulator.functions import FunctionSpec
+
+GPU, CARD, VF0, VF1, VF2 = "0000:81:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1", "0000:82:02.2"
+
+
+def virtual(address: str, driver: str | None = "vfio-pci") -> FunctionSpec:
+    return FunctionSpec(address, "8086", "154c", class_code="020000", driver=driver, physfn=CARD)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AgentWorld]:
+    """A host with a graphics card, and a network card with two virtual functions."""
+    card = FunctionSpec(CARD, "8086", "1572", class_code="020000", driver="i40e")
+    functions = (FunctionSpec(GPU, "10de", "25b6", driver="nouveau"), card, virtual(VF0), virtual(VF1))
+    made = AgentWorld(tmp_path, [], functions)
+    made.overrides["agent", "enabled_drivers"] = ["pci_driver"]
+    yield made
+    made.close()
+
+
+def start(world: AgentWorld, *entries: dict[str, Any]) -> AgentManager:
+    world.overrides["pci", "passthrough_whitelist"] = [json.dumps(entry) for entry in entries]
+    return world.start()
+
+
+def restart(world: AgentWorld, agent: AgentManager, *entries: dict[str, Any]) -> AgentManager:
+    """The operator changes the configuration, and starts the agent again."""
+    world.end(agent)
+    return start(world, *entries)
+
+
+def uses(world: AgentWorld, address: str) -> list[HandleUse]:
+    with world.db.read() as tx:
+        [deployable] = device_rows.deployables_of(tx, [world.device(address).id])
+        return handle_rows.of_deployables(tx, [deployable.id])[deployable.id]
+
+
+def handles(world: AgentWorld, address: str) -> dict[str, HandleRecord]:
+    return {use.handle.identity: use.handle for use in uses(world, address)}
+
+
+def info(world: AgentWorld, address: str, identity: str) -> dict[str, Any]:
+    return dict(json.loads(handles(world, address)[identity].attach_info))
+
+
+def whole(total: int, reserved: int) -> Inventory:
+    return Inventory(total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
+
+
+# managed
+
+
+def test_a_card_is_offered_with_a_handle_that_mentions_managed_only_where_it_was_configured(world: AgentWorld) -> None:
+    agent = start(world, {"address": GPU})
+    world.assert_offered(GPU)
+    text = handles(world, GPU)[GPU].attach_info
+    assert text == '{"bus": "81", "device": "00", "domain": "0000", "function": "0"}'
+    restart(world, agent, {"address": GPU, "managed": True})
+    assert list(info(world, GPU, GPU)) == ["bus", "device", "domain", "function", "managed"]
+
+
+def test_managed_changed_while_the_handle_is_free_takes_effect_and_nothing_else_of_it_changes(
+    world: AgentWorld,
+) -> None:
+    world.sim.functions.bind(GPU, "vfio-pci")
+    agent = start(world, {"address": GPU})
+    before, device = handles(world, GPU)[GPU], world.device(GPU)
+    agent = restart(world, agent, {"address": GPU, "managed": "no"})
+    after = handles(world, GPU)[GPU]
+    assert info(world, GPU, GPU) == {**json.loads(before.attach_info), "managed": False}
+    assert (after.id, after.uuid, after.identity, after.attach_type) == (
+        before.id,
+        before.uuid,
+        before.identity,
+        before.attach_type,
+    )
+    assert world.device(GPU) == device
+    restart(world, agent, {"address": GPU})
+    assert handles(world, GPU)[GPU] == before
+
+
+def test_managed_changed_while_an_instance_has_the_handle_waits_until_it_is_free(world: AgentWorld) -> None:
+    world.sim.functions.bind(GPU, "vfio-pci")
+    agent = start(world, {"address": GPU, "managed": True})
+    tenant = Tenant(world, GPU)
+    tenant.bind()
+    agent = restart(world, agent, {"address": GPU, "managed": False})
+    agent.period()
+    assert info(world, GPU, GPU)["managed"] is True
+    assert world.device(GPU).device_state is DeviceState.ALLOCATED
+    tenant.delete()
+    tenant.give_up()
+    agent.period()
+    assert info(world, GPU, GPU)["managed"] is False
+    world.assert_offered(GPU)
+
+
+def test_managed_of_the_free_handles_changes_while_an_instance_keeps_the_other(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD, "managed": True})
+    Tenant(world, CARD).bind()
+    restart(world, agent, {"address": CARD, "managed": False})
+    assert [info(world, CARD, vf)["managed"] for vf in (VF0, VF1)] == [True, False]
+
+
+def test_what_is_not_managed_and_loses_its_vfio_driver_is_withdrawn_until_it_has_one_again(world: AgentWorld) -> None:
+    world.sim.functions.bind(GPU, "vfio-pci")
+    agent = start(world, {"address": GPU, "managed": False})
+    world.assert_offered(GPU)
+    world.sim.functions.bind(GPU, "nouveau")
+    agent.period()
+    device = world.device(GPU)
+    assert (device.device_state, world.inventory(GPU).reserved) == (DeviceState.AVAILABLE, 1)
+    assert "bound to nouveau" in (device.excluded_reason or "")
+    world.sim.functions.bind(GPU, "vfio-pci")
+    agent.period()
+    world.assert_offered(GPU)
+
+
+# Virtual functions
+
+
+def test_virtual_functions_are_one_device_in_the_slot_of_their_card(world: AgentWorld) -> None:
+    start(world, {"address": CARD})
+    assert set(handles(world, CARD)) == {VF0, VF1}
+    assert world.inventory(CARD) == whole(2, 0)
+    assert world.find_device(VF0) is None
+
+
+def test_a_card_is_allocated_when_no_virtual_function_is_free_and_available_when_one_is(world: AgentWorld) -> None:
+    start(world, {"address": CARD})
+    first, second = Tenant(world, CARD), Tenant(world, CARD)
+    first.bind()
+    assert world.device(CARD).device_state is DeviceState.AVAILABLE
+    second.bind()
+    assert (world.device(CARD).device_state, world.inventory(CARD).reserved) == (DeviceState.ALLOCATED, 2)
+    first.delete()
+    assert (world.device(CARD).device_state, world.inventory(CARD).reserved) == (DeviceState.AVAILABLE, 0)
+
+
+def test_more_virtual_functions_are_offered_as_they_are_found(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD})
+    world.sim.functions.plug(virtual(VF2))
+    agent.period()
+    assert set(handles(world, CARD)) == {VF0, VF1, VF2}
+    assert world.inventory(CARD) == whole(3, 0)
+
+
+def test_more_virtual_functions_make_a_card_available_that_had_given_away_all(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD})
+    for tenant in (Tenant(world, CARD), Tenant(world, CARD)):
+        tenant.bind()
+    world.sim.functions.plug(virtual(VF2))
+    agent.period()
+    assert world.device(CARD).device_state is DeviceState.AVAILABLE
+    assert world.inventory(CARD) == whole(3, 0)
+    assert world.offered(CARD)
+
+
+def test_a_card_whose_last_free_virtual_function_goes_is_allocated(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD})
+    tenant = Tenant(world, CARD)
+    tenant.bind()
+    world.sim.functions.pull(VF1)
+    agent.period()
+    assert set(handles(world, CARD)) == {VF0}
+    assert world.device(CARD).device_state is DeviceState.ALLOCATED
+    assert world.inventory(CARD) == whole(1, 1)
+    tenant.delete()
+    tenant.give_up()
+    world.assert_offered(CARD)
+
+
+def test_a_hold_by_hand_in_placement_outlives_a_change_of_the_number(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD})
+    provider = world.provider(CARD)
+    present = world.onlooker.get_inventories(provider.uuid)
+    world.onlooker.put_inventories(provider.uuid, present.generation, {"CUSTOM_PCI": whole(2, 2)})
+    world.sim.functions.plug(virtual(VF2))
+    agent.period()
+    assert world.inventory(CARD) == whole(3, 3)
+
+
+def test_virtual_functions_made_while_a_guest_has_the_card_are_not_offered_beside_it(world: AgentWorld) -> None:
+    world.sim.functions.pull(VF0)
+    world.sim.functions.pull(VF1)
+    agent = start(world, {"address": CARD})
+    tenant = Tenant(world, CARD)
+    tenant.bind()
+    world.sim.functions.plug(virtual(VF0), virtual(VF1))
+    agent.period()
+    assert set(handles(world, CARD)) == {CARD}
+    assert not world.offered(CARD)
+    tenant.delete()
+    assert not world.offered(CARD)
+    with pytest.raises(Conflict, match="excluded"):
+        Tenant(world, CARD, claim=False).bind()
+    tenant.give_up()
+    agent.period()
+    assert set(handles(world, CARD)) == {VF0, VF1}
+    world.assert_offered(CARD)
+    assert world.inventory(CARD) == whole(2, 0)
+
+
+def test_a_card_whose_virtual_function_a_guest_has_is_not_offered_as_a_whole(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD})
+    tenant = Tenant(world, CARD)
+    tenant.bind()
+    world.sim.functions.pull(VF0)
+    world.sim.functions.pull(VF1)
+    agent.period()
+    assert set(handles(world, CARD)) == {VF0}
+    assert not world.offered(CARD)
+    assert f"an instance has {VF0}" in (world.device(CARD).excluded_reason or "")
+    tenant.delete()
+    assert not world.offered(CARD)
+    tenant.give_up()
+    agent.period()
+    assert set(handles(world, CARD)) == {CARD}
+    world.assert_offered(CARD)
+
+
+# Identity
+
+
+def test_another_card_in_the_slot_is_not_offered_until_the_operator_accepts_it(world: AgentWorld) -> None:
+    agent = start(world, {"address": GPU})
+    world.sim.functions.pull(GPU)
+    world.sim.functions.plug(FunctionSpec(GPU, "10de", "2331", driver="nouveau"))
+    agent.period()
+    world.assert_withheld(GPU)
+    assert "another card is in the slot: 10de:2331, where 10de:25b6 was" in (world.device(GPU).state_reason or "")
+    holds.accept(world.ports, world.device(GPU).uuid, Cause(Actor.OPERATOR, "ann"))
+    assert not world.offered(GPU)
+    agent.period()
+    world.assert_offered(GPU)
+    assert world.device(GPU).model == "2331"
+    assert "CUSTOM_PCI_PRODUCT_ID_2331" in world.onlooker.get_traits(world.provider(GPU).uuid).names
+
+
+def test_a_card_that_was_away_is_offered_again_when_it_is_back(world: AgentWorld) -> None:
+    agent = start(world, {"address": GPU})
+    world.sim.functions.pull(GPU)
+    agent.period()
+    assert not world.offered(GPU)
+    world.sim.functions.plug(FunctionSpec(GPU, "10de", "25b6", driver="nouveau"))
+    agent.period()
+    world.assert_offered(GPU)
+
+
+# Two drivers
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[AgentWorld]:
+    """A host with a drive, and both drivers."""
+    made = AgentWorld(tmp_path, [sanitizing_drive()])
+    made.overrides["agent", "enabled_drivers"] = ["nvme_driver", "pci_driver"]
+    yield made
+    made.close()
+
+
+def test_a_drive_that_both_drivers_claim_keeps_the_agent_from_starting(both: AgentWorld) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"{SANITIZING} is claimed by nvme_driver and by pci_driver"):
+        start(both, {"address": SANITIZING})
+    assert both.find_device() is None
+
+
+def test_a_drive_on_record_for_erasing_is_not_handed_to_the_driver_that_erases_nothing(both: AgentWorld) -> None:
+    agent = start(both)
+    both.assert_offered()
+    both.overrides["agent", "enabled_drivers"] = ["pci_driver"]
+    agent = restart(both, agent, {"address": SANITIZING})
+    assert both.device().missing
+    assert not both.offered()
+    holds.forget(both.ports, both.device().uuid, Cause(Actor.OPERATOR, "ann"))
+    agent.period()
+    assert both.device().type.value == "PCI"
+    both.assert_offered()
+
+
+# Cost
+
+
+def test_a_period_without_news_costs_the_same_whatever_the_cards(world: AgentWorld) -> None:
+    agent = start(world, {"address": CARD}, {"address": GPU})
+    agent.period()
+    few = statements(agent)
+    world.sim.functions.plug(virtual(VF2), *(FunctionSpec(f"0000:9{n}:00.0", "10de", "25b6") for n in range(5)))
+    agent = restart(world, agent, {"address": CARD}, {"vendor_id": "10de"})
+    agent.period()
+    assert statements(agent) == few
+
+
+def statements(agent: AgentManager) -> int:
+    seen: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        agent.period()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return len(seen)
