@@ -9,6 +9,7 @@ import pytest
 from autoclave.cli.main import main
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
 
 ERASABLE, OWN_DISK, UNMATCHED, ZEROED = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0", "0000:44:00.0"
@@ -33,6 +34,10 @@ class Planner:
             f"tools_path = {','.join(map(str, host.paths.tools))}\n"
             '[nvme]\ndevice_spec = {"vendor_id": "1b36", "product_id": "0010"}\n'
         )
+
+    def add(self, text: str) -> None:
+        """Let the configuration say more."""
+        self._config.write_text(self._config.read_text() + text)
 
     def ask(self, *arguments: str, code: int = 0) -> str:
         """What is said: on stdout, or of an error on stderr."""
@@ -125,3 +130,40 @@ def test_one_drive_is_told_in_full_and_fits_as_well(address: str, planner: Plann
 def test_an_address_without_a_drive_is_an_error(planner: Planner) -> None:
     said = planner.ask("show", "0000:99:00.0", code=1)
     assert "0000:99:00.0 is no NVMe controller of this host" in said
+
+
+CARD, VIRTUAL = "0000:82:00.0", "0000:82:02.0"
+
+
+@pytest.fixture
+def cards(planner: Planner) -> Planner:
+    """The same host with a network card and its virtual function, and both drivers."""
+    planner.host.functions.plug(
+        FunctionSpec(CARD, "8086", "1572", class_code="020000", driver="i40e"),
+        FunctionSpec(VIRTUAL, "8086", "154c", class_code="020000", driver="iavf", physfn=CARD, iommu_group=7),
+    )
+    planner.add("[agent]\nenabled_drivers = nvme_driver,pci_driver\n")
+    return planner
+
+
+def test_a_card_is_shown_with_its_handles_and_that_it_returns_uncleaned(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{CARD}"}}\n')
+    row = cards.rows()[CARD]
+    assert (row["action"], row["refused"], row["estimate"]) == ("returns uncleaned", [], None)
+    assert row["handles"] == [f"{VIRTUAL} (iavf)"]
+    assert row["iommu_group"] == [ERASABLE, UNMATCHED]
+    assert (row["provider"], row["resource_class"]) == (f"compute-1_{CARD}", "CUSTOM_PCI")
+    assert row["reserved"] == "0 if its state is available, else 1"
+    assert cards.rows()[ERASABLE]["action"] == "sanitize_crypto"
+
+
+def test_a_card_that_is_not_ready_says_why(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{CARD}", "managed": false}}\n')
+    row = cards.rows()[CARD]
+    assert row["action"] is None
+    assert "bound to iavf" in row["refused"][0]
+
+
+def test_a_drive_that_two_drivers_claim_says_that_the_agent_does_not_start(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{ERASABLE}"}}\n')
+    assert "nvme_driver and pci_driver claim it" in cards.rows()[ERASABLE]["refused"][0]

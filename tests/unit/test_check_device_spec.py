@@ -1,4 +1,4 @@
-"""``autoclave check device-spec`` tells before the restart what a device_spec will do."""
+"""``autoclave check`` tells before the restart what a device_spec or passthrough_whitelist will do."""
 
 import io
 import json
@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from cliff.app import App
 from cliff.commandmanager import CommandManager
+from cliff.lister import Lister
 
-from autoclave.cli.check import CheckDeviceSpec
+from autoclave.cli.check import CheckDeviceSpec, CheckPassthroughWhitelist
 from autoclave.exceptions import InvalidConfiguration
 
 AUTO = {"clear_action": "auto", "clear_strategy": "auto"}
 
 
-def run(*argv: str) -> Any:
+def run(*argv: str, check: type[Lister] = CheckDeviceSpec) -> Any:
     output = io.StringIO()
-    command = CheckDeviceSpec(App("autoclave", "test", CommandManager("autoclave.test"), stdout=output), None)
+    command = check(App("autoclave", "test", CommandManager("autoclave.test"), stdout=output), None)
     arguments = command.get_parser("check device-spec").parse_args(["-f", "json", *argv])
     assert command.run(arguments) == 0
     return json.loads(output.getvalue())
@@ -63,3 +64,23 @@ def test_a_device_that_cannot_be_read_is_refused_with_the_form_to_use(
     message = capsys.readouterr().err
     assert repr(device) in message
     assert "0000:0a:00.1=144d:a808" in message
+
+
+def test_a_virtual_function_is_meant_by_its_physical_functions_address_and_managed_is_shown() -> None:
+    rows = run(
+        '[{"address": "0000:82:00.0", "managed": "no"}, {"vendor_id": "10de"}]',
+        "--device=0000:82:02.1=8086:154c@0000:82:00.0",
+        "--device=0000:82:02.1=8086:154c",
+        "--device=0000:81:00.0=10de:25b6",
+        check=CheckPassthroughWhitelist,
+    )
+    assert [(row["matches"], row["entry"], row["managed"]) for row in rows] == [
+        (True, 1, False),
+        (False, None, None),
+        (True, 2, True),
+    ]
+
+
+def test_an_entry_of_the_whitelist_that_cannot_be_used_is_refused_by_the_name_of_that_option() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"\[pci\] passthrough_whitelist, entry 1, key 'managed'"):
+        run('{"vendor_id": "10de", "managed": "maybe"}', check=CheckPassthroughWhitelist)

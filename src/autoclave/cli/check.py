@@ -1,15 +1,15 @@
 """``autoclave check``: try a piece of configuration before a service is given it."""
 
 import argparse
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from cliff import lister
 
+from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
-
-_ERASE = ("clear_action", "clear_strategy")
 
 
 class NamedDevice(NamedTuple):
@@ -18,28 +18,48 @@ class NamedDevice(NamedTuple):
     address: PCIAddress
     vendor_id: str
     product_id: str
+    physfn: PCIAddress | None = None
 
     @classmethod
     def parse(cls, text: str) -> "NamedDevice":
-        """Read ``0000:0a:00.1=144d:a808``.
+        """Read ``0000:0a:00.1=144d:a808``, of a virtual function with ``@`` and its physical function's address.
 
         :raises argparse.ArgumentTypeError: *text* has another form.
         """
         address, _, ids = text.partition("=")
+        ids, _, physfn = ids.partition("@")
         vendor_id, _, product_id = ids.partition(":")
         try:
-            return cls(PCIAddress.parse(address), parse_pci_id(vendor_id), parse_pci_id(product_id))
+            return cls(
+                PCIAddress.parse(address),
+                parse_pci_id(vendor_id),
+                parse_pci_id(product_id),
+                PCIAddress.parse(physfn) if physfn else None,
+            )
         except ValueError as e:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not ADDRESS=VENDOR:PRODUCT, such as 0000:0a:00.1=144d:a808: {e}"
             ) from None
 
 
-class CheckDeviceSpec(lister.Lister):  # type: ignore[misc]  # cliff comes without types
-    """Check entries of [nvme] device_spec, and show which devices they mean.
+class _CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+    """Checks entries of an option in the language of device_spec.
 
-    As in the option, the first entry that matches a device counts. Nothing is read from this host.
+    :cvar columns: what is shown of an entry besides the devices that it means.
     """
+
+    columns: ClassVar[tuple[str, ...]]
+
+    def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
+        """The entries.
+
+        :raises InvalidConfiguration: one of them cannot be used.
+        """
+        raise NotImplementedError
+
+    def shown(self, spec: DeviceSpec) -> tuple[object, ...]:
+        """The :attr:`columns` of an entry."""
+        raise NotImplementedError
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: values of the option, and devices to hold against them."""
@@ -57,27 +77,55 @@ class CheckDeviceSpec(lister.Lister):  # type: ignore[misc]  # cliff comes witho
             dest="devices",
             type=NamedDevice.parse,
             metavar="ADDRESS=VENDOR:PRODUCT",
-            help="a device to match, such as 0000:0a:00.1=144d:a808 (repeat for more); without any, the entries are "
-            "shown as they are understood",
+            help="a device to match, such as 0000:0a:00.1=144d:a808 (repeat for more); of a virtual function, "
+            "0000:0a:02.1=8086:154c@0000:0a:00.0 also says which physical function it belongs to; without any, the "
+            "entries are shown as they are understood",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a device: whether it is meant, by which entry, counted from 1, and how it would be erased.
+        """One row a device: whether it is meant, by which entry, counted from 1, and what that says of it.
 
         Without a device, one row an entry.
 
         :raises InvalidConfiguration: an entry cannot be used.
         """
-        specs = parse_device_spec(parsed_args.spec)
+        specs = self.parse(parsed_args.spec)
         if not parsed_args.devices:
-            return ("entry", "text", *_ERASE), [(spec.entry, spec.text, *_erase(spec)) for spec in specs]
+            return ("entry", "text", *self.columns), [(spec.entry, spec.text, *self.shown(spec)) for spec in specs]
         rows: list[tuple[object, ...]] = []
         for device in parsed_args.devices:
-            spec = first_match(specs, device.vendor_id, device.product_id, device.address)
-            rows.append((str(device.address), spec is not None, spec and spec.entry, *_erase(spec)))
-        return ("address", "matches", "entry", *_ERASE), rows
+            spec = first_match(specs, device.vendor_id, device.product_id, device.address, device.physfn)
+            said = self.shown(spec) if spec else (None,) * len(self.columns)
+            rows.append((str(device.address), spec is not None, spec and spec.entry, *said))
+        return ("address", "matches", "entry", *self.columns), rows
 
 
-def _erase(spec: DeviceSpec | None) -> tuple[str | None, str | None]:
-    return (spec.clear_action.value, spec.clear_strategy.value) if spec else (None, None)
+class CheckDeviceSpec(_CheckEntries):
+    """Check entries of [nvme] device_spec, and show which devices they mean.
+
+    As in the option, the first entry that matches a device counts. Nothing is read from this host.
+    """
+
+    columns = ("clear_action", "clear_strategy")
+
+    def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
+        return parse_device_spec(values)
+
+    def shown(self, spec: DeviceSpec) -> tuple[object, ...]:
+        return spec.clear_action.value, spec.clear_strategy.value
+
+
+class CheckPassthroughWhitelist(_CheckEntries):
+    """Check entries of [pci] passthrough_whitelist, and show which functions they mean.
+
+    As in the option, the first entry that matches a function counts. Nothing is read from this host.
+    """
+
+    columns = ("managed",)
+
+    def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
+        return parse_device_spec(values, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS)
+
+    def shown(self, spec: DeviceSpec) -> tuple[object, ...]:
+        return (spec.extra.get("managed", True),)

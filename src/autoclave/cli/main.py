@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "plan:Plan",
     "plan show": "plan:PlanShow",
     "check device-spec": "check:CheckDeviceSpec",
+    "check passthrough-whitelist": "check:CheckPassthroughWhitelist",
     "device list": "device:DeviceList",
     "device show": "device:DeviceShow",
     "device hold": "device:DeviceHold",
