@@ -12,6 +12,7 @@ from oslo_policy import opts as policy_opts
 from autoclave.api.policy import Policy
 from autoclave.cli.main import COMMANDS
 from autoclave.conf import list_opts, new_config
+from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.objects.context import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
@@ -45,7 +46,9 @@ def test_an_example_sets_only_options_that_there_are_to_values_that_they_take(na
     assert written
     assert written <= known()
 
-    parse_device_spec(new_config([str(EXAMPLES / name)]).nvme.device_spec)
+    conf = new_config([str(EXAMPLES / name)])
+    parse_device_spec(conf.nvme.device_spec)
+    parse_device_spec(conf.pci.passthrough_whitelist, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS)
 
 
 @pytest.mark.parametrize("name", ["controller.conf", "agent.conf"])
