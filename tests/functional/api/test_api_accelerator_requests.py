@@ -40,6 +40,13 @@ def test_one_request_is_made_for_each_device_of_each_group(world: World) -> None
     assert world.call("GET", PATH).json == made.json
 
 
+def test_a_xilinx_card_takes_two_requests_one_for_each_of_its_functions(world: World) -> None:
+    xilinx = {"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}
+    world.add_profile("cards", [xilinx, {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "forbidden"}])
+    made = world.call("POST", PATH, {"device_profile_name": "cards"}).json["arqs"]
+    assert [arq["device_profile_group_id"] for arq in made] == [0, 0, 0, 0, 1]
+
+
 def test_a_new_request_has_nothing_and_belongs_to_the_caller(world: World, arq: str) -> None:
     mine = world.add_arq(token=MEMBER)
     shown = world.call("GET", f"{PATH}/{mine}").json
@@ -207,6 +214,29 @@ def test_a_device_that_is_not_available_is_409_with_the_reason(world: World, arq
     answer = world.bind(arq, device, new_uuid())
     assert answer.status_code == 409
     assert "cleaning" in fault(answer)
+
+
+def test_a_request_is_bound_once_and_an_instance_asked_for_once(world: World, arq: str) -> None:
+    first, second, other = world.add_device("0000:01:00.0"), world.add_device("0000:02:00.0"), world.add_arq()
+    instance = new_uuid()
+    assert world.bind(arq, first, instance).status_code == 202
+    again = world.bind(arq, second, new_uuid())
+    assert again.status_code == 409
+    assert "is Bound" in fault(again)
+    more = world.bind(other, second, instance)
+    assert more.status_code == 400
+    assert arq in fault(more)
+    assert (state(world, arq), state(world, other)) == ("Bound", "Initial")
+    assert world.device(second.uuid).device_state is DeviceState.AVAILABLE
+
+
+def test_a_provider_of_another_host_is_refused(world: World, arq: str) -> None:
+    operations = world.add_ops(world.add_device(), new_uuid())
+    operations[0]["value"] = "compute-2"
+    answer = world.call("PATCH", PATH, {arq: operations})
+    assert answer.status_code == 400
+    assert "belongs to host compute-1" in fault(answer)
+    assert state(world, arq) == "Initial"
 
 
 def test_the_project_is_an_administrators_to_set_from_2_1_on(world: World, arq: str) -> None:

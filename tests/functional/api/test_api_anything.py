@@ -43,6 +43,7 @@ JSON = st.recursive(
 GOOD: dict[str, tuple[str, Any]] = {
     "/v2/device_profiles": ("POST", [{"name": "p", "description": "d", "groups": [{"resources:FPGA": "1"}]}]),
     "/v2/accelerator_requests": ("POST", {"device_profile_name": "one-drive"}),
+    "/v2/attributes": ("POST", {"deployable_id": 1, "key": "rack", "value": "A7"}),
     "/accelerator/v2/accelerator_requests": ("PATCH", {SOME_UUID: REMOVE_OPS}),
     "/autoclave/v1/devices/compute-1/0000:01:00.0/hold": ("POST", {"reason": "x"}),
 }
@@ -80,8 +81,16 @@ def test_no_bytes_make_the_service_fail(shared: World, raw: bytes, path: str) ->
     assert is_fit(answer), answer.text
 
 
-LISTS = ["/v2/devices", "/v2/deployables", "/v2/device_profiles", "/v2/accelerator_requests", "/autoclave/v1/devices"]
+LISTS = [
+    "/v2/devices",
+    "/v2/deployables",
+    "/v2/attributes",
+    "/v2/device_profiles",
+    "/v2/accelerator_requests",
+    "/autoclave/v1/devices",
+]
 NAMES = ["limit", "marker", "type", "vendor", "hostname", "name", "instance", "bind_state", "device_state"]
+NAMES += ["filters.field", "filters.value", "deployable_id", "key"]
 
 
 @given(
@@ -98,7 +107,7 @@ def test_no_question_makes_the_service_fail(shared: World, path: str, arguments:
 @settings(max_examples=100, deadline=None)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
-    for below in ("", "/clean", "/history"):
+    for below in ("", "/clean", "/program", "/history"):
         assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
 
 

@@ -154,14 +154,3 @@ def test_an_attribute_that_is_not_there_is_404_and_no_uuid_is_400(world: World, 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_an_attribute_cannot_be_changed(world: World, method: str) -> None:
     assert world.call(method, f"{PATH}/{new_uuid()}", {}).status_code == 405
-
-
-def test_only_an_administrator_adds_or_deletes_and_a_manager_reads(world: World, deployable: DeployableRecord) -> None:
-    made = world.call("POST", PATH, body(deployable)).json["uuid"]
-    for token in ("u:blue:member", "u:blue:reader"):
-        assert world.call("GET", PATH, token=token).status_code == 403
-        assert world.call("GET", f"{PATH}/{made}", token=token).status_code == 403
-    manager = "u:blue:manager"
-    assert world.call("GET", f"{PATH}/{made}", token=manager).status_code == 200
-    assert world.call("POST", PATH, body(deployable, key="row"), token=manager).status_code == 403
-    assert world.call("DELETE", f"{PATH}/{made}", token=manager).status_code == 403

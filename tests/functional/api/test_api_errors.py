@@ -34,7 +34,7 @@ def test_an_error_is_encoded_twice_as_clients_expect(world: World) -> None:
     assert inner["debuginfo"] is None
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v2/gpus", "/nothing", "/accelerator/v3", "/autoclave/v2/devices"])
+@pytest.mark.parametrize("path", ["/v1", "/v2/gpus", "/gpus", "/nothing", "/accelerator/v3", "/autoclave/v2/devices"])
 def test_an_unknown_path_is_404_in_the_same_shape(world: World, path: str) -> None:
     answer = world.call("GET", path)
     assert answer.status_code == 404
@@ -121,6 +121,11 @@ def test_a_form_is_not_json(world: World) -> None:
         "/v2/devices?vendor=%00",
         "/v2/deployables?marker=nobody",
         "/v2/deployables/not-a-uuid",
+        "/v2/attributes?marker=nobody",
+        "/v2/attributes?deployable_id=x",
+        "/v2/attributes?deployable_id=0",
+        "/v2/attributes?deployable_id=9999999999",
+        "/v2/attributes?key=%00",
         "/v2/device_profiles?nam=x",
         "/v2/device_profiles?marker=nobody",
         "/v2/accelerator_requests?bind_state=bound",

@@ -14,6 +14,9 @@ MAX_REQUESTS = 256
 """Devices that one profile may ask for: each of them becomes an accelerator request."""
 MAX_TEXT = 255
 
+_TWO_FUNCTIONS = "trait:CUSTOM_FPGA_XILINX"
+"""Such a card has two functions, and a guest needs a request for each."""
+
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
 _COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
@@ -33,8 +36,9 @@ def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def counts(group: Mapping[str, str]) -> list[int]:
-    """How many devices each ``resources:`` key of a stored group asks for."""
-    return [int(value) for key, value in group.items() if key.startswith("resources")]
+    """How many accelerator requests each ``resources:`` key of a stored group stands for."""
+    each = 2 if group.get(_TWO_FUNCTIONS) == "required" else 1
+    return [each * int(value) for key, value in group.items() if key.startswith("resources")]
 
 
 def _group(number: int, group: Mapping[str, Any]) -> dict[str, str]:
