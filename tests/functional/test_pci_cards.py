@@ -14,6 +14,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
 from autoclave.db.handles import HandleRecord, HandleUse
+from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
@@ -265,6 +266,16 @@ def test_a_card_that_was_away_is_offered_again_when_it_is_back(world: AgentWorld
     assert not world.offered(GPU)
     world.sim.functions.plug(FunctionSpec(GPU, "10de", "25b6", driver="nouveau"))
     agent.period()
+    world.assert_offered(GPU)
+
+
+def test_a_card_that_cyborg_had_typed_gpu_and_told_nothing_more_of_is_typed_anew(world: AgentWorld) -> None:
+    agent = start(world, {"address": GPU})
+    with world.db.write() as tx:
+        device_rows.update(tx, world.device(GPU), {"type": DeviceType.GPU, "drive_model": None})
+    agent.period()
+    device = world.device(GPU)
+    assert (device.type, device.drive_model) == (DeviceType.PCI, "10de:25b6")
     world.assert_offered(GPU)
 
 

@@ -18,6 +18,7 @@ from autoclave.agent.known_devices import KnownDevice, known_devices
 from autoclave.agent.root_provider import RootProvider
 from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
@@ -155,7 +156,7 @@ class Discovery:
                     changed = True
                 continue
             driver, seen = found[address].driver.name, found[address].device
-            if isinstance(seen, DiscoveredDevice) and seen.device_type != device.type.value:
+            if isinstance(seen, DiscoveredDevice) and (seen.device_type == DeviceType.NVME) != device.supports_cleaning:
                 changed = self._lose_to_another_type(device, driver, seen.device_type, cause) or changed
                 continue
             former = entry.deployable.driver_name
@@ -168,7 +169,7 @@ class Discovery:
         return changed
 
     def _lose_to_another_type(self, device: DeviceRecord, driver: str, device_type: str, cause: Cause) -> bool:
-        # Its row says how it is cleaned, and a driver of another type would not do that.
+        # Its row says whether it is cleaned, and a driver of another type would not do as it says.
         if device.missing:
             return False
         reason = (

@@ -12,6 +12,7 @@ from autoclave.db import handles as handle_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
+from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
 from autoclave.lifecycle.described import attributes_of, board_info
@@ -99,8 +100,8 @@ def _attach(
     tx: Connection, device: DeviceRecord, found: DiscoveredDevice, cause: Cause
 ) -> tuple[DeviceRecord, DiscoveredDevice]:
     """Bring the handles up to date; return the device as it is then, and what is to be made of *found*."""
-    (deployable,) = device_rows.deployables_of(tx, [device.id])
-    known = handle_rows.of_deployables(tx, [deployable.id])[deployable.id]
+    *_, deployable = device_rows.deployables_of(tx, [device.id])
+    known = handle_rows.of_deployables(tx, [deployable.id]).get(deployable.id, [])
     changes = handle_changes(known, found)
     if changes:
         attach_as_found(tx, deployable, known, changes)
@@ -156,7 +157,7 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         if same and not device.supports_cleaning and device.excluded_reason != found.excluded:
             changes["excluded_reason"] = found.excluded
         return changes
-    if device.serial is None and found.serial is not None:
+    if (device.serial, device.drive_model) == (None, None) != (found.serial, found.drive_model):
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
     other = (None, None) if same else (found.serial, found.drive_model)
     if (device.found_serial, device.found_drive_model) != other and not (same and device.was_away):
@@ -167,6 +168,8 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         changes["excluded_reason"] = found.excluded
         if found.excluded is None:
             changes |= debt(device)
+    if not device.supports_cleaning and device.type.value != found.device_type:
+        changes["type"] = DeviceType(found.device_type)
     if device.std_board_info != board_info(found):
         changes["std_board_info"] = board_info(found)
     if (device.vendor, device.model) != (found.vendor, found.product):
