@@ -86,9 +86,9 @@ class AgentWorld:
         self._agents: list[AgentManager] = []
         self._server: Any = None
 
-    def build(self, ports: Ports | None = None) -> AgentManager:
-        """An agent that has not begun. With *ports*, it sees the world through those."""
-        conf = new_config(
+    def configuration(self) -> Any:
+        """The agent's."""
+        return new_config(
             [],
             self.sim.conf_overrides(device_spec=True)
             | {
@@ -100,6 +100,10 @@ class AgentWorld:
             }
             | self.overrides,
         )
+
+    def build(self, ports: Ports | None = None) -> AgentManager:
+        """An agent that has not begun. With *ports*, it sees the world through those."""
+        conf = self.configuration()
         paths = host_paths(conf)
         loaded = [self.vendor(conf, paths)] if self.vendor else load_drivers(conf, paths)
         drivers = {driver.name: driver for driver in loaded}

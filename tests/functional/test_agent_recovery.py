@@ -1,19 +1,32 @@
 """An agent that dies at any write of a clean, and the next one that finds what it left."""
 
 import contextlib
+import logging
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 from strikes import Death, Strike, death
+from tenant import Tenant
 
 from autoclave.agent import cleanup
 from autoclave.agent.manager import AgentManager
 from autoclave.agent.recovery import Recovery
+from autoclave.db import devices as device_rows
+from autoclave.db.tables import devices
+from autoclave.drivers.fake import FakeDriver
+from autoclave.drivers.nvme import NVMeDriver
+from autoclave.exceptions import RPCUnavailable
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.placement.faults import refuse
+from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.services.agent import AgentService
+from dbfixtures import make_device
 
 AGENT = Cause(Actor.AGENT, "host-1")
 CLEAN_WRITES = 7
@@ -46,6 +59,132 @@ def test_a_clean_that_its_agent_did_not_survive_is_an_error_for_the_next(world: 
     world.clean()
     assert not world.sim.find(SANITIZING, SECRET)
     world.assert_offered()
+
+
+def test_recovery_is_after_the_rpc_server_and_before_the_first_discovery(
+    world: AgentWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.end(world.start())
+    killed_in_the_middle_of_a_clean(world, DeviceState.CLEANING)
+    seen: list[tuple[str, bool, DeviceState | None]] = []
+
+    def served() -> bool:
+        try:
+            return world.transport.find(AGENT_TOPIC, HOST, "1.1") is not None
+        except RPCUnavailable:
+            return False
+
+    class Onlooker(NVMeDriver):
+        def init_host(self) -> None:
+            seen.append(("init_host", served(), world.device().device_state))
+            super().init_host()
+
+        def discover(self):  # type: ignore[no-untyped-def]
+            seen.append(("discover", served(), world.device().device_state))
+            return super().discover()
+
+    monkeypatch.setattr("autoclave.services.agent.load_drivers", lambda conf, paths: [Onlooker(conf, paths)])
+    service = AgentService(world.configuration(), world.ports, world.transport)
+    try:
+        service.start()
+    finally:
+        service.stop()
+
+    assert seen == [("init_host", False, DeviceState.CLEANING), ("discover", True, DeviceState.ERROR)]
+
+
+def test_the_devices_of_other_hosts_are_left_to_their_agents(world: AgentWorld) -> None:
+    with world.db.write() as tx:
+        cleaning = make_device(tx, hostname="host-2", device_state=DeviceState.CLEANING)
+        unheld = make_device(tx, hostname="host-2", device_state=DeviceState.ALLOCATED)
+    world.start().period()
+    with world.db.read() as tx:
+        assert device_rows.get(tx, cleaning.uuid) == cleaning
+        assert device_rows.get(tx, unheld.uuid) == unheld
+
+
+def test_a_drive_that_a_request_holds_is_left_to_it_by_a_restart(world: AgentWorld) -> None:
+    agent = world.start()
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    world.end(agent)
+
+    world.start().period()
+
+    assert world.device().device_state is DeviceState.ALLOCATED
+    assert world.sim.find(SANITIZING, SECRET)
+
+
+def test_what_is_not_cleaned_and_nobody_holds_is_offered_again_at_the_start(world: AgentWorld) -> None:
+    world.vendor = FakeDriver
+    world.end(world.start())
+    with world.db.write() as tx:
+        tx.execute(sa.update(devices).values(device_state=DeviceState.ALLOCATED))
+
+    world.start()
+
+    with world.db.read() as tx:
+        [device] = device_rows.list_all(tx)
+        [deployable] = device_rows.deployables_of(tx)
+    assert device.device_state is DeviceState.AVAILABLE
+    [record] = world.onlooker.get_inventories(deployable.rp_uuid).records.values()
+    assert (record.total, record.reserved) == (16, 0)
+
+
+def test_a_reserved_that_is_too_low_is_warned_of_and_raised_at_the_start(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.end(world.start())
+    killed_in_the_middle_of_a_clean(world, DeviceState.CLEANING)
+    unreserve(world)
+    world.start()
+    world.assert_withheld()
+
+    agent = world._agents[0]
+    world.end(agent)
+    unreserve(world)
+    with caplog.at_level(logging.WARNING):
+        world.start()
+    world.assert_withheld()
+    [told] = [record.getMessage() for record in caplog.records if "must not be offered" in record.getMessage()]
+    assert "has reserved=0, but device" in told
+
+
+def test_a_reserved_that_somebody_raised_is_warned_of_and_left_alone(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.end(world.start())
+    unreserve(world, 1)
+    with caplog.at_level(logging.WARNING):
+        world.start()
+    assert any("taken for an operator's hold" in record.getMessage() for record in caplog.records)
+    assert world.inventory().reserved == 1
+    assert world.device().device_state is DeviceState.AVAILABLE
+
+
+def test_a_clean_cut_short_is_an_error_though_placement_is_away_which_is_told_when_it_is_back(
+    world: AgentWorld,
+) -> None:
+    world.end(world.start())
+    killed_in_the_middle_of_a_clean(world, DeviceState.CLEANING)
+    unreserve(world)
+    away = world.faults.add(refuse, times=None)
+    agent = world.start()
+    assert world.device().device_state is DeviceState.ERROR
+    away.times = away.struck
+
+    agent.period()
+
+    world.assert_withheld()
+
+
+def unreserve(world: AgentWorld, reserved: int = 0) -> None:
+    """Somebody writes ``reserved`` by hand."""
+    provider = world.provider()
+    [(name, record)] = world.onlooker.get_inventories(provider.uuid).records.items()
+    generation = world.onlooker.get_provider(provider.uuid).generation
+    world.onlooker.put_inventories(provider.uuid, generation, {name: replace(record, reserved=reserved)})
 
 
 @pytest.fixture

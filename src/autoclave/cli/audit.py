@@ -119,7 +119,8 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
             if not parsed_args.fix:
                 return _COLUMNS, [_row(finding) for finding in findings]
             done = remedies.fix(findings)
-            return (*_COLUMNS, "done"), [_row(finding, done.get(finding)) for finding in findings]
+            columns = tuple("done" if column == "cause" else column for column in _COLUMNS)
+            return columns, [_row(finding, columns, done.get(finding)) for finding in findings]
 
     def _quarantine(self, remedies: Remedies, scope: Scope, *, yes: bool, force: bool) -> Table:
         found = remedies.unproved(scope)
@@ -148,10 +149,18 @@ def _parts(parsed_args: argparse.Namespace) -> Iterator[Audited]:
         resources.close()
 
 
-def _row(finding: Finding, *done: str | None) -> tuple[Cell, ...]:
+def _row(finding: Finding, columns: Sequence[str] = _COLUMNS, done: str | None = None) -> tuple[Cell, ...]:
     kind = finding.kind
-    values = (finding.subject, kind.label, kind.severity.value, finding.seen, kind.cause, finding.remedy, *done)
-    return _cells((*_COLUMNS, "done")[: len(values)], values)
+    values = {
+        "subject": finding.subject,
+        "finding": kind.label,
+        "severity": kind.severity.value,
+        "seen": finding.seen,
+        "cause": kind.cause,
+        "remedy": finding.remedy,
+        "done": done,
+    }
+    return _cells(columns, [values[column] for column in columns])
 
 
 def _cells(columns: Sequence[str], values: Sequence[Any]) -> tuple[Cell, ...]:
