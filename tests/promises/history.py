@@ -7,11 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from autoclave.audit.auditor import Auditor, Scope
 from autoclave.db import arqs as arq_rows
 from autoclave.db.engine import Database
 from autoclave.db.tables import device_events
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
 from promises.checks import Broken
 from promises.gates import Actor
@@ -166,7 +168,7 @@ class History:
 def recover(world: World) -> None:
     """Everything starts again, nothing fails, Nova cleans up after itself, the operator mends what is in error.
 
-    :raises Broken: a device is not offered afterwards.
+    :raises Broken: a device is not offered afterwards, or an audit finds that the records do not agree.
     """
     for group in sorted({actor.group for actor in world.stage.actors}):
         world.kill(group)
@@ -197,6 +199,12 @@ def recover(world: World) -> None:
             with Database.read(world.db) as tx:
                 held = [arq.state for arq in arq_rows.active_of_device(tx, row.id)]
             raise Broken(f"never lost for good: {row.device_state} ({row.state_reason}), {free=}, {held}")
+    auditor = Auditor(world.db, world.placement, [], clock=lambda: world.now, sleep=lambda _: None)
+    scope = Scope(host=world.hostname)
+    # no agent of this world says that it is alive
+    found = [each for each in auditor.audit(scope, 0) if each.counts and each.kind is not Kind.AGENT_SILENT]
+    if found:
+        raise Broken(f"every crash converges: {[(each.kind.label, each.seen) for each in found]}")
 
 
 def _period(world: World) -> None:

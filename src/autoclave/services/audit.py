@@ -1,5 +1,6 @@
 """What an audit is made of: the services' own database and Placement, and the hosts that can be seen from here."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,10 @@ from oslo_config import cfg
 
 from autoclave.audit.hosts import HostView
 from autoclave.conf import new_config
+from autoclave.conf.agent import allowed_host_devices
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import require_sound, sqlite_url
-from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
@@ -108,13 +109,14 @@ def _hosts(
     config_files: Sequence[str], overrides: dict[tuple[str | None, str], object], directory: Path, conf: cfg.ConfigOpts
 ) -> tuple[list[HostView], list[Finding]]:
     """The hosts that are simulated in the directory, or else the one that this machine is."""
-    simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in Fleet(directory).hosts()]
+    fleet = Fleet(directory).hosts() if os.access(directory, os.R_OK | os.X_OK) else []
+    simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in fleet]
     views, unseen = [], []
     for host in simulated or [conf]:
         name = host_name(host)
         try:
             paths = host_paths(host)
-            allowed = NVMeDriver(host, paths).allowed_host_devices
+            allowed = allowed_host_devices(host)
         except AutoclaveError as error:
             kind = Kind.HOST_UNREADABLE
             unseen.append(Finding(kind, name, str(error), kind.remedy.format(host=name)))
