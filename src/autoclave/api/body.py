@@ -45,6 +45,8 @@ def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) ->
     if error is not None:
         where = "".join(f"[{part!r}]" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
         message = error.schema.get("x-message", error.message) if isinstance(error.schema, dict) else error.message
+        if "propertyNames" in error.absolute_schema_path:
+            message = f"the key {error.instance!r} {message}"
         raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {shortened(message)}")
     return document
 

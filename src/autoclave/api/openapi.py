@@ -17,12 +17,13 @@ from autoclave.api.operation import Asked, Operation, Resource, operations_of
 from autoclave.api.schemas.common import STRING, TEXT, UUID, Schema
 from autoclave.api.schemas.errors import ERROR
 
+_PCI_ADDRESS = {"type": "string", "pattern": r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "uuid": ("Its uuid.", UUID),
     "key": ("Its uuid; from microversion 2.2 on, its name will do.", TEXT),
     "device": ("Its uuid; before a PCI address, the name of its host.", TEXT),
-    "address": ("Its PCI address on that host, such as 0000:41:00.0.", TEXT),
+    "address": ("Its PCI address on that host, such as 0000:41:00.0.", _PCI_ADDRESS),
 }
 _ALWAYS = (400, 403, 406, 500, 503)
 _WITH_BODY = (413, 415)
@@ -181,12 +182,13 @@ def _query_parameters(declared: Operation) -> list[dict[str, Any]]:
 def _version_parameter(since: Microversion | None) -> dict[str, Any]:
     first = since or MINIMUM
     served = [str(Microversion(first.major, minor)) for minor in range(first.minor, MAXIMUM.minor + 1)]
+    asked = [f"{SERVICE_TYPE} {text}" for text in [*served, "latest"]]
     return {
         "name": HEADER,
         "in": "header",
         "required": since is not None,
-        "description": f"The microversion; {MINIMUM} if the header is absent.",
-        "schema": {"enum": [f"{SERVICE_TYPE} {text}" for text in [*served, "latest"]]},
+        "description": f"The microversion; {MINIMUM} if the header is absent or empty.",
+        "schema": {"enum": asked if since else ["", *asked]},
     }
 
 

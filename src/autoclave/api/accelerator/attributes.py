@@ -63,7 +63,8 @@ class Attributes(Resource):
     )
     def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         wanted = asked.body.get("attribute", asked.body)
-        deployable, key = str(wanted["deployable_id"]), wanted["key"]
+        named, key = wanted["deployable_id"], wanted["key"]
+        deployable = named if isinstance(named, str) else str(int(named))  # to JSON, 7.0 is a whole number
         if is_discovered(key):
             raise BadRequest(
                 f"The key {key} is discovery's, which tells Placement the resource class and the traits of a device. "

@@ -11,7 +11,6 @@ from autoclave.api.schemas.common import (
     STRING,
     TIMESTAMP,
     UUID,
-    UUID_PATTERN,
     listed,
     nullable,
     one_of,
@@ -42,24 +41,22 @@ UPDATE: dict[str, Any] = {
     "type": "object",
     "minProperties": 1,
     "x-message": "must be an object that maps the uuid of each accelerator request to a list of operations",
-    "patternProperties": {
-        UUID_PATTERN: {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 8,
-            "items": {
-                "type": "object",
-                "required": ["path", "op"],
-                "additionalProperties": False,
-                "properties": {
-                    "path": {"enum": [*PATHS, PROJECT_PATH]},
-                    "op": {"enum": ["add", "remove"]},
-                    "value": {"type": ["string", "null"], "maxLength": 255},
-                },
+    "propertyNames": UUID,
+    "additionalProperties": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 8,
+        "items": {
+            "type": "object",
+            "required": ["path", "op"],
+            "additionalProperties": False,
+            "properties": {
+                "path": {"enum": [*PATHS, PROJECT_PATH]},
+                "op": {"enum": ["add", "remove"]},
+                "value": {"type": ["string", "null"], "maxLength": 255},
             },
-        }
+        },
     },
-    "additionalProperties": False,
 }
 VALIDATE_UPDATE = compiled(UPDATE)
 

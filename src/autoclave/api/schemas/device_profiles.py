@@ -31,7 +31,13 @@ CREATE: dict[str, Any] = {
                 "minItems": 1,
                 "maxItems": MAX_GROUPS,
                 "x-message": f"must be a list of 1 to {MAX_GROUPS} groups",
-                "items": {"type": "object", "minProperties": 1, "maxProperties": 128},
+                "items": {
+                    "type": "object",
+                    "description": "What devices must be: resources:CLASS with a count, trait:NAME with required or "
+                    "forbidden, accel:… with what the driver knows.",
+                    "minProperties": 1,
+                    "maxProperties": 128,
+                },
             },
         },
     },
