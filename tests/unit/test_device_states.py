@@ -21,7 +21,8 @@ SPECIFIED = {
     ("error", "clean_again", "pending_cleaning"),
 }
 # What we add: a bind taken back, a card whose last free handle is gone, a worker that cannot begin, a drive that is not
-# the known one, the operator who vouches for it, and what a database restored from a backup does not know.
+# the known one, the operator who vouches for it, what a database restored from a backup does not know, and a bind by a
+# service that knew no states.
 ADDED = {
     ("allocated", "take_bind_back", "available"),
     ("available", "used_up", "allocated"),
@@ -30,6 +31,7 @@ ADDED = {
     ("available", "quarantine", "error"),
     ("allocated", "quarantine", "error"),
     ("error", "accept", "available"),
+    ("available", "backfill", "allocated"),
 }
 ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED}
 

@@ -19,10 +19,13 @@ from autoclave.db.agents import AgentRecord
 from autoclave.drivers.base import Driver
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.hardware.journal import ToolJournal
+from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
+from autoclave.rules.device_states import Actor
 
 LOG = logging.getLogger(__name__)
 
@@ -105,7 +108,7 @@ class AgentManager:
         self._lock.write([self._run_id])
 
     def start(self) -> None:
-        """Recover what the last run left, then look at the host for the first time.
+        """Give devices of an older release a state, recover what the last run left, then look at the host.
 
         Called when the RPC server takes messages. A Placement that is away does not keep the agent from
         starting: the next period tries again.
@@ -114,6 +117,7 @@ class AgentManager:
         :raises DatabaseUnavailable: nothing could be recovered; the agent must not go on.
         """
         context = RequestContext.admin()
+        run_all(self._ports, Cause(Actor.AGENT, self.host, context.request_id), hostname=self.host)
         self._recovery.wait_for_survivors()
         self._recovery.check(context)
         try:

@@ -1,22 +1,27 @@
-"""``autoclave db``: the schema of the database."""
+"""``autoclave db``: the schema of the database, and what rows of an older release need."""
 
 import argparse
+import getpass
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cliff import command
+from oslo_config import cfg
+from prettytable import PrettyTable
 from sqlalchemy.engine import make_url
 
 from autoclave.conf import new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.lifecycle import backfill
+from autoclave.lifecycle.swap import Cause
+from autoclave.objects.context import RequestContext
+from autoclave.rules.device_states import Actor
 
 
-class DbSync(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """Make the database's schema, or bring it to the revision that this version needs.
-
-    Stop the services of the release before first, unless the release notes say that they may run on.
-    """
-
+class _OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: the configuration that names the database."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -31,25 +36,108 @@ class DbSync(command.Command):  # type: ignore[misc]  # cliff comes without type
         )
         return parser
 
+
+class DbSync(_OnDatabase):
+    """Make the database's schema, or bring it to the revision that this version needs.
+
+    Stop the services of the release before first, unless the release notes say that they may run on.
+    """
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Upgrade, and say from which revision to which.
 
-        :raises InvalidConfiguration: no database is configured, or its schema is newer than this version.
+        :raises InvalidConfiguration: no database is configured, or its schema is not ours to upgrade.
         :raises DatabaseUnavailable: the database does not answer.
         """
-        url = new_config(parsed_args.config_files).database.connection
-        if not url:
-            raise InvalidConfiguration(
-                "is not set; write for example sqlite:////var/lib/autoclave/autoclave.db",
-                option="[database] connection",
-            )
-        database = Database(url)
-        try:
+        conf = new_config(parsed_args.config_files)
+        with _database(conf, conf.database.timeout) as database:
+            schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
+        with _database(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
-        finally:
-            database.dispose()
-        where, needed = make_url(url).render_as_string(hide_password=True), schema.head()
+        where, needed = _shown(conf), schema.head()
         if before == needed:
             self.app.stdout.write(f"{where}: already at {needed}\n")
         else:
             self.app.stdout.write(f"{where}: upgraded from {before or 'an empty database'} to {needed}\n")
+        self.app.stdout.flush()
+
+
+class DbVersion(_OnDatabase):
+    """Show which revision the database's schema has, and which one this version needs."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Nothing is changed.
+
+        :raises InvalidConfiguration: no database is configured.
+        :raises DatabaseUnavailable: the database does not answer.
+        """
+        conf = new_config(parsed_args.config_files)
+        with _database(conf, conf.database.timeout) as database:
+            found = schema.current(database)
+        self.app.stdout.write(f"{_shown(conf)}: {found or 'no schema'}; this version needs {schema.head()}\n")
+
+
+class DbOnlineDataMigrations(_OnDatabase):
+    """Give rows that an older release wrote what this one needs. Services may run meanwhile.
+
+    Exit code 0: nothing is left to do. 1: rows were put right and more may be left, because of --max-count; run it
+    again until it is 0. 2: the database failed before anything was put right. 127: --max-count is no number of rows.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments: the configuration, and how much to do."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--max-count", metavar="N", help="put at most N rows right, and stop")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Run every migration, and show what each of them did.
+
+        :raises InvalidConfiguration: no database is configured, or its schema is another.
+        :raises DatabaseUnavailable: the database does not answer.
+        """
+        left = None
+        if parsed_args.max_count is not None:
+            if not (parsed_args.max_count.isdecimal() and int(parsed_args.max_count) > 0):
+                self.app.stderr.write(f"--max-count {parsed_args.max_count!r} is no number of rows from 1 on.\n")
+                return 127
+            left = int(parsed_args.max_count)
+        conf = new_config(parsed_args.config_files)
+        cause = Cause(Actor.OPERATOR, f"{getpass.getuser()}@{socket.gethostname()}", RequestContext.admin().request_id)
+        table = PrettyTable(["Migration", "Total Needed", "Completed"])
+        table.align = "l"
+        limited, done, failed = left is not None, 0, False
+        with _database(conf, conf.database.timeout) as database:
+            schema.require_current(database)
+            for migration in backfill.MIGRATIONS:
+                try:
+                    outcome = backfill.run(database, migration, cause, limit=left)
+                except DatabaseUnavailable as error:
+                    self.app.stderr.write(f"{migration.name} failed and must be run again: {error}\n")
+                    failed = True
+                    continue
+                table.add_row([migration.name, outcome.needed, outcome.completed])
+                done += outcome.completed
+                left = None if left is None else left - outcome.completed
+        self.app.stdout.write(f"{table}\n")
+        if failed and not (limited and done):
+            return 2
+        return 1 if limited and done else 0
+
+
+@contextmanager
+def _database(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
+    if not conf.database.connection:
+        raise InvalidConfiguration(
+            "is not set; write for example sqlite:////var/lib/autoclave/autoclave.db",
+            option="[database] connection",
+        )
+    database = Database(conf.database.connection, timeout=timeout)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
+def _shown(conf: cfg.ConfigOpts) -> str:
+    return make_url(conf.database.connection).render_as_string(hide_password=True)

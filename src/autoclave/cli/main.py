@@ -14,6 +14,8 @@ COMMANDS = {
     "conductor": "serve:RunConductor",
     "agent": "serve:RunAgent",
     "db sync": "db:DbSync",
+    "db version": "db:DbVersion",
+    "db online-data-migrations": "db:DbOnlineDataMigrations",
     "audit": "audit:Audit",
     "plan": "plan:Plan",
     "plan show": "plan:PlanShow",

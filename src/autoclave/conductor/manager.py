@@ -5,15 +5,18 @@ from typing import Any
 
 from autoclave.conductor.binding import Binder, BindRequest
 from autoclave.conductor.unbinding import Unbinder
+from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
 from autoclave.objects.context import RequestContext
+from autoclave.rules.device_states import Actor
 
 RPC_VERSION = "1.0"
 
 
 class ConductorManager:
-    """What the API asks of a conductor. The public methods, but for :meth:`sweep`, are the RPC API.
+    """What the API asks of a conductor. The RPC API is the public methods that take a context.
 
     :param name: this conductor's name, for the history.
     """
@@ -39,6 +42,13 @@ class ConductorManager:
     def arq_delete_for_instance(self, context: RequestContext, instance_uuid: str) -> None:
         """See :meth:`Unbinder.delete_for_instance`."""
         self._unbinder.delete_for_instance(context, instance_uuid)
+
+    def init_host(self) -> None:
+        """Put right what services of the release before left in the database; run once, before messages are taken.
+
+        :raises DatabaseUnavailable: it cannot be; the conductor must not start.
+        """
+        run_all(self._ports, Cause(Actor.CONDUCTOR, self._name, RequestContext.admin().request_id))
 
     def sweep(self) -> None:
         """Finish what others left; run every ``[conductor] sweep_interval``."""

@@ -9,11 +9,10 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.release import begin_unbind, complete_unbind
+from autoclave.lifecycle.release import Begun, begin_unbind, complete_unbind
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor
 
 
@@ -60,26 +59,25 @@ class Unbinder:
         with self._ports.db.read() as tx:
             visible_arqs(tx, context, arq_uuids)
         cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
-        begun = [self._begin(context, arq_uuid, delete) for arq_uuid in arq_uuids]
-        for arq in begun:
-            if arq is not None:
-                self._secure(arq)
-        for arq in begun:
-            if arq is not None:
-                complete_unbind(self._ports, context, arq, cause)
+        unbinds = [self._begin(context, arq_uuid, cause, delete=delete) for arq_uuid in arq_uuids]
+        for begun in unbinds:
+            if begun is not None and not begun.settled:
+                self._secure(begun.arq)
+        for begun in unbinds:
+            if begun is not None:
+                complete_unbind(self._ports, context, begun.arq, cause)
 
-    def _begin(self, context: RequestContext, arq_uuid: str, delete: bool) -> ARQRecord | None:
-        """Put one ARQ into Deleting and return it as it was, or None if it is gone already."""
+    def _begin(self, context: RequestContext, arq_uuid: str, cause: Cause, *, delete: bool) -> Begun | None:
+        """Put one ARQ into Deleting; None if it is gone already."""
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
         expires = self._ports.clock() + self._lease
 
         return self._ports.db.transact(
-            lambda tx: begin_unbind(tx, arq_uuid, lease_owner=owner, lease_expires_at=expires, delete=delete)
+            lambda tx: begin_unbind(tx, arq_uuid, cause, lease_owner=owner, lease_expires_at=expires, delete=delete)
         )
 
     def _secure(self, arq: ARQRecord) -> None:
-        # The settle of a Bound ARQ stands since its bind. Of any other we do not know.
-        if arq.state is ARQState.BOUND or arq.device_id is None:
+        if arq.device_id is None:
             return
         with self._ports.db.read() as tx:
             device = device_rows.get_by_id(tx, arq.device_id)

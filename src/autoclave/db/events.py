@@ -66,3 +66,10 @@ def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
     """The events of one device, oldest first."""
     query = sa.select(*_EVENT).where(device_events.c.device_uuid == device_uuid).order_by(device_events.c.id)
     return [to_record(EventRecord, row) for row in tx.execute(query)]
+
+
+def last_move(tx: Connection, device_uuid: str) -> str | None:
+    """The event that brought a device into the state that it is in, or None if none is recorded."""
+    moved = sa.func.coalesce(device_events.c.from_state, "") != device_events.c.to_state
+    query = sa.select(device_events.c.event).where(device_events.c.device_uuid == device_uuid, moved)
+    return tx.execute(query.order_by(device_events.c.id.desc()).limit(1)).scalar_one_or_none()

@@ -27,6 +27,9 @@ from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 LOCK_TIMEOUT = 60
 """Seconds to wait for another process that is changing the schema."""
 
+STATEMENT_TIMEOUT = 3600
+"""Seconds that one statement of an upgrade may take on a server. One that answers nothing for so long is gone."""
+
 _REMEDY = (
     "put a copy from before in its place and run `autoclave audit --quarantine --yes`; if there is none, move the file "
     "away and start with [nvme] clean_on_discovery = true, which erases every drive that no guest has"

@@ -7,15 +7,17 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db import backlog
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError, RPCError, StateConflict
+from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.device_states import DeviceState, Event
 
 LOG = logging.getLogger(__name__)
@@ -51,15 +53,30 @@ def fail_bind(tx: Connection, arq_uuid: str, reason: str, *, lease_owner: str | 
     return arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """An unbind that was begun.
+
+    :param arq: the ARQ as it was.
+    :param settled: ``reserved=total`` stands in Placement since the ARQ's bind. Of all others we do not know.
+    """
+
+    arq: ARQRecord
+    settled: bool
+
+
 def begin_unbind(
-    tx: Connection, arq_uuid: str, *, lease_owner: str, lease_expires_at: datetime, delete: bool
-) -> ARQRecord | None:
+    tx: Connection, arq_uuid: str, cause: Cause, *, lease_owner: str, lease_expires_at: datetime, delete: bool
+) -> Begun | None:
     """Any state → Deleting, with a lease. A binder still at work sees it and stops.
 
-    An unbind that was begun and not finished is taken over: every later step can be done twice.
+    An unbind that was begun and not finished is taken over: every later step can be done twice. What a service of
+    the release before has bound gets its state first, or nobody would know that a guest has had it.
 
     :returns: the ARQ as it was, or None if it is gone.
     """
+    device = _device_put_right(tx, arq_uuid, cause)
+    unsettled = device is not None and was_backfilled(tx, device)
     # Locked: a binder that links a device between the look and the swap would leave the caller without it.
     arq = arq_rows.get(tx, arq_uuid, lock=True)
     if arq is None:
@@ -70,7 +87,21 @@ def begin_unbind(
         "delete_when_unbound": delete or arq.delete_when_unbound,
     }
     arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
-    return arq
+    return Begun(arq, settled=arq.state is ARQState.BOUND and not unsettled)
+
+
+def _device_put_right(tx: Connection, arq_uuid: str, cause: Cause) -> DeviceRecord | None:
+    """The device that an ARQ holds; it has a state and the ARQ names it, whatever release has bound it."""
+    arq = arq_rows.get(tx, arq_uuid)
+    if arq is None or arq.state not in ACTIVE:
+        return None
+    device_id = arq.device_id
+    if device_id is None and arq.deployable_id is not None:
+        device_id = backlog.device_of_deployable(tx, arq.deployable_id)
+    device = device_rows.get_by_id(tx, device_id) if device_id is not None else None
+    if device is not None and (device.device_state is None or arq.device_id is None):
+        return put_right(tx, device.id, cause) or device_rows.get_by_id(tx, device.id)
+    return device
 
 
 @dataclass(frozen=True)
@@ -90,6 +121,7 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clea
 
     :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
     """
+    _device_put_right(tx, arq_uuid, cause)
     arq, device = _locked(tx, arq_uuid)
     if arq is None or arq.state is not ARQState.DELETING:
         return None

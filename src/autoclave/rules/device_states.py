@@ -43,6 +43,7 @@ class Event(StrEnum):
     DISTRUST = "distrust"
     QUARANTINE = "quarantine"
     ACCEPT = "accept"
+    BACKFILL = "backfill"
 
 
 class Actor(StrEnum):
@@ -99,6 +100,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     _edge(
         _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
     ),
+    _edge(_S.AVAILABLE, _E.BACKFILL, _S.ALLOCATED, "a service of the release before has bound it", *_A),
 )
 """Every edge there is. What is not here cannot happen: :func:`transition` refuses it."""
 

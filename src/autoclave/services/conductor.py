@@ -19,12 +19,13 @@ class ConductorService:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
-        manager = ConductorManager(ports, name, conf.conductor.bind_lease)
-        self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, manager, RPC_VERSION)
-        self._sweeper = Periodic(f"sweep of {name}", conf.conductor.sweep_interval, manager.sweep)
+        self._manager = ConductorManager(ports, name, conf.conductor.bind_lease)
+        self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, self._manager, RPC_VERSION)
+        self._sweeper = Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)
 
     def start(self) -> None:
-        """Take messages, and sweep."""
+        """Put rows of an older release right, take messages, and sweep."""
+        self._manager.init_host()
         self._server.start()
         self._sweeper.start()
 
