@@ -35,6 +35,7 @@
     │   ├── PlacementConflict         409: a generation moved, or the inventory is in use
     │   ├── PlacementNotFound         404
     │   └── PlacementRefused          any other 4xx or 5xx
+    ├── NovaUnavailable               no answer, or none that can be used: the event may or may not have been taken
     ├── RPCError
     │   ├── RPCUnavailable            the message could not be handed over
     │   └── RPCTimeout                no answer in time: the call may still have been carried out
@@ -252,6 +253,10 @@ class PlacementRefused(PlacementError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class NovaUnavailable(AutoclaveError):
+    """Nova did not answer, or not as Nova answers to an event. It may have taken the event all the same."""
 
 
 class RPCError(AutoclaveError):

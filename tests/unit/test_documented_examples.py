@@ -13,6 +13,7 @@ from autoclave.api.policy import Policy
 from autoclave.cli.main import COMMANDS
 from autoclave.conf import list_opts, new_config
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.nova import transport as nova
 from autoclave.objects.context import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
@@ -57,6 +58,10 @@ def test_an_example_names_all_that_a_service_needs(name: str) -> None:
     assert conf.transport_url
     assert conf.database.connection
     http_adapter(conf)
+
+
+def test_the_example_of_the_controllers_names_all_that_is_needed_to_tell_nova() -> None:
+    assert nova.http_adapter(new_config([str(EXAMPLES / "controller.conf")])) is not None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.common import STRING
 from autoclave.db import agents as agent_rows
-from autoclave.db import device_views
+from autoclave.db import bind_events, device_views
 from autoclave.db.device_views import Census
 from autoclave.db.engine import Database
 
@@ -24,7 +24,7 @@ _CONDITIONS = ("held", "missing", "excluded", "stalled")
 
 
 class Fleet:
-    """The collector: two queries a scrape, and nothing that could be stale between two processes."""
+    """The collector: three queries a scrape, and nothing that could be stale between two processes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -32,6 +32,7 @@ class Fleet:
     def collect(self) -> "Iterable[Metric]":
         with self._database.read() as tx:
             census = device_views.census(tx)
+            owed = bind_events.count(tx)
             seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
         yield _by_state(census)
         yield _by_condition(census)
@@ -41,6 +42,9 @@ class Fleet:
         for host, moment in sorted(seen.items()):
             agents.add_metric([host], moment.replace(tzinfo=UTC).timestamp())
         yield agents
+        yield GaugeMetricFamily(
+            "autoclave_nova_events_owed", "Ends of binds that Nova is still to be told of.", value=owed
+        )
 
 
 def _by_state(census: Iterable[Census]) -> "Metric":

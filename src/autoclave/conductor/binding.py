@@ -1,7 +1,7 @@
 """Binding accelerator requests to devices (design §4, "Bind")."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -53,11 +53,15 @@ class Binder:
 
     :param name: this conductor's name, for the history.
     :param lease_seconds: how long a bind may take before any conductor takes it back.
+    :param resolved: called when a bind has ended, well or not; returns at once.
     """
 
-    def __init__(self, ports: Ports, name: str, lease_seconds: float) -> None:
+    def __init__(
+        self, ports: Ports, name: str, lease_seconds: float, resolved: Callable[[], None] = lambda: None
+    ) -> None:
         self._ports = ports
         self._name = name
+        self._resolved = resolved
         self._lease = timedelta(seconds=lease_seconds)
 
     def bind(self, context: RequestContext, requests: Sequence[BindRequest]) -> None:
@@ -86,6 +90,8 @@ class Binder:
         except (_Refused, ApiError, PlacementError, StateConflict) as error:
             self._take_back(uuids, owner, cause, str(error))
             raise Conflict(f"The accelerator requests were not bound: {error}") from error
+        finally:
+            self._resolved()
 
     def _begin(self, context: RequestContext, requests: Sequence[BindRequest], owner: str) -> None:
         expires = self._ports.clock() + self._lease
@@ -124,9 +130,11 @@ class Binder:
         return self._ports.db.transact(claim)
 
     def _finish(self, uuids: Sequence[str], owner: str) -> None:
+        debt = self._ports.event_debt()
+
         def finish(tx: Connection) -> None:
             for arq_uuid in sorted(uuids):
-                values = {"lease_owner": None, "lease_expires_at": None}
+                values = {"lease_owner": None, "lease_expires_at": None, **debt}
                 if not arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BOUND, values, lease_owner=owner):
                     raise StateConflict(f"accelerator request {arq_uuid} was taken away while it was being bound")
 
@@ -134,11 +142,14 @@ class Binder:
 
     def _take_back(self, uuids: Sequence[str], owner: str, cause: Cause, reason: str) -> None:
         told = Cause(cause.actor, cause.name, cause.request_id, reason)
+        debt = self._ports.event_debt()
 
         def take_back(tx: Connection) -> list[DeviceRecord | None]:
             held = {arq.uuid: arq.device_id or 0 for arq in arq_rows.get_many(tx, uuids)}
             ordered = sorted(uuids, key=lambda arq_uuid: (held.get(arq_uuid, 0), arq_uuid))
-            return [take_bind_back(tx, arq_uuid, reason, told, lease_owner=owner) for arq_uuid in ordered]
+            return [
+                take_bind_back(tx, arq_uuid, reason, told, event_debt=debt, lease_owner=owner) for arq_uuid in ordered
+            ]
 
         for device in self._ports.db.transact(take_back):
             if device is None:

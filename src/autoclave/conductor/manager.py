@@ -1,6 +1,6 @@
 """The conductor's RPC endpoint, and its periodic sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoclave.conductor.binding import Binder, BindRequest
@@ -19,12 +19,15 @@ class ConductorManager:
     """What the API asks of a conductor. The RPC API is the public methods that take a context.
 
     :param name: this conductor's name, for the history.
+    :param resolved: called when a bind has ended, well or not; returns at once.
     """
 
-    def __init__(self, ports: Ports, name: str, lease_seconds: float) -> None:
+    def __init__(
+        self, ports: Ports, name: str, lease_seconds: float, resolved: Callable[[], None] = lambda: None
+    ) -> None:
         self._ports = ports
         self._name = name
-        self._binder = Binder(ports, name, lease_seconds)
+        self._binder = Binder(ports, name, lease_seconds, resolved)
         self._unbinder = Unbinder(ports, name, lease_seconds)
 
     def arq_bind(self, context: RequestContext, requests: Sequence[Mapping[str, Any]]) -> None:

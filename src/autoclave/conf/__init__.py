@@ -5,10 +5,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf import agent, api, conductor, database, nvme, pci, placement, privileged
+from autoclave.conf import agent, api, conductor, database, nova, nvme, pci, placement, privileged
 from autoclave.conf.check import check_files
 
-_GROUPS = (agent, api, conductor, database, nvme, pci, placement, privileged)
+_GROUPS = (agent, api, conductor, database, nova, nvme, pci, placement, privileged)
 
 
 def new_config(
@@ -25,7 +25,7 @@ def new_config(
         conf.register_opts(group.OPTS, group=group.GROUP)
     conf.register_opts(TOP_OPTS)
     conf([], project="autoclave", default_config_files=list(config_files))
-    check_files(conf, conf.config_file, {group.GROUP: {opt.name: opt for opt in group.OPTS} for group in _GROUPS})
+    check_files(conf, conf.config_file, {group.GROUP: {opt.dest: opt for opt in group.OPTS} for group in _GROUPS})
     for (group_name, option), value in (overrides or {}).items():
         conf.set_override(option, _literal(value), group=group_name)
     return conf

@@ -56,17 +56,17 @@ def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, op
     try:
         conf[group][option.dest]
     except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError) as error:
-        file, value = _last(files, group, option.name)
+        file, value = _last(files, group, option.dest)
         raise InvalidConfiguration(
             f"{file} says {value!r}: a '$' begins the name of another option; write '$$' for the character itself",
-            option=f"[{group}] {option.name}",
+            option=f"[{group}] {option.dest}",
         ) from error
     except ValueError as error:
-        file, value = _last(files, group, option.name)
+        file, value = _last(files, group, option.dest)
         hint = "; a comment needs a line of its own" if any(mark in value for mark in (" #", " ;")) else ""
         raise InvalidConfiguration(
             f"{file} says {value!r}, which is not {_allowed(option) or f'possible ({error})'}{hint}",
-            option=f"[{group}] {option.name}",
+            option=f"[{group}] {option.dest}",
         ) from error
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
+from autoclave.db import bind_events
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import utcnow
@@ -30,9 +31,15 @@ class Ports:
     """The world, passed to everything that moves a device.
 
     :param clock: now, in UTC without a zone, as the database keeps it.
+    :param tells_nova: whether there is a Nova that must be told how a bind ended.
     """
 
     db: Database
     placement: PlacementClient
     cleaners: Cleaners
     clock: Callable[[], datetime] = utcnow
+    tells_nova: bool = False
+
+    def event_debt(self) -> dict[str, Any]:
+        """The columns that the transaction which resolves an ARQ writes beside its state."""
+        return bind_events.owed(self.clock()) if self.tells_nova else {}

@@ -1,13 +1,15 @@
 """Letting go of a device: taking a bind back, and the two halves of an unbind (design §4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import backlog
+from autoclave.db import backlog, bind_events
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
@@ -27,29 +29,39 @@ UNLINKED = {"device_id": None, "deployable_id": None, "attach_handle_id": None}
 
 
 def take_bind_back(
-    tx: Connection, arq_uuid: str, reason: str, cause: Cause, *, lease_owner: str | None = None
+    tx: Connection,
+    arq_uuid: str,
+    reason: str,
+    cause: Cause,
+    *,
+    event_debt: Mapping[str, Any],
+    lease_owner: str | None = None,
 ) -> DeviceRecord | None:
     """BindStarted → BindFailed, and the device back to available: one transaction, the caller's.
 
+    :param event_debt: see :meth:`Ports.event_debt`.
     :param lease_owner: take back only what this owner began; None for a sweeper.
     :returns: the device to settle, or None if there is none: the ARQ held nothing, or somebody else
         has moved it, and then it is theirs.
     :raises StateConflict: it was given a device while we looked.
     """
     arq, device = _locked(tx, arq_uuid)
-    if arq is None or not fail_bind(tx, arq_uuid, reason, lease_owner=lease_owner):
+    if arq is None or not fail_bind(tx, arq_uuid, reason, event_debt=event_debt, lease_owner=lease_owner):
         return None
     if device is not None and device.device_state is DeviceState.ALLOCATED:
         return swap(tx, device, Event.TAKE_BIND_BACK, cause)
     return device
 
 
-def fail_bind(tx: Connection, arq_uuid: str, reason: str, *, lease_owner: str | None = None) -> bool:
+def fail_bind(
+    tx: Connection, arq_uuid: str, reason: str, *, event_debt: Mapping[str, Any], lease_owner: str | None = None
+) -> bool:
     """BindStarted → BindFailed, the handle freed. What becomes of the device is the caller's.
 
+    :param event_debt: see :meth:`Ports.event_debt`.
     :returns: whether it was moved; see :func:`autoclave.db.arqs.swap`.
     """
-    values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED}
+    values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED, **event_debt}
     return arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner)
 
 
@@ -85,6 +97,7 @@ def begin_unbind(
         "lease_owner": lease_owner,
         "lease_expires_at": lease_expires_at,
         "delete_when_unbound": delete or arq.delete_when_unbound,
+        **bind_events.NOT_OWED,  # nobody waits for it any more
     }
     arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
     return Begun(arq, settled=arq.state is ARQState.BOUND and not unsettled)

@@ -57,7 +57,10 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
     if arq.state is ARQState.BIND_STARTED:
         reason = "the bind was not finished within its lease"
         cause = Cause(Actor.CONDUCTOR, who, context.request_id, reason)
-        device = ports.db.transact(lambda tx: take_bind_back(tx, arq.uuid, reason, cause, lease_owner=arq.lease_owner))
+        debt = ports.event_debt()
+        device = ports.db.transact(
+            lambda tx: take_bind_back(tx, arq.uuid, reason, cause, event_debt=debt, lease_owner=arq.lease_owner)
+        )
         if device is not None:
             settle(ports.db, ports.placement, device.uuid)
         return

@@ -1,9 +1,14 @@
-"""The conductor service: the RPC endpoint and the sweep."""
+"""The conductor service: the RPC endpoint, the sweep, and what Nova is told."""
+
+from dataclasses import replace
 
 from oslo_config import cfg
 
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.telling import Teller
 from autoclave.lifecycle.ports import Ports
+from autoclave.nova.client import NovaClient
+from autoclave.nova.transport import http_adapter
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 from autoclave.services.periodic import Periodic
 
@@ -16,21 +21,41 @@ class ConductorService:
     """One of any number of conductors.
 
     :param name: told in the history of devices.
+    :raises InvalidConfiguration: ``[nova]`` cannot be used.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
-        self._manager = ConductorManager(ports, name, conf.conductor.bind_lease)
+        telling = _telling(conf, ports, name)
+        self._manager = ConductorManager(
+            replace(ports, tells_nova=telling is not None),
+            name,
+            conf.conductor.bind_lease,
+            resolved=telling.soon if telling else lambda: None,
+        )
         self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, self._manager, RPC_VERSION)
-        self._sweeper = Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)
+        self._rounds = [Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)]
+        if telling:
+            self._rounds.append(telling)
 
     def start(self) -> None:
-        """Put rows of an older release right, take messages, and sweep."""
+        """Put rows of an older release right, take messages, sweep, and tell Nova."""
         self._manager.init_host()
         self._server.start()
-        self._sweeper.start()
+        for periodic in self._rounds:
+            periodic.start()
 
     def stop(self) -> None:
-        """Finish what was begun."""
-        self._sweeper.stop()
+        """Finish what was begun. What Nova was not told by then, another conductor will tell it, or the next run."""
+        for periodic in self._rounds:
+            periodic.stop()
         self._server.stop()
         self._server.wait()
+
+
+def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str) -> Periodic | None:
+    """What tells Nova; None if there is no Nova to be told."""
+    adapter = http_adapter(conf)
+    if adapter is None:
+        return None
+    teller = Teller(ports, NovaClient(adapter), conf.nova.arq_binding_timeout)
+    return Periodic(f"events of {name} for Nova", conf.conductor.sweep_interval, teller.tell)

@@ -15,30 +15,49 @@ class Periodic:
 
     A task that fails is logged and tried again: a service whose database is away for a minute must not
     need a hand afterwards.
+
+    :param task: may return in how many seconds it wants to be run again, if that is sooner.
     """
 
-    def __init__(self, name: str, interval: float, task: Callable[[], None]) -> None:
+    def __init__(self, name: str, interval: float, task: Callable[[], float | None]) -> None:
         self._interval = interval
         self._task = task
         self._name = name
-        self._stopped = threading.Event()
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
+    def soon(self) -> None:
+        """Begin the next round now, or as soon as the one that runs has ended."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Begin no other round, and wait a moment for the one that runs."""
-        self._stopped.set()
+        self._stopped = True
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            try:
-                self._task()
-            except AutoclaveError as error:
-                LOG.error("%s failed and will be repeated: %s", self._name, error)
-            except Exception:
-                LOG.exception("%s failed unexpectedly and will be repeated", self._name)
+        pause = self._interval
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopped:
+                return
+            pause = self._round()
+
+    def _round(self) -> float:
+        try:
+            wanted = self._task()
+        except AutoclaveError as error:
+            LOG.error("%s failed and will be repeated: %s", self._name, error)
+        except Exception:
+            LOG.exception("%s failed unexpectedly and will be repeated", self._name)
+        else:
+            return self._interval if wanted is None else min(wanted, self._interval)
+        return self._interval

@@ -315,6 +315,7 @@ def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> Non
     for condition, count in {"held": 1, "missing": 1, "excluded": 0, "stalled": 0}.items():
         assert f'autoclave_devices_condition{{condition="{condition}",host="{HOST}"}} {count}.0' in lines
     assert any(line.startswith(f'autoclave_agent_last_seen_seconds{{host="{HOST}"}}') for line in lines)
+    assert "autoclave_nova_events_owed 0.0" in lines
     world.add_device("0000:04:00.0")
     assert f'autoclave_devices{{host="{HOST}",state="available",type="NVME"}} 2.0' in world.call("GET", "/metrics").text
 

@@ -1,0 +1,1 @@
+"""Nova, as far as it is told of binds."""

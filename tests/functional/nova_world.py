@@ -1,0 +1,51 @@
+"""Nova's double where a test can reach it: within the process, with faults before it, or on a socket."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+from cheroot import wsgi
+from keystoneauth1 import adapter, session, token_endpoint
+
+from autoclave.conf import new_config
+from autoclave.nova.client import MICROVERSION, NovaClient
+from autoclave.nova.fake import MOUNT
+from autoclave.nova.transport import http_adapter
+from autoclave.placement.transport import WsgiAdapter
+
+
+def client_within(app: Any) -> NovaClient:
+    """A client whose requests end in *app*: the double, or faults before it."""
+    url = f"http://nova.double{MOUNT}"
+    direct = requests.Session()
+    direct.trust_env = False
+    direct.mount("http://nova.double/", WsgiAdapter(app))
+    made = session.Session(auth=token_endpoint.Token(url, "a token"), session=direct)
+    return NovaClient(adapter.Adapter(made, service_type="compute", default_microversion=MICROVERSION, raise_exc=False))
+
+
+def options(url: str, **more: Any) -> dict[tuple[str | None, str], Any]:
+    """What a configuration says of a Nova at *url* that takes any token."""
+    said = {"auth_type": "admin_token", "endpoint": url, "token": "a token", **more}
+    return {("nova", name): value for name, value in said.items()}
+
+
+def client_at(url: str, **more: Any) -> NovaClient:
+    """A client as a conductor has it."""
+    return NovaClient(http_adapter(new_config([], options(url, **more))))
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """*app* on a socket; the URL below which it is Nova."""
+    server = wsgi.Server(("127.0.0.1", 0), app, numthreads=4)
+    server.prepare()
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.bind_addr[1]}{MOUNT}"
+    finally:
+        server.stop()
+        thread.join()
