@@ -1,18 +1,17 @@
 """A Placement that fails at any one request of a discovery, a bind, an unbind or a clean."""
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld
+from failing_placement import SETTLE, every_failure_at, failing, shape
 from strikes import Death, death
 from tenant import Tenant, assert_promises, conductor, recover
 
 from autoclave.db.tables import DeviceType, devices
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.lifecycle.settle import whole_record
-from autoclave.placement.faults import Call, Effect, answer, lose_answer, refuse, time_out
+from autoclave.placement.faults import Effect, answer
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
@@ -42,46 +41,9 @@ FOUND_PROVIDER = (
     "GET usages",
 )
 """Until the drive of a provider that is there already is recorded; afterwards as in a first discovery."""
-SETTLE = ("GET inventories", "PUT inventories")
 BIND_OF_TWO = SETTLE * 2
 UNBIND_OF_AN_UNFINISHED_BIND = SETTLE
 CLEAN = SETTLE
-
-FAILURES = {
-    "500": (answer(500), 1),
-    "409": (answer(409, "placement.concurrent_update"), 1),
-    "timeout": (time_out, 1),
-    "answer lost": (lose_answer, 1),
-    "down from then on": (refuse, None),
-}
-
-
-def every_failure_at(requests: Sequence[str]) -> pytest.MarkDecorator:
-    """At each of *requests*, by its number, each of the failures."""
-    return pytest.mark.parametrize(
-        ("at", "effect", "times"),
-        [
-            pytest.param(at, *failure, id=f"{at}-{request}-{name}")
-            for at, request in enumerate(requests)
-            for name, failure in FAILURES.items()
-        ],
-    )
-
-
-def shape(calls: Sequence[Call]) -> tuple[str, ...]:
-    """The calls without what differs from run to run: method and resource."""
-    kinds = ("usages", "inventories", "traits", "resource_classes", "resource_providers")
-    return tuple(f"{call.method} {next(kind for kind in kinds if f'/{kind}' in call.path)}" for call in calls)
-
-
-@contextmanager
-def failing(world: AgentWorld, at: int, effect: Effect, times: int | None) -> Iterator[None]:
-    """Placement fails at the request *at*, from now on counted; it must come to that, and then Placement is well."""
-    world.faults.clear()
-    fault = world.faults.add(effect, skip=at, times=times)
-    yield
-    assert fault.struck, f"there was no request {at}: {shape(world.faults.calls)}"
-    world.faults.clear()
 
 
 def provider_left_reserved(world: AgentWorld) -> None:

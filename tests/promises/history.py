@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.db import arqs as arq_rows
 from autoclave.db.engine import Database
-from autoclave.db.tables import device_events
+from autoclave.db.tables import DeviceStatus, device_events
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.rules.audit.kinds import Kind
@@ -91,6 +91,7 @@ class History:
         operator = self._operator()
         error = operator.device.device_state is DeviceState.ERROR
         debt = operator.device.release_pending
+        maintained = operator.device.status is DeviceStatus.MAINTAINING
         running = {actor.name.partition("-")[0] for actor in world.stage.actors}
         for name, group, weight, work in (
             ("sweep", "conductor-1", 0.01, world.conductors[1].sweep),
@@ -98,6 +99,8 @@ class History:
             ("period", "agent", 0.01, lambda: world.agent.period()),
             ("hold", "api", 0.004, operator.hold),
             ("release", "api", 0.1 if operator.device.held else 0.002, operator.release),
+            ("disable", "api", 0.004, operator.disable),
+            ("enable", "api", 0.1 if maintained else 0.002, operator.enable),
             ("mend", "api", 0.3 if error else 0.0, operator.mend),
         ):
             if weight and name not in running:
@@ -189,6 +192,7 @@ def recover(world: World) -> None:
     for number, (device, _) in enumerate(world.devices):
         if world.device(number).held or device.uuid in world.meddling.raised:
             holds.release(world.ports, device.uuid, OPERATOR)
+        Operator(world, number).enable()
         Operator(world, number).mend()
         _deliver_all(world)
     world.conductors[0].sweep()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, PlacementError
-from autoclave.lifecycle import holds
+from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.settle import whole_record
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import ConsumerAllocations, Inventory
@@ -102,6 +102,12 @@ class Operator:
 
     def release(self) -> None:
         holds.release(self._world.ports, self._device.uuid, OPERATOR)
+
+    def disable(self) -> None:
+        status.disable(self._world.ports, self._device.uuid, OPERATOR)
+
+    def enable(self) -> None:
+        status.enable(self._world.ports, self._device.uuid, OPERATOR)
 
     def mend(self) -> None:
         """Accept the drive that was found, and have it cleaned if that was not enough, or was refused."""

@@ -26,6 +26,8 @@ FLOORS = {
     "missed_cleanup": 0.01,
     "distrust": 0.01,
     "accept": 0.01,
+    "disable": 0.1,
+    "enable": 0.1,
 }
 """What happens in a history on average, at least."""
 

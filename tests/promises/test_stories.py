@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import AutoclaveError
-from autoclave.lifecycle import holds
+from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.placement.fake import FakePlacement
@@ -268,3 +269,57 @@ def test_a_drive_that_is_cleaned_by_its_former_row_is_not_offered_by_its_new_one
     clean_now(world)
     assert (world.device(1).device_state, world.free(world.devices[1][1])) == (DeviceState.ERROR, 0)
     world.close()
+
+
+def enabled_again(world: World) -> None:
+    """It is clean and out of service; nothing but an operator's word brings it back, and that does."""
+    world.conductors[0].sweep()
+    world.agent.period()
+    world.check()
+    row = world.device()
+    assert (row.status, row.device_state) == (DeviceStatus.MAINTAINING, DeviceState.AVAILABLE)
+    assert world.free(world.devices[0][1]) == 0
+    status.enable(world.ports, row.uuid, OPERATOR)
+    world.check()
+    assert world.free(world.devices[0][1]) == 1
+
+
+def test_a_bind_that_was_begun_does_not_get_a_drive_that_is_disabled_before_it_is_claimed(world: World) -> None:
+    tenant = Tenant(world)
+    binder = at(world, "conductor-0", tenant.bind, "db write", times=2)
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    finish(world, binder)
+    assert tenant.state is ARQState.BIND_FAILED
+    tenant.leave()
+    enabled_again(world)
+
+
+@pytest.mark.parametrize("gate", ["GET inventories", "PUT inventories", "PUT inventories answered"])
+def test_a_drive_that_is_disabled_while_it_is_bound_stays_the_tenants_until_he_leaves(world: World, gate: str) -> None:
+    tenant = Tenant(world)
+    binder = at(world, "conductor-0", tenant.bind, gate)
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    finish(world, binder)
+    assert (tenant.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
+    tenant.write()
+    tenant.leave()
+    clean_now(world)
+    enabled_again(world)
+
+
+def test_a_bind_taken_back_from_a_drive_that_was_disabled_meanwhile_offers_nothing(world: World) -> None:
+    tenant = Tenant(world)
+    binder = at(world, "conductor-0", tenant.bind, "PUT inventories")
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    finish(world, binder, "fail")
+    assert tenant.state is ARQState.BIND_FAILED
+    tenant.leave()
+    enabled_again(world)
+
+
+def test_a_slow_enabling_loses_against_a_newer_disabling(world: World) -> None:
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    slow = at(world, "api", lambda: status.enable(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    finish(world, slow)
+    enabled_again(world)

@@ -322,7 +322,8 @@ class Discovery:
         record = inventories.records.get(entry.deployable.resource_class)
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)
-        if record is None or entry.device.release_pending or record != whole_record(total, record.reserved):
+        owes = entry.device.release_pending and not must
+        if record is None or owes or record != whole_record(total, record.reserved):
             return False
         if must and record.reserved != total:
             if entry.device.uuid not in self._withdrawn:

@@ -48,6 +48,8 @@ def _documented(name: str, check: str, description: str, *operations: str) -> An
 RULES = (
     _documented("cyborg:device:get_all", MANAGER_OR_ADMIN, "List devices.", "GET /v2/devices"),
     _documented("cyborg:device:get_one", MANAGER_OR_ADMIN, "Show a device.", "GET /v2/devices/{uuid}"),
+    _documented("cyborg:device:disable", ADMIN, "Take a device out of service.", "POST /v2/devices/{uuid}/disable"),
+    _documented("cyborg:device:enable", ADMIN, "Put a device back in service.", "POST /v2/devices/{uuid}/enable"),
     _documented("cyborg:device:clean", "role:admin", "Clean a device again.", "POST /v2/devices/{uuid}/clean"),
     _documented("cyborg:deployable:get_all", MANAGER_OR_ADMIN, "List deployables.", "GET /v2/deployables"),
     _documented("cyborg:deployable:get_one", MANAGER_OR_ADMIN, "Show a deployable.", "GET /v2/deployables/{uuid}"),

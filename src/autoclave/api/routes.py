@@ -6,6 +6,7 @@ import falcon
 
 from autoclave.api import health, identity, metrics, versions
 from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
+from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
 from autoclave.api.context import Api
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
@@ -50,6 +51,8 @@ def _accelerator(api: Api) -> dict[str, Resource]:
         "/v2/devices": devices.Devices(api),
         "/v2/devices/{uuid}": devices.Device(api),
         "/v2/devices/{uuid}/clean": devices.DeviceClean(api),
+        "/v2/devices/{uuid}/disable": DeviceDisable(api),
+        "/v2/devices/{uuid}/enable": DeviceEnable(api),
         "/v2/deployables": deployables.Deployables(api),
         "/v2/deployables/{uuid}": deployables.Deployable(api),
         "/v2/deployables/{uuid}/program": deployables.DeployableProgram(api),

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import agents as agent_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.db.tables import arqs, devices
+from autoclave.db.tables import DeviceStatus, arqs, devices
 from autoclave.rules.arq_states import ACTIVE
 
 _PAGE = 500
@@ -78,6 +78,7 @@ class Census:
     held: bool
     missing: bool
     excluded: bool
+    maintaining: bool
     stalled: bool
     count: int
 
@@ -92,11 +93,22 @@ def census(tx: Connection) -> list[Census]:
         devices.c.held,
         devices.c.missing,
         excluded,
+        devices.c.status,
         devices.c.progress_stalled,
     )
     return [
-        Census(host, kind.value, state.value if state else None, held, missing, bool(out), stalled, count)
-        for host, kind, state, held, missing, out, stalled, count in tx.execute(
+        Census(
+            host,
+            kind.value,
+            state.value if state else None,
+            held,
+            missing,
+            bool(out),
+            status is DeviceStatus.MAINTAINING,
+            stalled,
+            count,
+        )
+        for host, kind, state, held, missing, out, status, stalled, count in tx.execute(
             sa.select(*keys, sa.func.count()).group_by(*keys)
         )
     ]

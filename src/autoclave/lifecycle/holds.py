@@ -14,9 +14,9 @@ from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
+from autoclave.lifecycle.intent import debt, record, require, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
@@ -31,12 +31,9 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
     :raises NotFound: there is no such device.
     """
 
-    def note(tx: Connection) -> None:
-        remark(tx, _require(tx, uuid), "hold", cause, {"held": True, "hold_reason": cause.reason})
-
-    ports.db.transact(note)
+    record(ports, uuid, "hold", cause, lambda _device: {"held": True, "hold_reason": cause.reason})
     LOG.info("Device %s is held by %s: %s", uuid, cause, cause.reason)
-    return _settled(ports, uuid)
+    return tell_placement(ports, uuid)
 
 
 def release(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -46,14 +43,9 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     :raises NotFound: there is no such device.
     """
 
-    def note(tx: Connection) -> None:
-        device = _require(tx, uuid)
-        changes: dict[str, Any] = {"held": False, "hold_reason": None}
-        remark(tx, device, "release_hold", cause, {**changes, **debt(device)})
-
-    ports.db.transact(note)
+    record(ports, uuid, "release_hold", cause, lambda device: {"held": False, "hold_reason": None, **debt(device)})
     LOG.info("Device %s is held no longer, says %s.", uuid, cause)
-    return _settled(ports, uuid)
+    return tell_placement(ports, uuid)
 
 
 def is_held(ports: Ports, uuid: str) -> bool:
@@ -78,13 +70,6 @@ def is_held(ports: Ports, uuid: str) -> bool:
     return any(record is not None and record.reserved >= record.total for record in records)
 
 
-def debt(device: DeviceRecord) -> dict[str, Any]:
-    """The columns that owe an available device its offer; none for a device in another state."""
-    if device.device_state is not DeviceState.AVAILABLE:
-        return {}
-    return {"release_pending": True, "release_number": device.release_number + 1}
-
-
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     """Take the drive that was found in the slot for the slot's drive from now on.
 
@@ -96,7 +81,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     """
 
     def note(tx: Connection) -> DeviceRecord:
-        device = _require(tx, uuid)
+        device = require(tx, uuid)
         if device.device_state is not DeviceState.ERROR:
             state = device.device_state.value if device.device_state else "unknown"
             raise Conflict(f"Device {uuid} is {state}; only a device in error can be accepted.")
@@ -114,17 +99,17 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         elif device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
             remark(tx, device, "accept", cause, changes)
-            note_dirty(tx, _require(tx, uuid), cause)
+            note_dirty(tx, require(tx, uuid), cause)
         else:
             if device.found_drive_model is not None:
                 # What Placement knows is of the card before; who asks for that one must not get this.
                 changes["excluded_reason"] = "another card was accepted, and its host's agent has not described it yet"
             swap(tx, device, Event.ACCEPT, cause, changes)
-        return _require(tx, uuid)
+        return require(tx, uuid)
 
     accepted = ports.db.transact(note)
     LOG.info("Device %s (%s) is accepted as it is by %s.", uuid, accepted.slot, cause)
-    _settled(ports, uuid)
+    tell_placement(ports, uuid)
     return accepted
 
 
@@ -140,7 +125,7 @@ def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:
 
     :raises NotFound: there is no such device.
     """
-    ports.db.transact(lambda tx: remark(tx, _require(tx, uuid), "ask_to_clean", cause, {}))
+    ports.db.transact(lambda tx: remark(tx, require(tx, uuid), "ask_to_clean", cause, {}))
 
 
 def forget(ports: Ports, uuid: str, cause: Cause) -> None:
@@ -154,7 +139,7 @@ def forget(ports: Ports, uuid: str, cause: Cause) -> None:
     """
 
     def begin(tx: Connection) -> None:
-        device = _require(tx, uuid)
+        device = require(tx, uuid)
         _refuse_to_forget(tx, device)
         # What is being forgotten must not be bound by somebody who still has an old candidate.
         remark(tx, device, "forget", cause, {"forgetting": True})
@@ -186,7 +171,7 @@ def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
     except (PlacementError, Conflict) as error:
         told = Cause(cause.actor, cause.name, cause.request_id, str(error))
         ports.db.transact(lambda tx: _take_forget_back(tx, uuid, told))
-        _settled(ports, uuid)
+        tell_placement(ports, uuid)
         raise
     LOG.info("Device %s is forgotten, says %s.", uuid, cause)
 
@@ -214,19 +199,3 @@ def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
         raise Conflict(f"Device {device.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
     if device.device_state in (DeviceState.PENDING_CLEANING, DeviceState.CLEANING):
         raise Conflict(f"Device {device.uuid} is being cleaned: wait until that has ended.")
-
-
-def _require(tx: Connection, uuid: str) -> DeviceRecord:
-    device = device_rows.get(tx, uuid, lock=True)
-    if device is None:
-        raise NotFound(f"Device not found with uuid={uuid}")
-    return device
-
-
-def _settled(ports: Ports, uuid: str) -> bool:
-    try:
-        settle(ports.db, ports.placement, uuid)
-    except PlacementError as error:
-        LOG.warning("What was said of device %s is recorded; Placement will be told later: %s", uuid, error)
-        return False
-    return True

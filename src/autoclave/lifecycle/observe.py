@@ -16,7 +16,7 @@ from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
 from autoclave.lifecycle.described import attributes_of, board_info
-from autoclave.lifecycle.holds import debt
+from autoclave.lifecycle.intent import debt
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap

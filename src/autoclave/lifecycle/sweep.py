@@ -14,6 +14,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor
+from autoclave.rules.reserved import must_be_reserved
 
 LOG = logging.getLogger(__name__)
 
@@ -43,10 +44,15 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
 
 
 def pay_debts(ports: Ports, hostname: str | None = None) -> None:
-    """Lower ``reserved`` wherever a row says that it may be lowered (design §3, rule 3)."""
+    """Lower ``reserved`` wherever a row says that it may be lowered (design §3, rule 3).
+
+    What is clean but disabled or held owes nothing until that ends.
+    """
     with ports.db.read() as tx:
         debtors = device_rows.list_all(tx, hostname=hostname, release_pending=True)
     for device in debtors:
+        if must_be_reserved(device.offer):
+            continue
         try:
             settle(ports.db, ports.placement, device.uuid)
         except AutoclaveError as error:

@@ -45,6 +45,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "/v2/accelerator_requests": ("POST", {"device_profile_name": "one-drive"}),
     "/v2/attributes": ("POST", {"deployable_id": 1, "key": "rack", "value": "A7"}),
     "/accelerator/v2/accelerator_requests": ("PATCH", {SOME_UUID: REMOVE_OPS}),
+    f"/v2/devices/{SOME_UUID}/enable": ("POST", {"reason": "x"}),
     "/autoclave/v1/devices/compute-1/0000:01:00.0/hold": ("POST", {"reason": "x"}),
 }
 
@@ -107,7 +108,7 @@ def test_no_question_makes_the_service_fail(shared: World, path: str, arguments:
 @settings(max_examples=100, deadline=None)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
-    for below in ("", "/clean", "/program", "/history"):
+    for below in ("", "/clean", "/disable", "/program", "/history"):
         assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
 
 

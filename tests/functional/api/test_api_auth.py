@@ -133,6 +133,8 @@ WRITERS = {"admin", "manager", "member", "other", "nova"}
 RULES: dict[str, tuple[str, str, Any, set[str]]] = {
     "cyborg:device:get_all": ("GET", "/v2/devices", None, HARDWARE),
     "cyborg:device:get_one": ("GET", f"/v2/devices/{new_uuid()}", None, HARDWARE),
+    "cyborg:device:disable": ("POST", f"/v2/devices/{new_uuid()}/disable", None, {"admin"}),
+    "cyborg:device:enable": ("POST", f"/v2/devices/{new_uuid()}/enable", None, {"admin"}),
     "cyborg:device:clean": ("POST", f"/v2/devices/{new_uuid()}/clean", None, {"admin"}),
     "cyborg:deployable:get_all": ("GET", "/v2/deployables", None, HARDWARE),
     "cyborg:deployable:get_one": ("GET", f"/v2/deployables/{new_uuid()}", None, HARDWARE),

@@ -12,6 +12,9 @@ import pytest
 from api_world import World, new_uuid
 from openstack import exceptions
 
+from autoclave.db.tables import DeviceStatus
+from autoclave.placement import faults as effects
+
 GROUPS = [{"resources:CUSTOM_NVME_144D_A808": "1", "trait:HW_NVME_CES": "required"}]
 
 
@@ -46,6 +49,17 @@ def test_openstacksdk_drives_a_drives_trip(world: World, url: str, mount: str, v
     with pytest.raises(exceptions.NotFoundException):
         accelerator.get_device_profile(profile.uuid)
     assert [asked.uuid for asked in world.agent.asked] == [device.uuid]
+
+
+def test_openstacksdk_disables_and_enables_a_device(world: World, url: str) -> None:
+    device = world.add_device()
+    accelerator = openstack.connection.Connection(
+        auth_type="none", endpoint=url, accelerator_endpoint_override=f"{url}/accelerator/v2"
+    ).accelerator
+    assert accelerator.disable_device(device.uuid).id == device.uuid
+    assert (world.device(device.uuid).status, world.reserved(device)) == (DeviceStatus.MAINTAINING, 1)
+    accelerator.enable_device(accelerator.get_device(device.uuid))
+    assert (world.device(device.uuid).status, world.reserved(device)) == (DeviceStatus.ENABLED, 0)
 
 
 class OpenStack:
@@ -100,3 +114,21 @@ def test_openstackclient_lists_makes_shows_and_deletes(world: World, url: str, t
     assert run.read("arq", "list") == []
     run("device", "profile", "delete", "scratch")
     assert run.read("device", "profile", "list") == []
+
+
+def test_openstackclient_disables_and_enables_a_device(world: World, url: str, tmp_path: Path) -> None:
+    device = world.add_device()
+    run = OpenStack(url, tmp_path)
+    run("device", "disable", device.uuid)
+    assert run.read("device", "show", device.uuid)["status"] == "maintaining"
+    assert world.reserved(device) == 1
+    run("device", "enable", device.uuid)
+    assert run.read("device", "show", device.uuid)["status"] == "enabled"
+    assert world.reserved(device) == 0
+
+
+def test_a_placement_that_is_away_is_no_failure_to_openstackclient(world: World, url: str, tmp_path: Path) -> None:
+    device = world.add_device()
+    world.placement.add(effects.refuse)
+    OpenStack(url, tmp_path)("device", "disable", device.uuid)
+    assert world.device(device.uuid).status is DeviceStatus.MAINTAINING

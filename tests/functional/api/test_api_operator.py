@@ -306,13 +306,13 @@ def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> Non
     world.see_agent()
     world.add_device("0000:01:00.0")
     world.add_device("0000:02:00.0", device_state=DeviceState.ERROR, held=True, hold_reason="x")
-    world.add_device("0000:03:00.0", device_state=None, missing=True)
+    world.add_device("0000:03:00.0", device_state=None, missing=True, status="maintaining")
     answer = world.call("GET", "/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain")
     lines = answer.text.splitlines()
     for state in ("available", "error", "unknown"):
         assert f'autoclave_devices{{host="{HOST}",state="{state}",type="NVME"}} 1.0' in lines
-    for condition, count in {"held": 1, "missing": 1, "excluded": 0, "stalled": 0}.items():
+    for condition, count in {"held": 1, "missing": 1, "excluded": 0, "maintaining": 1, "stalled": 0}.items():
         assert f'autoclave_devices_condition{{condition="{condition}",host="{HOST}"}} {count}.0' in lines
     assert any(line.startswith(f'autoclave_agent_last_seen_seconds{{host="{HOST}"}}') for line in lines)
     assert "autoclave_nova_events_owed 0.0" in lines

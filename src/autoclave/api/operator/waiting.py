@@ -30,7 +30,7 @@ def waiting_for(device: DeviceRecord, agent_silent: timedelta | None = None) -> 
         _missing(device),
         _error(device),
         _held(device),
-        "It is in maintenance: enable it when that is over." if device.status is DeviceStatus.MAINTAINING else None,
+        _maintained(device),
     ]
     return " ".join(reason for reason in reasons if reason) or None
 
@@ -69,6 +69,12 @@ def _error(device: DeviceRecord) -> str | None:
     if device.supports_cleaning:
         return f"It is not proved clean{why}: see to the cause, then clean it again."
     return f"It is not trusted{why}: see to the cause, then accept it."
+
+
+def _maintained(device: DeviceRecord) -> str | None:
+    if device.status is not DeviceStatus.MAINTAINING:
+        return None
+    return "It is in maintenance: `openstack accelerator device enable` ends that."
 
 
 def _held(device: DeviceRecord) -> str | None:
