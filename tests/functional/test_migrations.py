@@ -281,3 +281,17 @@ def test_db_sync_makes_a_schema_in_an_empty_database(tmp_path: Path) -> None:
 def test_db_sync_without_a_database_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match=r"\[database\] connection"):
         sync("", tmp_path)
+
+
+@pytest.mark.parametrize("revision", ["b47c8f2d1e3a", "9625668549b5", "a35b4295a0e5"])
+def test_the_database_of_cyborg_is_refused_with_what_to_do_and_left_alone(empty: Database, revision: str) -> None:
+    with empty.write() as tx:
+        tx.execute(sa.text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        tx.execute(sa.text(f"INSERT INTO alembic_version VALUES ('{revision}')"))
+        tx.execute(sa.text("CREATE TABLE devices (id INTEGER)"))
+    for refuse in (schema.require_current, schema.upgrade):
+        with pytest.raises(InvalidConfiguration, match=f"{revision}.*Cyborg.*empty database.*Coming from Cyborg"):
+            refuse(empty)
+    assert schema.current(empty) == revision
+    with empty.read() as tx:
+        assert set(sa.inspect(tx).get_table_names()) == {"alembic_version", "devices"}

@@ -5,6 +5,7 @@ MariaDB by ``GET_LOCK``. SQLite and PostgreSQL do all of an upgrade in one trans
 each statement that changes a table; an upgrade that died there goes on where it was when it is run again.
 """
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ _REMEDY = (
     "put a copy from before in its place and run `autoclave audit --quarantine --yes`; if there is none, move the file "
     "away and start with [nvme] clean_on_discovery = true, which erases every drive that no guest has"
 )
+
+_ALEMBICS_OWN = re.compile(r"[0-9a-f]{12}")
+"""Revisions as Alembic names them, and so Cyborg's; ours are numbered."""
 
 _PG_LOCK = 0x6175746F636C6176
 _OPTION = "[database] connection"
@@ -118,12 +122,19 @@ def _revision(connection: Connection) -> str | None:
 def _refuse_unknown(revision: str | None) -> None:
     if revision is None:
         return
+    if _ALEMBICS_OWN.fullmatch(revision):
+        raise InvalidConfiguration(
+            f"the database has schema {revision}, which is not one of Autoclave's: it belongs to another service, "
+            "such as Cyborg, and was left as it is; name a new, empty database, and see the page "
+            "'Coming from Cyborg' of the documentation",
+            option=_OPTION,
+        )
     try:
         _scripts().get_revision(revision)
     except CommandError as error:
         raise InvalidConfiguration(
             f"the database has schema {revision}, which this version of Autoclave does not know: it was made by a "
-            "newer one, or by another service; upgrade Autoclave, or name its own database",
+            "newer one; upgrade Autoclave, or name another database",
             option=_OPTION,
         ) from error
 

@@ -15,9 +15,9 @@ class RPCCleaners:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def can_clean(self, hostname: str) -> bool:
+    def why_not(self, hostname: str) -> str | None:
         client = self._transport.client(AGENT_TOPIC, server=hostname, version=CLEANUP_VERSION)
-        return client.can_send_version(CLEANUP_VERSION)
+        return client.refusal(CLEANUP_VERSION)
 
     def clean(self, context: RequestContext, device: DeviceRecord) -> None:
         client = self._transport.client(AGENT_TOPIC, server=device.hostname, version=CLEANUP_VERSION)

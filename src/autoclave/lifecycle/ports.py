@@ -16,8 +16,11 @@ from autoclave.placement.client import PlacementClient
 class Cleaners(Protocol):
     """The agents, as far as cleaning is concerned."""
 
-    def can_clean(self, hostname: str) -> bool:
-        """Whether the host's agent understands ``cleanup_device`` (RPC 1.1)."""
+    def why_not(self, hostname: str) -> str | None:
+        """Why the host's agent cannot be asked: it does not understand ``cleanup_device`` (RPC 1.1). None if it does.
+
+        One that understands it and is away can be asked: the message expires, and its next start finds the device.
+        """
 
     def clean(self, context: RequestContext, device: DeviceRecord) -> None:
         """Ask the host's agent to clean *device*, as it is at its present version; returns at once.

@@ -1,7 +1,7 @@
 """Letting go of a device: taking a bind back, and the two halves of an unbind (design §4)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -129,9 +129,10 @@ class Released:
     clean: bool
 
 
-def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clean: bool) -> Released | None:
+def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: str | None) -> Released | None:
     """Deleting → Unbound or gone, the handle freed, the device sent on its way: one transaction.
 
+    :param not_cleaned: why its agent cannot be asked to clean it, or None.
     :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
     """
     _device_put_right(tx, arq_uuid, cause)
@@ -145,13 +146,8 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, agent_can_clea
         return Released(device, clean=False)
     if not device.supports_cleaning:
         return Released(swap(tx, device, Event.RELEASE, cause), clean=False)
-    if not agent_can_clean:
-        told = Cause(
-            cause.actor,
-            cause.name,
-            cause.request_id,
-            f"the agent of {device.hostname} does not speak RPC 1.1: upgrade it, then clean the device",
-        )
+    if not_cleaned is not None:
+        told = replace(cause, reason=f"it could not be cleaned: {not_cleaned}; then clean the device")
         return Released(swap(tx, device, Event.CANNOT_CLEAN, told), clean=False)
     return Released(device, clean=True)
 
@@ -182,8 +178,8 @@ def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause
     unbind is committed, the agent's next check finds the device, the next sweep pays the debt.
     """
     host = _host_of(ports, arq)
-    can_clean = ports.cleaners.can_clean(host) if host else False
-    released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, agent_can_clean=can_clean))
+    why_not = ports.cleaners.why_not(host) if host else "its host was not known"
+    released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, not_cleaned=why_not))
     if released is None:
         return None
     LOG.info("Accelerator request %s gave back %s.", arq.uuid, released.device.slot)

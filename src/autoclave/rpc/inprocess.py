@@ -123,7 +123,10 @@ class InProcessClient:
         )
 
     def can_send_version(self, version: str) -> bool:
-        return self._guard.can_send(version)
+        return self.refusal(version) is None
+
+    def refusal(self, version: str) -> str | None:
+        return self._guard.refusal(version)
 
 
 class InProcessServer:

@@ -137,7 +137,10 @@ class MessagingClient:
             self._client.cast(context.to_dict(), method, arguments=encoded)
 
     def can_send_version(self, version: str) -> bool:
-        return self._guard.can_send(version)
+        return self.refusal(version) is None
+
+    def refusal(self, version: str) -> str | None:
+        return self._guard.refusal(version)
 
     @property
     def _receiver(self) -> str:

@@ -58,6 +58,9 @@ class Client(Protocol):
         Without a server the topic's version cap alone decides.
         """
 
+    def refusal(self, version: str) -> str | None:
+        """Why :meth:`can_send_version` says no, and what to do about it; None if it says yes."""
+
 
 class Server(Protocol):
     """An endpoint that takes messages between :meth:`start` and :meth:`stop`."""

@@ -27,14 +27,21 @@ class VersionGuard:
     caps: Mapping[str, str]
     remote_version: RemoteVersion
 
-    def can_send(self, version: str) -> bool:
-        """See ``Client.can_send_version``."""
+    def refusal(self, version: str) -> str | None:
+        """See ``Client.refusal``."""
         if not self._below_cap(version):
-            return False
+            return f"the version cap of {self.topic} is {self.caps[self.topic]}: raise [upgrade_levels]"
         if self.server is None:
-            return True
+            return None
         spoken = self.remote_version(self.topic, self.server)
-        return spoken is not None and understands(spoken, version)
+        if spoken is None:
+            return (
+                f"{self.topic} at {self.server} never said which RPC version it speaks, as one that is too old for "
+                f"{version}, or never ran: upgrade it, or start it"
+            )
+        if not understands(spoken, version):
+            return f"{self.topic} at {self.server} speaks RPC {spoken}, not {version}: upgrade it"
+        return None
 
     def check_cap(self, version: str) -> None:
         """Refuse to send what the cap forbids.
@@ -44,7 +51,7 @@ class VersionGuard:
         if not self._below_cap(version):
             raise RPCUnavailable(
                 f"a message of version {version} to {self.topic} was not sent: the version cap is "
-                f"{self.caps[self.topic]}; raise it when every {self.topic} service is upgraded"
+                f"{self.caps[self.topic]}; raise it ([upgrade_levels]) when every {self.topic} service is upgraded"
             )
 
     def _below_cap(self, version: str) -> bool:

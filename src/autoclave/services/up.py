@@ -25,7 +25,7 @@ from autoclave.services.api import APIService, Listener
 from autoclave.services.conductor import ConductorService
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.service import Group, Resources, Service
-from autoclave.services.wiring import remote_versions
+from autoclave.services.wiring import remote_versions, version_caps
 from autoclave.simulator.fleet import Fleet
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class AllInOne:
         self._made.add(database.dispose)
         schema.upgrade(database)
         placement, mounts = self._start_placement()
-        transport = InProcessTransport(remote_version=remote_versions(database))
+        transport = InProcessTransport(version_caps=version_caps(self._conf), remote_version=remote_versions(database))
         self._made.add(transport.close)
         ports = Ports(database, placement, RPCCleaners(transport))
         services: list[Service] = [ConductorService(self._conf, ports, transport, "conductor")]

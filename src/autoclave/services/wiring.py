@@ -10,7 +10,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.messaging import MessagingTransport
-from autoclave.rpc.port import AGENT_TOPIC, RemoteVersion, Transport
+from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, RemoteVersion, Transport
 from autoclave.services.service import Resources
 
 
@@ -28,6 +28,12 @@ def database_of(conf: cfg.ConfigOpts) -> Database:
     database = Database(conf.database.connection, timeout=conf.database.timeout)
     schema.require_current(database)
     return database
+
+
+def version_caps(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """``[upgrade_levels]``, by topic."""
+    caps = {AGENT_TOPIC: conf.upgrade_levels.agent, CONDUCTOR_TOPIC: conf.upgrade_levels.conductor}
+    return {topic: cap for topic, cap in caps.items() if cap is not None}
 
 
 def remote_versions(database: Database) -> RemoteVersion:
@@ -57,6 +63,6 @@ def cloud_parts(conf: cfg.ConfigOpts, resources: Resources) -> tuple[Ports, Tran
             "is not set; services in processes of their own need RabbitMQ: rabbit://user:password@host:5672/",
             option="[DEFAULT] transport_url",
         )
-    transport = MessagingTransport(conf, remote_version=remote_versions(database))
+    transport = MessagingTransport(conf, version_caps=version_caps(conf), remote_version=remote_versions(database))
     resources.add(transport.close)
     return Ports(database, PlacementClient(http_adapter(conf)), RPCCleaners(transport)), transport

@@ -163,7 +163,7 @@ def test_an_agent_that_cannot_clean_is_named(world: World) -> None:
     answer = world.call("POST", f"/v2/devices/{device.uuid}/clean")
     assert answer.status_code == 400
     assert "old-host" in fault(answer)
-    assert "RPC 1.1" in fault(answer)
+    assert "RPC 1.0, not 1.1" in fault(answer)
     assert world.agent.asked == []
 
 

@@ -107,11 +107,9 @@ class DeviceClean(Resource):
         if holders:
             raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
         cleaners = self._api.ports.cleaners
-        if not cleaners.can_clean(record.hostname):
-            raise BadRequest(
-                f"The agent of host {record.hostname} does not support cleaning: it does not speak RPC 1.1. "
-                "Upgrade or start it."
-            )
+        refusal = cleaners.why_not(record.hostname)
+        if refusal is not None:
+            raise BadRequest(f"The agent of host {record.hostname} does not support cleaning: {refusal}.")
         cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, reason)
         holds.ask_to_clean(self._api.ports, record.uuid, cause)
         cleaners.clean(context, record)
