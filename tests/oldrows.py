@@ -6,6 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from autoclave.db.engine import Database
+from autoclave.rules.arq_states import ARQState
+from dbfixtures import Slot, make_arq
 
 NOW = "2026-01-02 03:04:05"
 
@@ -53,3 +55,9 @@ def address(bus: str) -> str:
 def column(database: Database, table: str, name: str) -> list[Any]:
     with database.read() as tx:
         return list(tx.scalars(sa.select(sa.column(name)).select_from(sa.table(table)).order_by(sa.column("id"))))
+
+
+def bound_by_the_release_before(tx: sa.Connection, slot: Slot, state: ARQState = ARQState.BOUND) -> str:
+    """A request as a conductor writes it that knows nothing of devices' states: no link to the device, no lease."""
+    held = {"deployable_id": slot.deployable.id, "attach_handle_id": slot.handle_id}
+    return make_arq(tx, state=state, hostname=slot.device.hostname, **held).uuid

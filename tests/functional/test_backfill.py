@@ -17,7 +17,8 @@ from autoclave.lifecycle import backfill
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.device_states import Actor, DeviceState
-from dbfixtures import Slot, make_arq, make_device, make_handle, make_slot
+from dbfixtures import make_arq, make_device, make_handle, make_slot
+from oldrows import bound_by_the_release_before
 
 OPERATOR = Cause(Actor.OPERATOR, "anna@controller", "req-1")
 STATES, LINKS, LEASES = backfill.MIGRATIONS
@@ -38,12 +39,6 @@ def again(database: Database, device: DeviceRecord) -> DeviceRecord:
         found = device_rows.get(tx, device.uuid)
     assert found is not None
     return found
-
-
-def bound_by_the_release_before(tx: sa.Connection, slot: Slot, state: ARQState = ARQState.BOUND) -> str:
-    """A request as a conductor writes it that knows nothing of devices' states: no link to the device, no lease."""
-    held = {"deployable_id": slot.deployable.id, "attach_handle_id": slot.handle_id}
-    return make_arq(tx, state=state, hostname=slot.device.hostname, **held).uuid
 
 
 @pytest.mark.parametrize("state", list(ARQState))

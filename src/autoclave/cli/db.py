@@ -21,7 +21,9 @@ from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor
 
 
-class _OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types
+class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command that needs the database."""
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: the configuration that names the database."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -37,7 +39,7 @@ class _OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without
         return parser
 
 
-class DbSync(_OnDatabase):
+class DbSync(OnDatabase):
     """Make the database's schema, or bring it to the revision that this version needs.
 
     Stop the services of the release before first, unless the release notes say that they may run on.
@@ -50,9 +52,9 @@ class DbSync(_OnDatabase):
         :raises DatabaseUnavailable: the database does not answer.
         """
         conf = new_config(parsed_args.config_files)
-        with _database(conf, conf.database.timeout) as database:
+        with opened(conf, conf.database.timeout) as database:
             schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
-        with _database(conf, schema.STATEMENT_TIMEOUT) as database:
+        with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = _shown(conf), schema.head()
         if before == needed:
@@ -62,7 +64,7 @@ class DbSync(_OnDatabase):
         self.app.stdout.flush()
 
 
-class DbVersion(_OnDatabase):
+class DbVersion(OnDatabase):
     """Show which revision the database's schema has, and which one this version needs."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -72,12 +74,12 @@ class DbVersion(_OnDatabase):
         :raises DatabaseUnavailable: the database does not answer.
         """
         conf = new_config(parsed_args.config_files)
-        with _database(conf, conf.database.timeout) as database:
+        with opened(conf, conf.database.timeout) as database:
             found = schema.current(database)
         self.app.stdout.write(f"{_shown(conf)}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 
-class DbOnlineDataMigrations(_OnDatabase):
+class DbOnlineDataMigrations(OnDatabase):
     """Give rows that an older release wrote what this one needs. Services may run meanwhile.
 
     Exit code 0: nothing is left to do. 1: rows were put right and more may be left, because of --max-count; run it
@@ -107,7 +109,7 @@ class DbOnlineDataMigrations(_OnDatabase):
         table = PrettyTable(["Migration", "Total Needed", "Completed"])
         table.align = "l"
         limited, done, failed = left is not None, 0, False
-        with _database(conf, conf.database.timeout) as database:
+        with opened(conf, conf.database.timeout) as database:
             schema.require_current(database)
             for migration in backfill.MIGRATIONS:
                 try:
@@ -126,7 +128,11 @@ class DbOnlineDataMigrations(_OnDatabase):
 
 
 @contextmanager
-def _database(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
+def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
+    """The database of ``[database] connection``, whatever its schema is.
+
+    :raises InvalidConfiguration: it is not named.
+    """
     if not conf.database.connection:
         raise InvalidConfiguration(
             "is not set; write for example sqlite:////var/lib/autoclave/autoclave.db",

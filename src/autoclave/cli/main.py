@@ -15,6 +15,7 @@ COMMANDS = {
     "agent": "serve:RunAgent",
     "db sync": "db:DbSync",
     "db version": "db:DbVersion",
+    "upgrade check": "upgrade:UpgradeCheck",
     "db online-data-migrations": "db:DbOnlineDataMigrations",
     "audit": "audit:Audit",
     "plan": "plan:Plan",

@@ -1,0 +1,137 @@
+"""What ``autoclave upgrade check`` looks at before services of this release are started."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+from oslo_policy import policy
+from oslo_upgradecheck import common_checks
+from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
+
+from autoclave.api.policy import Policy, list_rules
+from autoclave.db import agents, backlog, schema
+from autoclave.db import devices as device_rows
+from autoclave.db.engine import Database
+from autoclave.exceptions import InvalidConfiguration, PlacementError, PlacementUnavailable
+from autoclave.lifecycle.agents import CLEANUP_VERSION
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.transport import http_adapter
+from autoclave.rpc.versions import understands
+
+PLACEMENT_RELEASE = "14.0.0"
+"""The first release in which the allocation of a reserved device can go from one consumer to another."""
+TRAITS = ("HW_NVME_BES", "HW_NVME_CES", "HW_NVME_WZS", "OWNER_CYBORG")
+"""Traits that providers of drives are given, as the NVMe specification names them."""
+
+_SYNC = "run `autoclave db sync`"
+_BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, which does it"
+
+
+class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck comes without types
+    """The checks, each with its remedy.
+
+    :param database: that of ``[database] connection``.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, database: Database) -> None:
+        super().__init__()
+        self._conf = conf
+        self._database = database
+
+    @property
+    def _upgrade_checks(self) -> tuple[tuple[str, Callable[["UpgradeChecks"], Any]], ...]:
+        return (
+            ("Database schema", UpgradeChecks._schema),
+            ("Device state backfill", UpgradeChecks._backfill),
+            ("Agents' RPC version", UpgradeChecks._agents),
+            ("RPC version caps", UpgradeChecks._caps),
+            ("Policy file", UpgradeChecks._policy),
+            ("Placement", UpgradeChecks._placement),
+        )
+
+    def _is_current(self) -> bool:
+        return schema.current(self._database) == schema.head()
+
+    def _schema(self) -> Any:
+        try:
+            schema.require_current(self._database)
+        except InvalidConfiguration as error:
+            return Result(Code.FAILURE, str(error))
+        return Result(Code.SUCCESS)
+
+    def _backfill(self) -> Any:
+        if not self._is_current():
+            return Result(Code.FAILURE, f"Cannot be told before the schema is current: {_SYNC} first.")
+        with self._database.read() as tx:
+            devices = len(backlog.devices_without_state(tx))
+            requests = len(backlog.devices_with_unlinked_requests(tx)) + len(backlog.requests_left_halfway(tx))
+        if devices:
+            return Result(
+                Code.FAILURE, f"{devices} devices have no device_state and cannot be bound or cleaned: {_BACKFILL}."
+            )
+        if requests:
+            return Result(
+                Code.WARNING,
+                f"{requests} accelerator requests are as the release before has written them: {_BACKFILL}.",
+            )
+        return Result(Code.SUCCESS)
+
+    def _agents(self) -> Any:
+        if not self._is_current():
+            return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
+        with self._database.read() as tx:
+            said = {agent.hostname: agent.rpc_version for agent in agents.list_all(tx)}
+            erased = {device.hostname for device in device_rows.list_all(tx) if device.supports_cleaning}
+        old = sorted(host for host, version in said.items() if not understands(version, CLEANUP_VERSION))
+        absent = sorted(erased - set(said))
+        if not old and not absent:
+            return Result(Code.SUCCESS)
+        told = [f"The agents of {', '.join(old)} are older than RPC {CLEANUP_VERSION}." if old else ""]
+        told += [f"No agent of {', '.join(absent)} has said which RPC version it speaks." if absent else ""]
+        told += ["Drives that are given back there go to error, not back into use, until these agents are upgraded."]
+        return Result(Code.WARNING, " ".join(filter(None, told)))
+
+    def _caps(self) -> Any:
+        cap = self._conf.upgrade_levels.agent
+        if cap is None or understands(cap, CLEANUP_VERSION):
+            return Result(Code.SUCCESS)
+        return Result(
+            Code.WARNING,
+            f"[upgrade_levels] agent = {cap} keeps every drive from being cleaned. Take it out when the agents are "
+            "upgraded, and restart the api and the conductors.",
+        )
+
+    def _policy(self) -> Any:
+        try:
+            Policy(self._conf)
+        except InvalidConfiguration as error:
+            return Result(Code.FAILURE, str(error))
+        result = common_checks.check_policy_json(self, self._conf)
+        path = self._conf.find_file(self._conf.oslo_policy.policy_file)
+        if result.code is not Code.SUCCESS or path is None:
+            return result
+        written = policy.parse_file_contents(Path(path).read_text())
+        known = {rule.name for rule in list_rules()}
+        unknown = sorted(name for name in written if name.startswith(("cyborg:", "autoclave:")) and name not in known)
+        if unknown:
+            return Result(
+                Code.WARNING,
+                f"{path} has rules that govern nothing: {', '.join(unknown)}. Take them out; what they were meant to "
+                "allow or forbid is as `oslopolicy-sample-generator --namespace autoclave` shows it.",
+            )
+        return result
+
+    def _placement(self) -> Any:
+        if not self._conf.placement.endpoint:
+            return Result(Code.SUCCESS)
+        try:
+            # It makes only custom traits that are missing, and these are none.
+            PlacementClient(http_adapter(self._conf)).ensure_traits(TRAITS)
+        except PlacementUnavailable as error:
+            return Result(Code.WARNING, f"It could not be asked: {error}. Start it, or correct [placement] endpoint.")
+        except (PlacementError, InvalidConfiguration) as error:
+            return Result(
+                Code.FAILURE, f"{error}. Autoclave needs openstack-placement {PLACEMENT_RELEASE} and os-traits 3.9.0."
+            )
+        return Result(Code.SUCCESS)
