@@ -1,0 +1,101 @@
+"""Filters, orders and pages of lists, and attributes, on SQLite, PostgreSQL and MariaDB."""
+
+from datetime import timedelta
+
+import pytest
+from oslo_db.exception import DBDuplicateEntry, DBReferenceError
+
+from autoclave.db import attributes, deployable_views, device_summaries
+from autoclave.db.engine import Database
+from autoclave.db.filters import FIELDS
+from autoclave.db.paging import Order
+from autoclave.db.tables import devices, utcnow
+from autoclave.rules.arq_states import ARQState
+from dbfixtures import make_arq, make_slot
+
+INSTANCE = "6f70656e-7374-6163-6b21-000000000001"
+
+
+def test_every_field_filters_devices_and_deployables(database: Database) -> None:
+    with database.write() as tx:
+        plain, held = make_slot(tx), make_slot(tx)
+        make_arq(
+            tx,
+            state=ARQState.BOUND,
+            instance_uuid=INSTANCE,
+            device_id=held.device.id,
+            deployable_id=held.deployable.id,
+            attach_handle_id=held.handle_id,
+        )
+    expected = {
+        "name": (held.deployable.name, [held]),
+        "board": (plain.device.model, [plain, held]),
+        "availability": ("available", [plain, held]),
+        "interface_type": ("PCI", [plain, held]),
+        "instance_uuid": (INSTANCE, [held]),
+        "parent_uuid": (INSTANCE, []),
+        "root_uuid": (INSTANCE, []),
+    }
+    assert set(expected) == set(FIELDS)
+    with database.read() as tx:
+        for field, (value, slots) in expected.items():
+            found = device_summaries.summaries(tx, related={field: value})
+            assert [one.uuid for one in found] == [slot.device.uuid for slot in slots], field
+            rows, _ = deployable_views.views(tx, related={field: value})
+            assert [row.uuid for row in rows] == [slot.deployable.uuid for slot in slots], field
+            for other in (value.swapcase(), "nobody"):
+                if other != value:
+                    assert device_summaries.summaries(tx, related={field: other}) == [], field
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("key", ["id", "created_at", "updated_at", "hostname", "type"])
+def test_the_pages_of_every_order_make_the_whole(database: Database, key: str, descending: bool) -> None:
+    with database.write() as tx:
+        made = [make_slot(tx).device for _ in range(5)]
+        early = utcnow() - timedelta(days=1)
+        # two that are alike, and one that was never changed
+        tx.execute(devices.update().where(devices.c.id.in_([made[1].id, made[3].id])).values(created_at=early))
+        tx.execute(devices.update().where(devices.c.id == made[2].id).values(updated_at=None, created_at=early))
+    order = Order(key, descending)
+    with database.read() as tx:
+        whole = [one.uuid for one in device_summaries.summaries(tx, order=order)]
+        pages: list[str] = []
+        while len(pages) < len(whole):
+            page = device_summaries.summaries(tx, order=order, after=pages[-1] if pages else None, limit=2)
+            assert page
+            pages += [one.uuid for one in page]
+        assert device_summaries.summaries(tx, order=order, after="nobody") == []
+        other_way = [one.uuid for one in device_summaries.summaries(tx, order=Order(key, not descending))]
+    assert pages == whole == other_way[::-1]
+    assert set(whole) == {device.uuid for device in made}
+
+
+def test_an_attribute_is_its_deployables_and_its_key_is_taken_once(database: Database) -> None:
+    with database.write() as tx:
+        slot, other = make_slot(tx), make_slot(tx)
+        made = attributes.insert(tx, slot.deployable.id, "rack", "A7 größe")
+        for deployable, key in ((slot, "Rack"), (other, "rack")):
+            attributes.insert(tx, deployable.deployable.id, key, "B1")
+    with pytest.raises(DBDuplicateEntry), database.write() as tx:
+        attributes.insert(tx, slot.deployable.id, "rack", "C9")
+    with pytest.raises(DBReferenceError), database.write() as tx:
+        attributes.insert(tx, 999_999, "rack", "A7")
+    with database.read() as tx:
+        found = attributes.get(tx, made)
+        assert found is not None
+        assert found.value == "A7 größe"
+        assert [one.uuid for one in attributes.list_all(tx, deployable_id=slot.deployable.id, key="rack")] == [made]
+
+
+def test_discovery_replaces_what_it_said_and_nothing_else(database: Database) -> None:
+    with database.write() as tx:
+        deployable = make_slot(tx).deployable
+        attributes.replace(tx, deployable.id, {"rc": "CUSTOM_A", "trait0": "HW_X", "trait1": "HW_Y"})
+        attributes.insert(tx, deployable.id, "rack", "A7")
+        before = {one.key: one.uuid for one in attributes.list_all(tx, deployable_id=deployable.id)}
+        attributes.replace(tx, deployable.id, {"rc": "CUSTOM_A", "trait0": "HW_Z"})
+        after = {one.key: one for one in attributes.list_all(tx, deployable_id=deployable.id)}
+        assert attributes.discovered(tx, [deployable.id]) == {deployable.id: {"rc": "CUSTOM_A", "trait0": "HW_Z"}}
+    assert {key: one.value for key, one in after.items()} == {"rc": "CUSTOM_A", "trait0": "HW_Z", "rack": "A7"}
+    assert {key: one.uuid for key, one in after.items()} == {key: before[key] for key in after}
