@@ -22,6 +22,8 @@ GOOD_BODIES: dict[str, Any] = {
         {"path": "/bitstream_id", "op": "replace", "value": [{"image_uuid": SOME_UUID}]}
     ],
     "POST /v2/devices/{uuid}/clean": {"reason": "r"},
+    "POST /v2/devices/{uuid}/disable": {"reason": "r"},
+    "POST /v2/devices/{uuid}/enable": {"reason": "r"},
     **{
         f"POST /autoclave/v1/devices/{place}/{action}": {"reason": "r"}
         for place in ("{device}", "{device}/{address}")
