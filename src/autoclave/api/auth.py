@@ -1,6 +1,6 @@
-"""Who the caller is: asked of Keystone, or taken on the caller's word on one machine.
+"""Who the caller is: asked of Keystone, looked up in a file, or taken on the caller's word on one machine.
 
-Both leave what they found in the headers that ``RequestContext.from_environ`` reads.
+All leave what they found in the headers that ``RequestContext.from_environ`` reads.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,6 +11,8 @@ from keystoneauth1 import loading
 from keystoneauth1.exceptions import ClientException
 from keystonemiddleware.auth_token import AuthProtocol
 
+from autoclave.api.basic_auth import http_basic
+from autoclave.api.caller import PROJECT, ROLES, as_caller
 from autoclave.exceptions import Forbidden, InvalidConfiguration
 from autoclave.objects.context import RequestContext
 
@@ -30,8 +32,6 @@ _PUBLIC = frozenset(
         "/identity/v3",
     },
 )
-_ROLES = ("admin", "manager", "member", "reader")
-"""Keystone's default roles; each implies those after it."""
 
 
 def is_public(conf: Any, path: str) -> bool:
@@ -42,10 +42,12 @@ def is_public(conf: Any, path: str) -> bool:
 
 def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     """*app* behind the authentication that ``[api] auth_strategy`` names; public paths reach it directly."""
-    strategy: Callable[[Any, WSGIApplication], WSGIApplication] = {"keystone": keystone, "noauth": noauth}[
-        conf.api.auth_strategy
-    ]
-    guarded = strategy(conf, app)
+    strategies: dict[str, Callable[[Any, WSGIApplication], WSGIApplication]] = {
+        "keystone": keystone,
+        "http_basic": http_basic,
+        "noauth": noauth,
+    }
+    guarded = strategies[conf.api.auth_strategy](conf, app)
 
     def choose(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         return (app if is_public(conf, environ.get("PATH_INFO", "")) else guarded)(environ, start_response)
@@ -85,32 +87,19 @@ def noauth(_conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     """
 
     def trusting(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        passed = {name: value for name, value in environ.items() if not _says_who(name)}
-        user, project, roles = _claimed(environ.get("HTTP_X_AUTH_TOKEN", ""))
-        passed |= {
-            "HTTP_X_USER_ID": user,
-            "HTTP_X_PROJECT_ID": project,
-            "HTTP_X_ROLES": ",".join(roles),
-        }
-        return app(passed, start_response)
+        return app(as_caller(environ, *_claimed(environ.get("HTTP_X_AUTH_TOKEN", ""))), start_response)
 
     return trusting
-
-
-def _says_who(header: str) -> bool:
-    if header in ("HTTP_X_OPENSTACK_REQUEST_ID",):
-        return False
-    return header.startswith(("HTTP_X_", "HTTP_OPENSTACK_SYSTEM", "keystone."))
 
 
 def _claimed(token: str) -> tuple[str, str, list[str]]:
     user, _, rest = token.partition(":")
     project, _, named = rest.partition(":")
     if not (user and project):
-        return "admin", "admin", list(_ROLES)
+        return "admin", PROJECT, list(ROLES)
     roles = [role.strip() for role in named.split(",") if role.strip()] or ["admin"]
-    highest = min((_ROLES.index(role) for role in roles if role in _ROLES), default=len(_ROLES))
-    return user, project, sorted({*roles, *_ROLES[highest:]})
+    highest = min((ROLES.index(role) for role in roles if role in ROLES), default=len(ROLES))
+    return user, project, sorted({*roles, *ROLES[highest:]})
 
 
 def require_service_token(conf: Any, req: falcon.Request, refusal: str) -> None:
@@ -118,7 +107,7 @@ def require_service_token(conf: Any, req: falcon.Request, refusal: str) -> None:
 
     :raises Forbidden: there is no valid service token with one of ``service_token_roles``; says *refusal*.
     """
-    if conf.api.auth_strategy == "noauth":
+    if conf.api.auth_strategy != "keystone":
         return
     context: RequestContext = req.context.caller
     confirmed = req.env.get("HTTP_X_SERVICE_IDENTITY_STATUS") == "Confirmed"

@@ -104,9 +104,17 @@ def guarded(app: "WSGIApplication") -> "WSGIApplication":
             return app(environ, start_response)
         except Exception:
             LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO"))
-            body = json.dumps(document(500, NEUTRAL)).encode()
-            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-            start_response("500 Internal Server Error", headers)
-            return [body]
+            return answer(start_response, 500, NEUTRAL)
 
     return guard
+
+
+def answer(start_response: "StartResponse", code: int, text: str, *headers: tuple[str, str]) -> Iterable[bytes]:
+    """An error answer of a WSGI middleware.
+
+    :param headers: beside those of the body.
+    """
+    body = json.dumps(document(code, text)).encode()
+    shape = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response(f"{code} {HTTPStatus(code).phrase}", [*shape, *headers])
+    return [body]

@@ -4,13 +4,12 @@ A page in a browser on this machine can send requests here once its own name res
 address. The browser then believes them to be the page's own, but they still carry the page's name.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from autoclave.api.errors import document
+from autoclave.api.errors import answer
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -44,11 +43,8 @@ def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
             host = ""
         if host == public or good(host):
             return app(environ, start_response)
-        body = json.dumps(
-            document(403, f"Nothing is served under the name {asked!r}; [api] public_endpoint says under which else.")
-        ).encode()
-        start_response("403 Forbidden", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-        return [body]
+        said = f"Nothing is served under the name {asked!r}; [api] public_endpoint says under which else."
+        return answer(start_response, 403, said)
 
     return refuse_others
 

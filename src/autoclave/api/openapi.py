@@ -29,7 +29,7 @@ _ALWAYS = (400, 403, 406, 500, 503)
 _WITH_BODY = (413, 415)
 _FAILURES = {
     400: "The request is not understood; the text says what to mend.",
-    401: "The token is missing or not accepted; Keystone's middleware says so in its own words.",
+    401: "Nothing proves who the caller is; where Keystone does, its middleware says so in its own words.",
     403: "The policy does not allow it, or nothing is served under the name of this host.",
     404: "There is no such thing, or it is another project's.",
     405: "The method came with a later microversion.",
@@ -82,11 +82,15 @@ class OpenAPI(Resource):
                 "schemas": components.schemas,
                 "headers": _HEADERS,
                 "responses": _failures(self._api, components),
-                "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+                "securitySchemes": _SCHEMES,
             },
         }
 
 
+_SCHEMES = {
+    "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+    "basic": {"type": "http", "scheme": "basic"},
+}
 _HEADERS = {
     "x-openstack-request-id": {"description": "Names the request in the log.", "schema": STRING},
     HEADER: {"description": "The microversion of the answer.", "schema": STRING},
@@ -141,10 +145,8 @@ def _operation(api: Api, path: str, method: str, declared: Operation, components
             *([_version_parameter(declared.since)] if _versioned(path) else []),
         ],
         "responses": _responses(api, path, declared, components),
-        "security": [] if is_public(api.conf, path) else [{"token": []}],
+        "security": [] if is_public(api.conf, path) else _security(api),
     }
-    if api.conf.api.auth_strategy == "noauth" and shown["security"]:
-        shown["security"].append({})
     if declared.rule is not None:
         shown["x-policy-rule"] = declared.rule
     if declared.since is not None:
@@ -153,6 +155,16 @@ def _operation(api: Api, path: str, method: str, declared: Operation, components
         content = {"schema": components.shown(declared.body.schema)}
         shown["requestBody"] = {"required": not declared.body_optional, "content": {"application/json": content}}
     return shown
+
+
+def _security(api: Api) -> list[dict[str, Any]]:
+    """One of these is enough; the empty one is none."""
+    by_strategy: dict[str, list[dict[str, Any]]] = {
+        "keystone": [{"token": []}],
+        "http_basic": [{"basic": []}],
+        "noauth": [{"token": []}, {}],
+    }
+    return by_strategy[api.conf.api.auth_strategy]
 
 
 def _tag(path: str) -> str:
@@ -214,9 +226,9 @@ def _responses(api: Api, path: str, declared: Operation, components: _Components
 
 def _failures(api: Api, components: _Components) -> dict[str, Any]:
     found = {str(code): _error(text, components) for code, text in _FAILURES.items()}
-    # What Keystone's middleware says, when it does not accept a token or cannot ask, has a shape of its own.
-    del found["401"]["content"]
     if api.conf.api.auth_strategy == "keystone":
+        # What Keystone's middleware says, when it does not accept a token or cannot ask, has a shape of its own.
+        del found["401"]["content"]
         found["503"]["content"]["text/plain"] = {"schema": STRING}
     return found
 

@@ -26,6 +26,7 @@ BASE_RULES = (
     policy.RuleDefault("project_member_api", "role:member and project_id:%(project_id)s", "Members of the project."),
     policy.RuleDefault("project_reader_api", "role:reader and project_id:%(project_id)s", "Readers of the project."),
     policy.RuleDefault("project_manager_or_admin", "rule:project_manager_api or rule:admin_api", "Managers and above."),
+    policy.RuleDefault("project_member_or_admin", "rule:project_member_api or rule:admin_api", "Members and above."),
     policy.RuleDefault("project_reader_or_admin", "rule:project_reader_api or rule:admin_api", "Readers and above."),
     policy.RuleDefault(
         "project_member_or_service",

@@ -84,7 +84,7 @@ def _operator(api: Api) -> dict[str, Resource]:
 
 def _service(api: Api) -> dict[str, Resource]:
     paths: dict[str, Resource] = {"/healthcheck": health.Health(api), "/metrics": metrics.Metrics(api)}
-    if api.conf.api.auth_strategy == "noauth":
+    if api.conf.api.auth_strategy != "keystone":
         # With Keystone, clients ask Keystone.
         paths |= {"/identity": identity.Versions(api), "/identity/v3": identity.V3(api)}
     return paths

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from typing import Any
 
 import requests
@@ -15,12 +16,13 @@ _TIMEOUT = 30
 class ServiceClient:
     """Asks the service, and turns whatever is no success into one sentence.
 
-    :param url: where it listens.
+    :param url: where it listens; where it knows users by a file, with name and password before the host.
     :param token: an administrator's token.
     """
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
+        self._shown = re.sub(r"//[^/]*@", "//", self._url)
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["X-Auth-Token"] = token
@@ -36,7 +38,8 @@ class ServiceClient:
             answer = self._session.request(method, self._url + path, json=body, headers=headers, timeout=_TIMEOUT)
         except requests.RequestException as error:
             raise AutoclaveError(
-                f"{self._url} does not answer ({type(error).__name__}); is Autoclave running there? Name it with --url"
+                f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? "
+                "Name it with --url"
             ) from error
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
@@ -59,7 +62,8 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         default=os.environ.get("AUTOCLAVE_URL", "http://127.0.0.1:6666"),
-        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666)",
+        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666); with "
+        "auth_strategy = http_basic, http://NAME:PASSWORD@HOST:PORT in the environment",
     )
     parser.add_argument(
         "--token",

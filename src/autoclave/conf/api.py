@@ -17,9 +17,15 @@ OPTS = [
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
-        choices=["keystone", "noauth"],
-        help="keystone: tokens are checked by keystonemiddleware. noauth: every caller is an administrator; "
-        "only for one machine.",
+        choices=["keystone", "http_basic", "noauth"],
+        help="keystone: tokens are checked by keystonemiddleware. http_basic: whoever gives a name and a password of "
+        "http_basic_auth_user_file is an administrator. noauth: every caller is one; only for one machine.",
+    ),
+    cfg.StrOpt(
+        "http_basic_auth_user_file",
+        default="/etc/autoclave/htpasswd",
+        help="Users and their passwords for auth_strategy = http_basic, as `htpasswd -B` writes them: a line "
+        "name:bcrypt-hash for each. The file is read again when it changes.",
     ),
     cfg.BoolOpt(
         "public_metrics",

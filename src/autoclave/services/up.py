@@ -66,7 +66,8 @@ class AllInOne:
     :param data_dir: where the databases, the agents' locks and the simulated hosts are.
     :param bind: address and port to listen on; None for what the configuration says.
     :param simulate: how many simulated hosts; 0 for the real one.
-    :raises InvalidConfiguration: an option cannot be used, or callers from other machines would be trusted.
+    :raises InvalidConfiguration: an option cannot be used, callers from other machines would be trusted, or the file
+        wants callers to be authenticated, which is not done here.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class AllInOne:
             base["agent", "data_dir"] = str(data_dir.absolute())
         if bind is not None:
             base |= {("api", "host_ip"): bind[0], ("api", "port"): bind[1]}
+        _refuse_authentication(config_files)
         base["api", "auth_strategy"] = "noauth"
         self._config_files = config_files
         self._base = base
@@ -151,6 +153,17 @@ def _simulated(data_dir: Path, number: int) -> dict[tuple[str | None, str], obje
     # a rehearsal is watched by a person: look and poll often
     overrides |= {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
     return overrides
+
+
+def _refuse_authentication(config_files: Sequence[str]) -> None:
+    conf = new_config(config_files)
+    said = conf.get_location("auth_strategy", "api").location.is_user_controlled
+    if said and conf.api.auth_strategy != "noauth":
+        raise InvalidConfiguration(
+            f"is {conf.api.auth_strategy}, but `autoclave up` takes every caller for an administrator; leave it out, "
+            "or run the services apart: `autoclave api`, `conductor` and `agent`",
+            option="[api] auth_strategy",
+        )
 
 
 def _administrator(_environ: object) -> Identity:

@@ -4,14 +4,17 @@ import atexit
 import json
 import shutil
 import tempfile
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import falcon.testing
+from cheroot import wsgi
 from documented import Documented
 
 from autoclave.api.app import create_app
@@ -110,6 +113,19 @@ class World:
         self.http = _Client(lambda environ, start: self.app(environ, start))
         self._root = str(uuid.uuid4())
         self.ports.placement.create_provider(self._root, HOST)
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """The service on a real socket; its URL."""
+        server = wsgi.Server(("127.0.0.1", 0), self.app, numthreads=2)
+        server.prepare()
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.bind_addr[1]}"
+        finally:
+            server.stop()
+            thread.join()
 
     def close(self) -> None:
         self.transport.close()

@@ -1,12 +1,10 @@
 """The world of the API's tests."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from api_world import World
-from cheroot import wsgi
 
 
 @pytest.fixture
@@ -19,10 +17,5 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def url(world: World) -> Iterator[str]:
     """The service on a real socket."""
-    server = wsgi.Server(("127.0.0.1", 0), world.app, numthreads=2)
-    server.prepare()
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    yield f"http://127.0.0.1:{server.bind_addr[1]}"
-    server.stop()
-    thread.join()
+    with world.served() as found:
+        yield found

@@ -1,59 +1,22 @@
 """Who may do what: with Keystone, and without it on one machine."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_world import REMOVE_OPS, World, fault, new_uuid
-from falcon.testing import Result
 from keystone_double import Keystone
+from keystone_world import USERS, ask, cloud, keystone
 
 from autoclave.api.policy import list_rules
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 
+__all__ = ["cloud", "keystone"]
+
 ARQS = "/v2/accelerator_requests"
 PUBLIC = ["/", "/v2", "/v2/", "/accelerator", "/accelerator/v2", "/healthcheck"]
-USERS = {
-    "admin": ("root", "ops", ("admin", "manager", "member", "reader")),
-    "manager": ("mara", "blue", ("manager", "member", "reader")),
-    "member": ("mia", "blue", ("member", "reader")),
-    "reader": ("rita", "blue", ("reader",)),
-    "nobody": ("ned", "blue", ()),
-    "nova": ("nova", "service", ("service",)),
-    "other": ("otto", "red", ("member", "reader")),
-    "system": ("root", None, ("admin", "manager", "member", "reader")),
-}
-
-
-@pytest.fixture(scope="module")
-def keystone() -> Iterator[Keystone]:
-    made = Keystone()
-    made.tokens = {f"{name}-token": user for name, user in USERS.items()}
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def cloud(tmp_path: Path, keystone: Keystone) -> Iterator[World]:
-    config = tmp_path / "autoclave.conf"
-    config.write_text(keystone.config())
-    made = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
-    yield made
-    made.close()
-
-
-def ask(
-    world: World, user: str | None, method: str, path: str, body: Any = None, *, service: str | None = None
-) -> Result:
-    headers = {"OpenStack-API-Version": "accelerator 2.5"}
-    if user is not None:
-        headers["X-Auth-Token"] = f"{user}-token"
-    if service is not None:
-        headers["X-Service-Token"] = f"{service}-token"
-    return world.http.simulate_request(method, path, json=body, headers=headers)
 
 
 def test_finding_the_service_needs_no_token(cloud: World) -> None:
@@ -181,15 +144,63 @@ def test_who_may_not_clean_is_not_told_whether_the_device_exists(cloud: World) -
     assert ask(cloud, "admin", "POST", f"/v2/devices/{device.uuid}/clean").status_code == 202
 
 
-def test_the_operator_may_change_a_rule_in_the_policy_file(tmp_path: Path, keystone: Keystone) -> None:
+def with_policy(tmp_path: Path, keystone: Keystone, text: str, options: str = "") -> World:
     rules = tmp_path / "policy.yaml"
-    rules.write_text('"cyborg:device:get_all": "rule:project_reader_api"\n')
+    rules.write_text(text)
     config = tmp_path / "autoclave.conf"
-    config.write_text(f"{keystone.config()}[oslo_policy]\npolicy_file = {rules}\n")
-    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    config.write_text(f"{keystone.config()}[oslo_policy]\npolicy_file = {rules}\n{options}")
+    return World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+
+
+def test_the_operator_may_change_a_rule_in_the_policy_file(tmp_path: Path, keystone: Keystone) -> None:
+    world = with_policy(tmp_path, keystone, '"cyborg:device:get_all": "rule:project_reader_api"\n')
     assert ask(world, "reader", "GET", "/v2/devices").status_code == 200
     assert ask(world, "reader", "GET", f"/v2/devices/{new_uuid()}").status_code == 403
     world.close()
+
+
+LOOSE = "".join(f'"cyborg:arq:{name}": "@"\n' for name in ("get_all", "get_one", "update", "delete"))
+
+
+def test_a_rule_that_lets_everybody_in_shows_nobody_what_is_anothers(tmp_path: Path, keystone: Keystone) -> None:
+    world = with_policy(tmp_path, keystone, LOOSE)
+    arq, _ = bound_to_blue(world)
+    for user in ("other", "nova"):
+        listed = ask(world, user, "GET", ARQS)
+        assert (listed.status_code, listed.json) == (200, {"arqs": []})
+        for method, path, body in (
+            ("GET", f"{ARQS}/{arq}", None),
+            ("PATCH", ARQS, {arq: REMOVE_OPS}),
+            ("DELETE", f"{ARQS}/{arq}", None),
+        ):
+            assert ask(world, user, method, path, body, service="nova").status_code == 404
+    assert [one["uuid"] for one in ask(world, "nobody", "GET", ARQS).json["arqs"]] == [arq]
+    assert state(world, arq) == "Bound"
+    world.close()
+
+
+def test_who_counts_as_an_administrator_is_a_rule_too_and_sees_every_project(
+    tmp_path: Path, keystone: Keystone
+) -> None:
+    world = with_policy(tmp_path, keystone, '"admin_api": "role:admin or user_id:otto"\n')
+    arq, _ = bound_to_blue(world)
+    assert [one["uuid"] for one in ask(world, "other", "GET", ARQS).json["arqs"]] == [arq]
+    assert ask(world, "other", "GET", "/autoclave/v1/devices").status_code == 200
+    world.close()
+
+
+def test_cyborgs_deprecated_defaults_let_nobody_in(tmp_path: Path, keystone: Keystone) -> None:
+    """There, a reader of any project may list the hardware and ask for accelerators, unless this option is set."""
+    world = with_policy(tmp_path, keystone, "", "enforce_new_defaults = false\n")
+    assert ask(world, "reader", "GET", "/v2/devices").status_code == 403
+    assert ask(world, "reader", "POST", ARQS, {}).status_code == 403
+    assert ask(world, "nobody", "GET", ARQS).status_code == 403
+    world.close()
+
+
+def test_a_token_of_the_system_is_of_no_project_and_opens_nothing(cloud: World) -> None:
+    for path in ("/autoclave/v1/devices", "/v2/devices", ARQS):
+        assert ask(cloud, "system", "GET", path).status_code == 403
 
 
 @pytest.mark.parametrize("text", [None, '"a": [', "- a\n- b\n"])
@@ -208,6 +219,10 @@ def test_a_policy_file_that_cannot_be_read_keeps_the_service_from_starting(tmp_p
 
 @pytest.fixture
 def bound(cloud: World) -> tuple[str, str]:
+    return bound_to_blue(cloud)
+
+
+def bound_to_blue(cloud: World) -> tuple[str, str]:
     """An accelerator request of project blue, and the instance that it is bound to."""
     group = {"resources:CUSTOM_NVME_144D_A808": "1"}
     assert ask(cloud, "admin", "POST", "/v2/device_profiles", [{"name": "p", "groups": [group]}]).status_code == 201
@@ -239,6 +254,8 @@ def test_what_belongs_to_an_instance_is_touched_through_nova_only(cloud: World, 
             answer = ask(cloud, user, method, path, body)
             assert answer.status_code in (403, 404)  # nova's own project has no such request
             assert answer.status_code == 404 or "Compute API" in fault(answer)
+    # of an instance that has no requests in the caller's project, there is nothing to delete
+    assert ask(cloud, "other", "DELETE", f"{ARQS}?instance={instance}", service="nova").status_code == 204
     assert state(cloud, arq) == "Bound"
     assert ask(cloud, "member", "DELETE", f"{ARQS}?instance={instance}", service="nova").status_code == 204
     assert ask(cloud, "admin", "GET", f"{ARQS}/{arq}").status_code == 404

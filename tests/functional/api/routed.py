@@ -1,0 +1,33 @@
+"""What is served, found by a walk through the router."""
+
+import re
+from typing import Any
+
+import falcon
+from api_world import World
+
+from autoclave.api import microversion, routes
+from autoclave.api.context import Api
+from autoclave.api.policy import Policy
+
+_UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
+
+
+def routed(world: World) -> set[tuple[str, str]]:
+    """Methods and paths. Below ``/accelerator`` and without a version is the same once more; OPTIONS are Falcon's."""
+    app: falcon.App[Any, Any] = falcon.App()
+    routes.add_all(
+        app, Api(world.conf, world.ports, world.transport.client("conductor", version="1.0"), Policy(world.conf))
+    )
+    found = set()
+
+    def walk(nodes: Any) -> None:
+        for node in nodes:
+            walk(node.children)
+            for method, responder in (node.method_map or {}).items():
+                if method != "OPTIONS" and "method_not_allowed" not in getattr(responder, "__qualname__", ""):
+                    path = re.sub("^/accelerator(?=/|$)", "", node.uri_template) or "/"
+                    found.add((method, _UNVERSIONED.sub("/v2", path)))
+
+    walk(app._router._roots)
+    return found

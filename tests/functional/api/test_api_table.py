@@ -1,0 +1,233 @@
+"""Every method of every path, asked by everybody. A new route must say here who may use it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from api_world import REMOVE_OPS, World, new_uuid
+from keystone_double import Keystone
+from keystone_world import ask, cloud, keystone
+from routed import routed
+
+from autoclave.db.devices import DeviceRecord
+from autoclave.rules.device_states import DeviceState
+
+__all__ = ["cloud", "keystone"]
+
+GROUPS = [{"resources:CUSTOM_NVME_144D_A808": "1"}]
+BITSTREAM = [{"path": "/bitstream_id", "op": "replace", "value": [{"image_uuid": new_uuid()}]}]
+STRANGER = {"device_state": DeviceState.ERROR, "found_serial": "S2", "found_drive_model": "Model 2"}
+
+CALLERS: dict[str, tuple[str | None, str | None]] = {
+    "nobody": (None, None),
+    "reader": ("reader", None),
+    "member": ("member", None),
+    "manager": ("manager", None),
+    "admin": ("admin", None),
+    "service": ("nova", None),
+    "another project's member": ("other", None),
+    "Nova for a member": ("member", "nova"),
+    "Nova for another project's member": ("other", "nova"),
+}
+"""The caller's token, and the service token beside it."""
+
+
+class Objects:
+    """What the paths and bodies below name: made anew for each request, since some requests end them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._made = 0
+
+    def device(self, **changes: Any) -> DeviceRecord:
+        self._made += 1
+        return self.world.add_device(f"0000:{self._made:02x}:00.0", **changes)
+
+    def profile(self) -> str:
+        made = ask(self.world, "admin", "POST", "/v2/device_profiles", new_profile())
+        assert made.status_code == 201
+        return str(made.json["name"])
+
+    def attribute(self) -> str:
+        return str(ask(self.world, "admin", "POST", "/v2/attributes", self.new_attribute()).json["uuid"])
+
+    def new_attribute(self) -> dict[str, Any]:
+        deployable = self.world.provider(self.device())
+        return {"deployable_id": deployable.id, "key": "rack", "value": "A7"}
+
+    def arq(self) -> str:
+        """A request of project blue."""
+        made = ask(self.world, "member", "POST", "/v2/accelerator_requests", {"device_profile_name": self.profile()})
+        return str(made.json["arqs"][0]["uuid"])
+
+    def bind(self, arq: str) -> dict[str, Any]:
+        return {arq: self.world.add_ops(self.device(), new_uuid())}
+
+    def bound(self) -> str:
+        arq = self.arq()
+        bound = ask(self.world, "member", "PATCH", "/v2/accelerator_requests", self.bind(arq), service="nova")
+        assert bound.status_code == 202
+        return arq
+
+    def instance(self) -> str:
+        return str(ask(self.world, "admin", "GET", f"/v2/accelerator_requests/{self.bound()}").json["instance_uuid"])
+
+    def deployable(self) -> str:
+        return self.world.provider(self.device()).uuid
+
+
+def new_profile() -> list[dict[str, Any]]:
+    return [{"name": f"p-{new_uuid()}", "groups": GROUPS}]
+
+
+Row = tuple[int, ...]
+PUBLIC: Row = (200,) * 9
+READERS: Row = (401, 200, 200, 200, 200, 403, 200, 200, 200)
+HARDWARE: Row = (401, 403, 403, 200, 200, 403, 403, 403, 403)
+
+
+def admin(status: int) -> Row:
+    return (401, 403, 403, 403, status, 403, 403, 403, 403)
+
+
+@dataclass(frozen=True)
+class Case:
+    """:param fill: the query string, the body and the placeholders' values, of objects that are made for it."""
+
+    method: str
+    path: str
+    statuses: Row
+    fill: Callable[[Objects], Mapping[str, Any]] = lambda _objects: {}
+    about: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path} {self.about}".strip()
+
+
+ARQS = "/v2/accelerator_requests"
+OURS = "/autoclave/v1/devices"
+BY_UUID, BY_PLACE = "/{device}", "/{device}/{address}"
+TO_BIND: Row = (401, 403, 403, 403, 403, 403, 403, 202, 404)
+"""Through Nova only, and Nova for its user's own project only."""
+BOUND: Row = (401, 403, 403, 403, 403, 404, 404, 204, 404)
+"""As above; a project that is another's, be it that of services, does not learn that there is such a request."""
+
+
+def named(objects: Objects, **changes: Any) -> dict[str, Any]:
+    device = objects.device(**changes)
+    return {"uuid": device.uuid, "device": device.uuid}
+
+
+def placed(objects: Objects, **changes: Any) -> dict[str, Any]:
+    device = objects.device(**changes)
+    return {"device": device.hostname, "address": device.pci_address}
+
+
+def to_bind(objects: Objects) -> dict[str, Any]:
+    arq = objects.arq()
+    return {"uuid": arq, "body": objects.bind(arq)}
+
+
+def to_unbind(objects: Objects) -> dict[str, Any]:
+    arq = objects.bound()
+    return {"uuid": arq, "body": {arq: REMOVE_OPS}}
+
+
+CASES = [
+    *(Case("GET", path, PUBLIC) for path in ("/", "/v2", "/openapi.json", "/healthcheck")),
+    Case("GET", "/metrics", admin(200)),
+    Case("GET", "/v2/devices", HARDWARE),
+    Case("GET", "/v2/devices/{uuid}", HARDWARE, named),
+    Case("POST", "/v2/devices/{uuid}/clean", admin(202), lambda o: named(o, device_state=DeviceState.ERROR)),
+    Case("POST", "/v2/devices/{uuid}/disable", admin(200), named),
+    Case("POST", "/v2/devices/{uuid}/enable", admin(200), named),
+    Case("GET", "/v2/deployables", HARDWARE),
+    Case("GET", "/v2/deployables/{uuid}", HARDWARE, lambda o: {"uuid": o.deployable()}),
+    # no driver can write a bitstream: who may, is told that
+    Case("PATCH", "/v2/deployables/{uuid}/program", admin(400), lambda o: {"uuid": o.deployable(), "body": BITSTREAM}),
+    Case("GET", "/v2/attributes", HARDWARE),
+    Case("POST", "/v2/attributes", admin(201), lambda o: {"body": o.new_attribute()}),
+    Case("GET", "/v2/attributes/{uuid}", HARDWARE, lambda o: {"uuid": o.attribute()}),
+    Case("DELETE", "/v2/attributes/{uuid}", admin(204), lambda o: {"uuid": o.attribute()}),
+    Case("GET", "/v2/device_profiles", READERS),
+    Case("POST", "/v2/device_profiles", admin(201), lambda _o: {"body": new_profile()}),
+    Case("DELETE", "/v2/device_profiles", admin(204), lambda o: {"query": f"value={o.profile()}"}),
+    Case("GET", "/v2/device_profiles/{key}", READERS, lambda o: {"key": o.profile()}),
+    Case("DELETE", "/v2/device_profiles/{key}", admin(204), lambda o: {"key": o.profile()}),
+    Case("GET", ARQS, READERS),
+    Case(
+        "POST",
+        ARQS,
+        (401, 403, 201, 201, 201, 201, 201, 201, 201),
+        lambda o: {"body": {"device_profile_name": o.profile()}},
+    ),
+    Case("PATCH", ARQS, TO_BIND, to_bind, "to bind"),
+    Case("PATCH", ARQS, TO_BIND, to_unbind, "to unbind"),
+    Case("DELETE", ARQS, BOUND, lambda o: {"query": f"arqs={o.bound()}"}, "of one that is bound"),
+    Case(
+        "DELETE",
+        ARQS,
+        (401, 403, 204, 204, 204, 404, 404, 204, 404),
+        lambda o: {"query": f"arqs={o.arq()}"},
+        "of one that is not",
+    ),
+    # there is no such thing as an instance's being another's: it has no requests that the caller can see
+    Case(
+        "DELETE",
+        ARQS,
+        (401, 403, 403, 403, 403, 403, 403, 204, 204),
+        lambda o: {"query": f"instance={o.instance()}"},
+        "of an instance",
+    ),
+    Case("GET", f"{ARQS}/{{uuid}}", (401, 200, 200, 200, 200, 403, 404, 200, 404), lambda o: {"uuid": o.arq()}),
+    Case("PATCH", f"{ARQS}/{{uuid}}", TO_BIND, to_bind, "to bind"),
+    Case("PATCH", f"{ARQS}/{{uuid}}", TO_BIND, to_unbind, "to unbind"),
+    Case("DELETE", f"{ARQS}/{{uuid}}", BOUND, lambda o: {"uuid": o.bound()}, "of one that is bound"),
+    Case(
+        "DELETE",
+        f"{ARQS}/{{uuid}}",
+        (401, 403, 204, 204, 204, 404, 404, 204, 404),
+        lambda o: {"uuid": o.arq()},
+        "of one that is not",
+    ),
+    Case("GET", OURS, admin(200)),
+    *(
+        case
+        for which, names in ((BY_UUID, named), (BY_PLACE, placed))
+        for case in (
+            Case("GET", f"{OURS}{which}", admin(200), names),
+            Case("GET", f"{OURS}{which}/history", admin(200), names),
+            Case("POST", f"{OURS}{which}/hold", admin(200), lambda o, n=names: {**n(o), "body": {"reason": "x"}}),
+            Case("POST", f"{OURS}{which}/release", admin(200), lambda o, n=names: {**n(o, held=True), "body": {}}),
+            Case("POST", f"{OURS}{which}/forget", admin(200), lambda o, n=names: {**n(o, missing=True), "body": {}}),
+            Case("POST", f"{OURS}{which}/accept", admin(200), lambda o, n=names: {**n(o, **STRANGER), "body": {}}),
+        )
+    ),
+]
+
+
+def test_every_method_of_every_path_is_tried_below(cloud: World) -> None:
+    assert {(case.method, case.path) for case in CASES} == routed(cloud)
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory, keystone: Keystone) -> Iterator[Objects]:
+    directory = tmp_path_factory.mktemp("table")
+    config = directory / "autoclave.conf"
+    config.write_text(keystone.config())
+    world = World(directory, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    yield Objects(world)
+    world.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_everybody_may_what_he_may_and_nothing_else(objects: Objects, case: Case) -> None:
+    found = []
+    for user, service in CALLERS.values():
+        filled = dict(case.fill(objects))
+        query, body = filled.pop("query", ""), filled.pop("body", None)
+        path = case.path.format(**filled)
+        answer = ask(objects.world, user, case.method, f"{path}?{query}" if query else path, body, service=service)
+        found.append(answer.status_code)
+    assert dict(zip(CALLERS, found, strict=True)) == dict(zip(CALLERS, case.statuses, strict=True))
