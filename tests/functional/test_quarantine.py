@@ -15,7 +15,7 @@ from autoclave.audit.auditor import Scope
 from autoclave.audit.remedies import Remedies
 from autoclave.db import events
 from autoclave.db.tables import DeviceType, arqs, devices, utcnow
-from autoclave.placement.faults import refuse
+from autoclave.placement.faults import before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
@@ -139,6 +139,19 @@ def test_a_type_that_is_never_erased_stays_as_it_is(world: AgentWorld) -> None:
     with world.db.write() as tx:
         tx.execute(devices.update().values(type=DeviceType.GPU))
     assert quarantine(world) == []
+
+
+def test_nothing_is_offered_when_whoever_waits_for_an_unbind_drops_its_allocation(world: AgentWorld) -> None:
+    tenant = Tenant(world)
+    tenant.bind()
+    unfinished(world, ARQState.DELETING)
+    seen: list[set[ARQState]] = []
+    world.faults.add(before(lambda: seen.append(tenant.states())), method="PUT", path="/inventories$")
+
+    quarantine(world)
+
+    assert seen[0] == {ARQState.DELETING}, "reserved=total stands before the request is gone"
+    world.assert_withheld()
 
 
 def test_only_the_devices_that_are_meant_are_quarantined(world: AgentWorld) -> None:

@@ -1,5 +1,6 @@
 """Zeroing reaches every byte of a drive, and what was not read back as zero does not count."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ from autoclave.exceptions import (
     EraseUnsupported,
     HardwareError,
     VerifyFailed,
+    WrongDrive,
 )
 from autoclave.hardware import namespace_layout
 from autoclave.hardware.nvme import controller_at
@@ -85,6 +87,22 @@ def test_a_drive_that_fails_half_way_is_quoted(make, action):
     host.set_fault(SLOT, Fault(FaultKind.ZERO_FAILS))
     with pytest.raises(EraseFailed, match="Input/output error"):
         erase(host, action)
+
+
+@both_tools
+def test_another_drive_that_came_to_have_the_name_is_not_overwritten(make, action):
+    host = make()
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+
+    def hold_after_the_exchange(paths, path, *, writable):
+        host.insert(SLOT, DriveSpec(address=SLOT, serial="OTHER", size_bytes=SIZE))
+        host.fill(SLOT, b"of somebody else")
+        return host.paths.hold_disk(host.paths, path, writable=writable)
+
+    exchanged = dataclasses.replace(host.paths, hold_disk=hold_after_the_exchange)
+    with pytest.raises(WrongDrive, match="OTHER"):
+        eraser(exchanged).erase(controller, action, Watcher())
+    assert host.find(SLOT, b"of somebody else")
 
 
 def test_write_zeroes_is_not_sent_to_a_drive_without_it(make):

@@ -20,7 +20,7 @@ from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
-from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError, StateConflict
 from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
@@ -183,7 +183,11 @@ class Discovery:
 
     def _note(self, known: DeviceRecord, write: Callable[[Connection], DeviceRecord | None]) -> None:
         """Write what was seen of a device; if that ends its offer, tell Placement before anything else is looked at."""
-        device = self._ports.db.transact(write)
+        try:
+            device = self._ports.db.transact(write)
+        except StateConflict as error:
+            LOG.warning("What was seen of device %s is written in the next period: %s", known.uuid, error)
+            return
         if device is None or must_be_reserved(known.offer) or not must_be_reserved(device.offer):
             return
         if device.device_state is DeviceState.ERROR:
@@ -323,7 +327,7 @@ class Discovery:
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)
         owes = entry.device.release_pending and not must
-        if record is None or owes or record != whole_record(total, record.reserved):
+        if record is None or owes or record != whole_record(total, record.reserved) or len(inventories.records) > 1:
             return False
         if must and record.reserved != total:
             if entry.device.uuid not in self._withdrawn:

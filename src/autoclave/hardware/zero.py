@@ -60,6 +60,8 @@ class Zeroer:
     def _zero(self, namespace: Namespace) -> Mapping[str, Any]:
         expected = self._expected_bytes(namespace)
         with open_block(self._work.paths, namespace.path) as disk:
+            # The name cannot come to mean another drive while this one is held open under it.
+            self._work.must_be_same_drive()
             self._check_size(namespace, disk.size, expected)
             with (
                 self._work.bounded(LEFT_BEHIND),
@@ -68,6 +70,8 @@ class Zeroer:
                 began = time.monotonic()
                 self._overwrite(self._work, disk, meter)
                 disk.flush()
+                if self._work.control.deadline.passed:
+                    raise self._work.out_of_time("it is overwritten, but has not been read back")
                 meter.update(100.0)
                 overwritten = time.monotonic()
             if self._work.verify != "none":

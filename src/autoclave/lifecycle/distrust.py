@@ -48,6 +48,11 @@ def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int
                     end_unbind(tx, arq)
         return swap(tx, device, Event.QUARANTINE, cause)
 
+    with db.read() as tx:
+        before = device_rows.get(tx, uuid)
+    if before is not None and before.device_state is DeviceState.ALLOCATED:
+        # Whoever waits for a request to be gone drops its allocation then: reserved=total must stand before.
+        raise_reserved(db, placement, uuid)
     return _told(db, placement, db.transact(write))
 
 

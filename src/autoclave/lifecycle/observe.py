@@ -106,7 +106,8 @@ def _attach(
     if changes:
         attach_as_found(tx, deployable, known, changes)
     free = sum(not use.in_use for use in known) - len(changes.gone) + len(changes.new)
-    if device.device_state is DeviceState.ALLOCATED and changes.new:
+    # One that is erased comes back by its erase and by nothing else.
+    if device.device_state is DeviceState.ALLOCATED and changes.new and not device.supports_cleaning:
         device = swap(tx, device, Event.RELEASE, replace(cause, reason="the card has more to offer than it had"))
     elif device.device_state is DeviceState.AVAILABLE and changes.gone and not free:
         device = swap(tx, device, Event.USED_UP, replace(cause, reason="the card has less to offer than it had"))

@@ -1,23 +1,28 @@
 """Make Placement agree with the database (design §3, rules 2 to 4). Nothing else writes ``reserved``."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from oslo_log import log as logging
 
 from autoclave.db import devices as device_rows
-from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices, utcnow
 from autoclave.exceptions import PlacementConflict, PlacementError
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
 from autoclave.rules.reserved import must_be_reserved
-from autoclave.rules.resource_names import is_nvme_class
 
 LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 12
 """How often a moved generation is answered by starting again."""
+
+
+IN_USE = "placement.inventory.inuse"
+"""Placement's code for a record that an allocation was made from, and that cannot be removed therefore."""
 
 
 class Settled(StrEnum):
@@ -46,17 +51,17 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     """
     with db.read() as tx:
         device = device_rows.get(tx, device_uuid)
-        deployables = device_rows.deployables_of(tx, [device.id]) if device else []
-    if device is None:
-        return Settled.GONE
+        providers = [found.rp_uuid for found in device_rows.deployables_of(tx, [device.id])] if device else []
     outcomes = []
     lowered_from = []
-    for deployable in deployables:
-        outcome, row = _settle_provider(db, placement, device_uuid, deployable)
+    for rp_uuid in providers:
+        outcome, row = _settle_provider(db, placement, rp_uuid)
         outcomes.append(outcome)
         if outcome is Settled.LOWERED and row is not None:
             lowered_from.append((row.state_version, row.release_number))
-    if lowered_from and len(lowered_from) == len(deployables) and len(set(lowered_from)) == 1:
+    if device is None or Settled.GONE in outcomes:
+        return Settled.GONE
+    if lowered_from and len(lowered_from) == len(providers) and len(set(lowered_from)) == 1:
         _clear_debt(db, device_uuid, *lowered_from[0])
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
 
@@ -79,14 +84,14 @@ def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord
             LOG.warning("Placement does not know yet that device %s must not be offered: %s", other.uuid, error)
 
 
-def _settle_provider(
-    db: Database, placement: PlacementClient, device_uuid: str, deployable: DeployableRecord
-) -> tuple[Settled, DeviceRecord | None]:
+def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> tuple[Settled, DeviceRecord | None]:
+    allocated_from_others = False
     for _ in range(ATTEMPTS):
-        present = placement.get_inventories(deployable.rp_uuid)
+        present = placement.get_inventories(rp_uuid)
         with db.read() as tx:
-            row = device_rows.get(tx, device_uuid)
-        if row is None:
+            deployable = device_rows.deployable_by_provider(tx, rp_uuid)
+            row = device_rows.get_by_id(tx, deployable.device_id) if deployable else None
+        if row is None or deployable is None:
             return Settled.GONE, None
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
@@ -105,26 +110,27 @@ def _settle_provider(
             outcome, reserved = Settled.OPERATORS_HOLD, total
         else:
             outcome, reserved = Settled.UNCHANGED, min(known.reserved, total)
-        if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and known == whole_record(total, reserved):
+        # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
+        others = _reserved_others(present.records, deployable.resource_class) if allocated_from_others else {}
+        wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
+        if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted:
             return outcome, row
         try:
-            placement.put_inventories(
-                deployable.rp_uuid,
-                present.generation,
-                {
-                    **{name: kept for name, kept in present.records.items() if not is_nvme_class(name)},
-                    # a slot holds one drive: another NVMe class here is that of a drive accepted away
-                    deployable.resource_class: whole_record(total, reserved),
-                },
-            )
+            placement.put_inventories(rp_uuid, present.generation, wanted)
         except PlacementConflict as error:
-            LOG.debug("The generation of provider %s moved, starting again: %s", deployable.rp_uuid, error)
+            allocated_from_others = allocated_from_others or error.code == IN_USE
+            LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
             continue
         return outcome, row
     raise PlacementConflict(
-        f"the generation of provider {deployable.name} ({deployable.rp_uuid}) moved {ATTEMPTS} times in a row while "
-        "its inventory was written; settling will be tried again"
+        f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: its generation moved each "
+        "time; settling will be tried again"
     )
+
+
+def _reserved_others(records: Mapping[str, Inventory], resource_class: str) -> dict[str, Inventory]:
+    """What somebody still has an allocation of cannot be removed; it must not be offered beside the device's class."""
+    return {name: replace(kept, reserved=kept.total) for name, kept in records.items() if name != resource_class}
 
 
 def whole_record(total: int, reserved: int) -> Inventory:

@@ -110,6 +110,8 @@ def swap(
         ) from None
     if cause.actor not in edge.actors:
         raise ValueError(f"{cause.actor.value} must not cause {event.value}")
+    if event is Event.RELEASE and device.supports_cleaning:
+        raise ValueError(f"device {device.uuid} is of a type that is erased: it must not be released without that")
 
     has_drive = device.supports_cleaning and device.serial is not None
     if event is Event.BIND and has_drive:

@@ -19,11 +19,6 @@ def nvme_resource_class(vendor: str, product: str) -> str:
     return f"{_NVME_PREFIX}{parse_pci_id(vendor)}_{parse_pci_id(product)}".upper()
 
 
-def is_nvme_class(resource_class: str) -> bool:
-    """Whether the class is one that :func:`nvme_resource_class` makes."""
-    return resource_class.startswith(_NVME_PREFIX)
-
-
 PCI_CLASS = "CUSTOM_PCI"
 """The class of every device that the generic PCI driver finds; its traits say which it is."""
 
