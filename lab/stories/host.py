@@ -88,7 +88,7 @@ class Host:
         """Start ``autoclave up``, and wait until it is healthy."""
         self.facts.say(f"autoclave up, as {user}")
         service = self._service = Service(CONFIG, LOG, user)
-        healthy = wait_for(lambda: service.healthy() or service.ended, bool, seconds=180, pause=0.5)
+        healthy = wait_for(lambda: service.healthy() or service.ended, bool, seconds=400, pause=0.5)
         healthy = healthy and not service.ended
         self.facts.demand("the service is healthy", healthy, "/healthcheck answers 200" if healthy else "no answer")
 

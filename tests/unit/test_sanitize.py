@@ -258,9 +258,9 @@ def test_progress_that_moves_again_is_no_longer_stalled(drive):
     drive.logs(log(0, 0), *[log(2, progress=655)] * 40, log(2, progress=700), log(1))
     drive.tool.says("sanitize")
     drive.erase(stall_timeout=0.05)
-    assert [
-        progress.stalled for progress in drive.watcher.seen if progress.percent == pytest.approx(1.07, abs=0.01)
-    ] == [False]
+    moved = [progress for progress in drive.watcher.seen if progress.percent == pytest.approx(1.07, abs=0.01)]
+    # The first alone: on a slow machine it may stand still again until the next answer.
+    assert not moved[0].stalled
     assert any(progress.stalled for progress in drive.watcher.seen)
 
 
