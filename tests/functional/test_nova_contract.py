@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from nova_world import client_at, client_within, served
 
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import NovaClient
 from autoclave.nova.fake import FakeNova
 from autoclave.nova.port import Outcome, Reception
 from autoclave.placement.faults import Faults, answer_raw, lose_answer, refuse, time_out
+from nova_double import client_at, client_within, served
 
 INSTANCE = str(uuid.uuid4())
 ONE, TWO = Outcome(str(uuid.uuid4()), True), Outcome(str(uuid.uuid4()), False)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from agentworld import SANITIZING, ZEROING, AgentWorld
-from nova_world import client_within
 from strikes import Death, death
 from tenant import Tenant, conductor
 
@@ -24,6 +23,7 @@ from autoclave.nova.fake import FakeNova
 from autoclave.placement.faults import Faults, answer, before, lose_answer, refuse
 from autoclave.rules.arq_states import ARQState
 from dbfixtures import make_arq, make_profile
+from nova_double import client_within
 
 PATIENCE = 300
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from processes import COMMAND, Cloud, Process, free_port, wait_until
 
+from autoclave.nova.fake import FakeNova
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
 from dbfixtures import SERVERS, server_database
+from nova_double import options as nova_options
+from nova_double import served
 
 pytestmark = pytest.mark.integration
 
@@ -23,10 +26,14 @@ SECRET = b"the tenant's secret"
 
 
 class Deployment:
-    """An api, a conductor and an agent, one process each, and the Placement that they share."""
+    """An api, a conductor and an agent, one process each, and the Placement that they share.
 
-    def __init__(self, directory: Path, database: str, broker: str) -> None:
+    :param nova: where Nova's double is.
+    """
+
+    def __init__(self, directory: Path, database: str, broker: str, nova: str) -> None:
         self._directory = directory
+        self._nova = nova
         name = f"host-{uuid.uuid4().hex[:12]}"
         self.host = SimulatedHost.create(directory / "host", name, default_drives(1))
         self._ports = {"api": free_port(), "placement": free_port()}
@@ -78,6 +85,7 @@ class Deployment:
             ("placement", "endpoint"): self.placement,
             ("placement", "auth_type"): "token",
             ("placement", "create_root_provider"): "true",
+            **nova_options(self._nova),
             ("api", "auth_strategy"): "noauth",
             ("api", "port"): self._ports["api"],
             ("agent", "data_dir"): self._directory / "agent",
@@ -95,12 +103,20 @@ class Deployment:
         return "\n".join(lines) + "\n"
 
 
+@pytest.fixture
+def nova() -> FakeNova:
+    return FakeNova()
+
+
 @pytest.fixture(params=SERVERS)
-def deployment(request: pytest.FixtureRequest, tmp_path: Path, rabbitmq_vhost_url: str) -> Iterator[Deployment]:
+def deployment(
+    request: pytest.FixtureRequest, tmp_path: Path, rabbitmq_vhost_url: str, nova: FakeNova
+) -> Iterator[Deployment]:
     import kombu
 
     with ExitStack() as stack:
-        made = Deployment(tmp_path, stack.enter_context(server_database(request.param)), rabbitmq_vhost_url)
+        database, nova_url = stack.enter_context(server_database(request.param)), stack.enter_context(served(nova))
+        made = Deployment(tmp_path, database, rabbitmq_vhost_url, nova_url)
         broker = stack.enter_context(
             kombu.Connection(rabbitmq_vhost_url.partition("?")[0].replace("rabbit", "amqp", 1))
         )
@@ -110,14 +126,19 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path, rabbitmq_vhost_ur
         yield made
 
 
-def test_a_drive_makes_its_trip_through_three_processes(deployment: Deployment) -> None:
+def test_a_drive_makes_its_trip_through_three_processes(deployment: Deployment, nova: FakeNova) -> None:
     cloud, instance = deployment.cloud, str(uuid.uuid4())
+    nova.hosts[instance] = None
     wait_until("the drive", lambda: cloud.device(DRIVE), lambda: deployment.log)
     deployment.wait_until_offered()
 
     cloud.bind(DRIVE, instance)
     assert cloud.state(DRIVE) == "allocated"
     assert cloud.reserved(DRIVE) == 1
+    wait_until("Nova is told", lambda: nova.posts, lambda: deployment.log)
+    nova.hosts[instance] = deployment.host.name
+    [event] = wait_until("Nova takes it", lambda: nova.taken, lambda: deployment.log)
+    assert (event["server_uuid"], event["status"]) == (instance, "completed")
     deployment.host.write(DRIVE, 4096, SECRET)
 
     cloud.unbind(instance)

@@ -23,6 +23,7 @@ def refusal(tmp_path: Path, *texts: str) -> str:
     [
         ("[nvme]\ncleanup_timout = 30", "[nvme] cleanup_timout: {} did you mean cleanup_timeout?"),
         ("[nvme]\ncleanup-timeout = 30", "[nvme] cleanup-timeout: {} did you mean cleanup_timeout?"),
+        ("[nova]\nauth-url = http://x", "[nova] auth-url: {} did you mean auth_url?"),
         ("[NVME]\nVerify = full", "[nvme] Verify: {} did you mean verify?"),
         ("[conductor]\nx = 1", "[conductor] x: {} there are bind_lease, rpc_timeout, sweep_interval"),
     ],
@@ -60,6 +61,12 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
         ("[nvme]\nverify = some", "'some', which is not one of none, sample, full"),
         ("[nvme]\nclean_on_discovery = perhaps", "'perhaps', which is not true or false"),
         ("[conductor]\nbind_lease = 300", "'300', which is not a whole number from 1 to 299"),
+        ("[nova]\ntimeout = 0", "'0', which is not a number from 0.1 to 60.0"),
+        (
+            "[nova]\nauth_type = kerberos",
+            "'kerberos', which is not one of password, v3applicationcredential, admin_token, none",
+        ),
+        ("[nova]\ninsecure = maybe", "'maybe', which is not true or false"),
         ("[api]\nport = 70000", "'70000', which is not a whole number from 0 to 65535"),
         ("[api]\nhost_ip = a b", "'a b', which is not an address or a host name"),
         (

@@ -34,5 +34,5 @@ def _auth(group: Any) -> Any:
             raise InvalidConfiguration(f"is needed for auth_type = {group.auth_type}", option=f"[nova] {option}")
     try:
         return loading.get_plugin_loader(group.auth_type).load_from_options_getter(lambda option: group[option.dest])
-    except ksa.MissingRequiredOptions as error:
+    except ksa.AuthPluginException as error:
         raise InvalidConfiguration(f"{group.auth_type}: {error}", option="[nova] auth_type") from error
