@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from agentworld import SANITIZING, ZEROING, AgentWorld
 from strikes import Death, death
 from tenant import Tenant, conductor
@@ -16,7 +17,7 @@ from autoclave.conductor.telling import CLAIM, Teller
 from autoclave.db import arqs as arq_rows
 from autoclave.db import bind_events
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
+from autoclave.db.tables import arqs, utcnow
 from autoclave.exceptions import BadRequest, Conflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.fake import FakeNova
@@ -200,8 +201,9 @@ def test_when_the_answer_is_lost_nova_is_told_again(world: AgentWorld, told: Tol
     told.faults.add(lose_answer, times=1)
     tenant = told.tenant(world, SANITIZING)
     tenant.bind(told.ports)
-    told.tell()
-    told.clock.forward(60)
+    pause = told.tell()
+    assert pause is not None
+    told.clock.forward(pause)
     told.tell()
     assert told.events() == [completed(tenant)] * 2
     assert told.owed() == 0
@@ -263,6 +265,8 @@ def test_a_bind_that_was_taken_back_by_nova_itself_is_not_told(world: AgentWorld
     assert told.owed() == 0
     told.tell()
     assert told.events() == []
+    with world.db.read() as tx:
+        assert tx.scalars(sa.select(arqs.c.event_due_at).where(arqs.c.event_due_at.is_not(None))).all() == []
 
 
 # Deaths
