@@ -62,7 +62,7 @@ def row_before_generation(db: Any, placement: Any, device_uuid: str) -> None:
         return
 
 
-def any_request(tx: Any, arq_uuid: str, reason: str, cause: Any, *, lease_owner: str | None = None) -> Any:
+def any_request(tx: Any, arq_uuid: str, reason: str, cause: Any, **_conditions: Any) -> Any:
     """The request is gone, and yet its device is taken back."""
     device = device_rows.list_all(tx)[0]
     return swap(tx, device, Event.TAKE_BIND_BACK, cause)
