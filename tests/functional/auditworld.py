@@ -25,7 +25,7 @@ class AuditedWorld(AgentWorld):
     """One drive that is erased by sanitize."""
 
     def __init__(self, tmp_path: Path, service: EmbeddedPlacement) -> None:
-        super().__init__(tmp_path, [sanitizing_drive()], service)
+        super().__init__(tmp_path, [sanitizing_drive()], service=service)
         self.guests: Domains = GivenDomains()
         self._raw = service.client_session()
 
