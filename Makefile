@@ -1,5 +1,5 @@
 # Every target makes its own virtual environment; nothing outside this directory is changed.
-.PHONY: install demo test lint lab benchmark-erase docs clean
+.PHONY: install demo test lint lab benchmark benchmark-erase docs clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,11 @@ lint: $(STAMP)
 # Needs root, apt and QEMU's packages; see lab/README.md
 lab:
 	lab/run
+
+# What lists, binds and reports cost at the size of a cloud; see benchmarks/README.md
+benchmark: $(STAMP)
+	$(BIN)/python benchmarks/api.py
+	$(BIN)/python benchmarks/report.py
 
 # Erasing against the quickest tools, on four drives of 1 GiB; see benchmarks/README.md
 benchmark-erase:

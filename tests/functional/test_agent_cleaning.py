@@ -135,7 +135,7 @@ def test_evidence_that_a_driver_brings_after_its_deadline_is_not_believed(
     world: AgentWorld, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt, "GRACE", 0.1)
-    world.overrides["nvme", "cleanup_timeout"] = 1
+    world.overrides["nvme", "cleanup_timeout"] = 4
     agent = world.start()
     world.bind()
 
