@@ -18,10 +18,11 @@ from autoclave.db.handles import HandleUse
 from autoclave.db.tables import utcnow
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.release import begin_unbind
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import Effect, answer, lose_answer
 from autoclave.placement.records import Inventory
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_states import Actor, DeviceState
 
 SLOT = "0000:0c:00.0"
 
@@ -150,7 +151,8 @@ def test_an_unbind_that_was_begun_and_not_finished_is_swept_up_after(fake: FakeW
     tenants = fake.tenants(16)
     [arq] = tenants[3].arqs
     with fake.db.write() as tx:
-        begin_unbind(tx, arq, lease_owner="dead", lease_expires_at=utcnow(), delete=True)
+        cause = Cause(Actor.CONDUCTOR, "dead")
+        begin_unbind(tx, arq, cause, lease_owner="dead", lease_expires_at=utcnow(), delete=True)
     assert fake.device(SLOT).device_state is DeviceState.ALLOCATED
     recover(fake, fake.agent, [SLOT])
     assert tenants[3].states() == set()
