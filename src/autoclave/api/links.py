@@ -1,6 +1,5 @@
-"""Links, and timestamps as they are shown beside them."""
+"""Links."""
 
-from datetime import datetime
 from typing import Any
 
 import falcon
@@ -20,8 +19,3 @@ def resource_link(base: str, resource: str) -> str:
 def self_link(base: str, resource: str, uuid: str) -> dict[str, str]:
     """The link of one row."""
     return {"href": resource_link(base, resource) + uuid, "rel": "self"}
-
-
-def timestamp(value: datetime | None) -> str | None:
-    """ISO 8601 with the zone, in whole seconds; *value* is UTC, as the database keeps it."""
-    return None if value is None else f"{value.isoformat(timespec='seconds')}+00:00"

@@ -5,7 +5,7 @@ from typing import Any
 
 from oslo_utils import strutils
 
-from autoclave.api.links import self_link, timestamp
+from autoclave.api.links import self_link
 from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.db.arqs import ARQView
 from autoclave.db.tables import AttachType
@@ -32,8 +32,8 @@ def shown(view: ARQView, version: Microversion, base: str) -> dict[str, Any]:
         "attach_handle_uuid": view.attach_handle_uuid if attached else None,
         "attach_handle_info": _attach_info(view, version) if attached else {},
         "links": [self_link(base, "accelerator_requests", arq.uuid)],
-        "created_at": timestamp(arq.created_at),
-        "updated_at": timestamp(arq.updated_at),
+        "created_at": arq.created_at,
+        "updated_at": arq.updated_at,
     }
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api import microversion, query, uuids
 from autoclave.api.accelerator.profile_groups import normalized
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, self_link, timestamp
+from autoclave.api.links import public_url, self_link
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import TEXT
@@ -150,7 +150,7 @@ def _shown(profile: ProfileRecord, base: str) -> dict[str, Any]:
         "name": profile.name,
         "description": profile.description,
         "groups": profile.groups,
-        "created_at": timestamp(profile.created_at),
-        "updated_at": timestamp(profile.updated_at),
+        "created_at": profile.created_at,
+        "updated_at": profile.updated_at,
         "links": [self_link(base, "device_profiles", profile.uuid)],
     }

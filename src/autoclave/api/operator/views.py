@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from autoclave.api.links import timestamp
 from autoclave.api.operator.waiting import silence, waiting_for
 from autoclave.db.device_views import DeviceView
 from autoclave.db.events import EventRecord
@@ -49,10 +48,10 @@ def device(view: DeviceView) -> dict[str, Any]:
             {"uuid": holder.uuid, "state": holder.state, "instance_uuid": holder.instance_uuid}
             for holder in view.holders
         ],
-        "agent_last_seen": timestamp(view.agent_last_seen),
+        "agent_last_seen": view.agent_last_seen,
         "waiting_for": waiting_for(record, silence(view, utcnow())),
-        "created_at": timestamp(record.created_at),
-        "updated_at": timestamp(record.updated_at),
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
     }
 
 
