@@ -1,6 +1,7 @@
 """SQLite keeps what it was told, lets threads and processes take turns, and says in words when it cannot."""
 
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -196,3 +197,19 @@ def test_a_transaction_of_the_same_process_waits_for_its_turn(database: Database
             order.append("first")
         outcome.result()
     assert order == ["first", "second sees 5"]
+
+
+def test_a_new_file_that_another_process_writes_first_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE first (id INTEGER)")
+    waiting = threading.Timer(0.3, other.execute, ["COMMIT"])
+    waiting.start()
+    database = Database(f"sqlite:///{path}")
+    with database.read() as tx:
+        assert sa.inspect(tx).get_table_names() == ["first"]
+        assert tx.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    waiting.join()
+    other.close()
+    database.dispose()

@@ -10,6 +10,7 @@ up one of several transactions to let the others go on; :meth:`Database.transact
 """
 
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,9 +43,11 @@ CONNECT_TIMEOUT = 10
 _GRACE = 5
 """Seconds after which a statement is given up here that the server should have given up by itself."""
 
+_SQLITE_BUSY_TIMEOUT = 30
+"""Seconds that one writer of the file waits for another process."""
+
 _SQLITE_PRAGMAS = (
-    "PRAGMA busy_timeout=30000",
-    "PRAGMA journal_mode=WAL",
+    f"PRAGMA busy_timeout={1000 * _SQLITE_BUSY_TIMEOUT}",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=ON",
 )
@@ -197,6 +200,7 @@ def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:
         connection.isolation_level = None  # we send BEGIN ourselves
         for pragma in _SQLITE_PRAGMAS:
             connection.execute(pragma)
+        _write_ahead(connection)
         if query_only:
             connection.execute("PRAGMA query_only=ON")
 
@@ -205,3 +209,20 @@ def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file keep a write-ahead log, as it does ever after.
+
+    SQLite does not apply the busy timeout where two processes change the mode of a new file at once: each holds
+    what the other needs, so one of them is refused at once and has to ask again.
+    """
+    deadline = time.monotonic() + _SQLITE_BUSY_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0, _FIRST_PAUSE))  # noqa: S311
