@@ -2,6 +2,7 @@
 .PHONY: install demo test lint lab benchmark benchmark-erase docs clean
 
 PYTHON ?= python3
+TEST_WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,8 +19,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python demo/demo.py
 
+# Many tests wait for a disk or a clock: more workers than processors, and each file by one of them
 test: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

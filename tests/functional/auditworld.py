@@ -12,7 +12,8 @@ from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.hosts import HostView
 from autoclave.audit.remedies import Remedies
-from autoclave.db.tables import devices, utcnow
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import devices
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.audit.kinds import Finding, Kind

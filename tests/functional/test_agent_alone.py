@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 
-from autoclave.db.tables import utcnow
+from autoclave.db.columns import utcnow
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.holds import forget
 from autoclave.lifecycle.ports import Ports

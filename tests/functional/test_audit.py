@@ -13,7 +13,8 @@ from tenant import Tenant, conductor
 
 from autoclave.audit.auditor import Scope
 from autoclave.db import devices as device_rows
-from autoclave.db.tables import agents, arqs, devices, dirty_serials, utcnow
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import agents, arqs, devices, dirty_serials
 from autoclave.exceptions import HardwareError
 from autoclave.lifecycle.holds import accept, hold, release
 from autoclave.lifecycle.swap import Cause

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from autoclave.db import arqs as arq_rows
 from autoclave.db import backlog, events, ledger
 from autoclave.db import devices as device_rows
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import DeviceType, devices, utcnow
+from autoclave.db.tables import DeviceType, devices
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.arq_states import ACTIVE, ARQState

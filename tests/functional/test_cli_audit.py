@@ -12,9 +12,10 @@ from test_up import running
 
 from autoclave.cli.main import main
 from autoclave.db import schema
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import sqlite_url
-from autoclave.db.tables import agents, devices, utcnow
+from autoclave.db.tables import agents, devices
 from autoclave.rules.device_states import DeviceState
 
 

@@ -14,8 +14,8 @@ from cliff.commandmanager import CommandManager
 
 from autoclave.cli.upgrade import UpgradeCheck
 from autoclave.db import agents, schema
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 from autoclave.placement.fake import FakePlacement
 from dbfixtures import make_device, make_slot, sqlite_database
 from oldrows import bound_by_the_release_before

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from autoclave.db import agents
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 
 
 def test_an_agent_that_starts_again_takes_the_place_of_its_former_run(database: Database) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autoclave.db import arqs
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
 from dbfixtures import make_arq, make_slot
 

@@ -6,10 +6,11 @@ import pytest
 from oslo_db.exception import DBDuplicateEntry, DBReferenceError
 
 from autoclave.db import attributes, deployable_views, device_summaries
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.filters import FIELDS
 from autoclave.db.paging import Order
-from autoclave.db.tables import devices, utcnow
+from autoclave.db.tables import devices
 from autoclave.rules.arq_states import ARQState
 from dbfixtures import make_arq, make_slot
 

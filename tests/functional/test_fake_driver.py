@@ -13,9 +13,9 @@ from autoclave.agent.manager import AgentManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeployableRecord
 from autoclave.db.handles import HandleUse
-from autoclave.db.tables import utcnow
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.release import begin_unbind
 from autoclave.lifecycle.swap import Cause

@@ -18,14 +18,14 @@ from oslo_db.exception import DBDuplicateEntry, DBError
 
 from autoclave.cli.db import DbSync
 from autoclave.db import schema
+from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
-from autoclave.db.tables import metadata
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
-HEAD = "0005_bind_events"
+HEAD = "0006_compute"
 
 
 @pytest.fixture
@@ -179,7 +179,8 @@ def test_a_migration_that_dies_anywhere_is_finished_by_the_next_one(empty: Datab
         except PowerCutError:
             if empty.backend in ("sqlite", "postgresql"):
                 assert shape(empty) == before, f"statement {statement}"
-            assert schema.current(empty) == "0001_base"
+                assert schema.current(empty) == "0001_base"
+            assert schema.current(empty) != HEAD  # MariaDB keeps what it has done
         else:
             break
     assert statement > 3

@@ -17,7 +17,8 @@ from autoclave.placement.faults import Faults, answer_raw, lose_answer, refuse, 
 from nova_double import client_at, client_within, served
 
 INSTANCE = str(uuid.uuid4())
-ONE, TWO = Outcome(str(uuid.uuid4()), True), Outcome(str(uuid.uuid4()), False)
+ONE = Outcome("6f0a6d43-2d8c-4c54-8f6d-0c1f6f0b7a01", True)
+TWO = Outcome("6f0a6d43-2d8c-4c54-8f6d-0c1f6f0b7a02", False)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from tenant import Tenant, conductor
 from autoclave.audit.auditor import Scope
 from autoclave.audit.remedies import Remedies
 from autoclave.db import events
-from autoclave.db.tables import DeviceType, arqs, devices, utcnow
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.placement.faults import before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState

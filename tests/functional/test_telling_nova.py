@@ -16,8 +16,9 @@ from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.telling import CLAIM, Teller
 from autoclave.db import arqs as arq_rows
 from autoclave.db import bind_events
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import arqs, utcnow
+from autoclave.db.tables import arqs
 from autoclave.exceptions import BadRequest, Conflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.fake import FakeNova

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 import webob
 from sqlalchemy.engine import Connection
 
+from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
-from autoclave.db.tables import metadata
 from autoclave.exceptions import DatabaseUnavailable
 from autoclave.placement.transport import MICROVERSION, OWN_ROLES, call_joined
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from autoclave.audit.hosts import HostView
 from autoclave.audit.offers import Offers
 from autoclave.audit.rows import Records, read
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Row
 from autoclave.rules.audit.kinds import Finding, Kind, Severity

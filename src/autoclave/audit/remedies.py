@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from autoclave.audit.auditor import Scope
 from autoclave.audit.rows import read
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.distrust import distrust, quarantine, raise_reserved
 from autoclave.lifecycle.swap import Cause

@@ -5,10 +5,22 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf import agent, api, conductor, database, nova, nvme, pci, placement, privileged, upgrade_levels
+from autoclave.conf import (
+    agent,
+    api,
+    compute,
+    conductor,
+    database,
+    nova,
+    nvme,
+    pci,
+    placement,
+    privileged,
+    upgrade_levels,
+)
 from autoclave.conf.check import check_files
 
-_GROUPS = (agent, api, conductor, database, nova, nvme, pci, placement, privileged, upgrade_levels)
+_GROUPS = (agent, api, compute, conductor, database, nova, nvme, pci, placement, privileged, upgrade_levels)
 
 
 def new_config(

@@ -8,9 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.columns import utcnow
 from autoclave.db.paging import paged
 from autoclave.db.rows import columns, to_record
-from autoclave.db.tables import arqs, attach_handles, device_profiles, utcnow
+from autoclave.db.tables import arqs, attach_handles, device_profiles
 from autoclave.rules.arq_states import ACTIVE, ARQState
 
 

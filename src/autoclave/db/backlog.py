@@ -6,7 +6,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.tables import arqs, attach_handles, deployables, devices, utcnow
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ACTIVE, ARQState
 
 _UNLINKED = sa.and_(arqs.c.device_id.is_(None), arqs.c.deployable_id.is_not(None), arqs.c.state.in_(list(ACTIVE)))

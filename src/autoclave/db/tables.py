@@ -4,24 +4,13 @@ Column names are Cyborg's where Cyborg has the thing. The enums are made from th
 ``rules`` and kept as CHECK constraints, so that the same schema works on all three engines.
 """
 
-from datetime import UTC, datetime
 from enum import StrEnum
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
+from autoclave.db.columns import counter, enum_column, flag, metadata, moment, timestamps, utcnow
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
-
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
 
 
 class DeviceType(StrEnum):
@@ -53,44 +42,6 @@ class AttachType(StrEnum):
     TEST_PCI = "TEST_PCI"
 
 
-def utcnow() -> datetime:
-    """Now, in UTC, without a zone: what every timestamp column holds."""
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
-def enum_column(values: type[StrEnum], name: str) -> sa.Enum:
-    """A VARCHAR with a CHECK constraint of the enum's values."""
-    return sa.Enum(
-        values,
-        name=name,
-        native_enum=False,
-        create_constraint=True,
-        length=32,
-        values_callable=lambda members: [member.value for member in members],
-    )
-
-
-# MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.
-def _moment() -> sa.types.TypeEngine[datetime]:
-    return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-
-
-def _timestamps() -> list[sa.Column[datetime]]:
-    return [
-        sa.Column("created_at", _moment(), nullable=False, default=utcnow),
-        sa.Column("updated_at", _moment(), onupdate=utcnow),
-    ]
-
-
-# These have server defaults too: while a cloud is upgraded, services of the release before insert rows without them.
-def _flag(name: str) -> sa.Column[bool]:
-    return sa.Column(name, sa.Boolean(create_constraint=False), nullable=False, default=False, server_default="0")
-
-
-def _counter(name: str, start: int) -> sa.Column[int]:
-    return sa.Column(name, sa.Integer, nullable=False, default=start, server_default=sa.text(str(start)))
-
-
 devices = sa.Table(
     "devices",
     metadata,
@@ -109,21 +60,21 @@ devices = sa.Table(
     sa.Column("drive_model", sa.String(64)),
     sa.Column("found_serial", sa.String(64)),
     sa.Column("found_drive_model", sa.String(64)),
-    _counter("state_version", 1),
+    counter("state_version", 1),
     sa.Column("state_reason", sa.Text),
-    _flag("release_pending"),
-    _counter("release_number", 0),
-    _flag("held"),
+    flag("release_pending"),
+    counter("release_number", 0),
+    flag("held"),
     sa.Column("hold_reason", sa.Text),
-    _flag("forgetting"),
-    _flag("missing"),
+    flag("forgetting"),
+    flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("agent_run_id", sa.String(36)),
     sa.Column("progress_percent", sa.Float),
     sa.Column("progress_step", sa.Text),
-    _flag("progress_stalled"),
+    flag("progress_stalled"),
     sa.Column("progress_seconds_left", sa.Float),
-    *_timestamps(),
+    *timestamps(),
     sa.UniqueConstraint("hostname", "pci_address"),
     sa.Index("ix_devices_release_pending", "release_pending"),
     sa.Index("ix_devices_forgetting", "forgetting"),
@@ -143,7 +94,7 @@ deployables = sa.Table(
     sa.Column("resource_class", sa.String(255), nullable=False),
     sa.Column("driver_name", sa.String(100), nullable=False),
     sa.Column("bitstream_id", sa.String(36)),
-    *_timestamps(),
+    *timestamps(),
 )
 
 attributes = sa.Table(
@@ -154,7 +105,7 @@ attributes = sa.Table(
     sa.Column("deployable_id", sa.Integer, sa.ForeignKey("deployables.id", ondelete="CASCADE"), nullable=False),
     sa.Column("key", sa.String(255), nullable=False),
     sa.Column("value", sa.Text, nullable=False),
-    *_timestamps(),
+    *timestamps(),
     sa.UniqueConstraint("deployable_id", "key"),
 )
 
@@ -166,7 +117,7 @@ controlpath_ids = sa.Table(
     sa.Column("device_id", sa.Integer, sa.ForeignKey("devices.id", ondelete="CASCADE"), nullable=False, unique=True),
     sa.Column("cpid_type", sa.String(16), nullable=False),
     sa.Column("cpid_info", sa.Text, nullable=False),
-    *_timestamps(),
+    *timestamps(),
 )
 
 attach_handles = sa.Table(
@@ -178,7 +129,7 @@ attach_handles = sa.Table(
     sa.Column("attach_type", enum_column(AttachType, "attach_type"), nullable=False),
     sa.Column("attach_info", sa.Text, nullable=False),
     sa.Column("identity", sa.String(255), nullable=False),
-    *_timestamps(),
+    *timestamps(),
     sa.UniqueConstraint("deployable_id", "identity"),
 )
 
@@ -190,7 +141,7 @@ device_profiles = sa.Table(
     sa.Column("name", sa.String(255), nullable=False, unique=True),
     sa.Column("profile_json", sa.Text, nullable=False),
     sa.Column("description", sa.Text),
-    *_timestamps(),
+    *timestamps(),
 )
 
 arqs = sa.Table(
@@ -210,11 +161,11 @@ arqs = sa.Table(
     sa.Column("deployable_id", sa.Integer, sa.ForeignKey("deployables.id")),
     sa.Column("attach_handle_id", sa.Integer, sa.ForeignKey("attach_handles.id"), index=True),
     sa.Column("lease_owner", sa.String(64)),
-    sa.Column("lease_expires_at", _moment(), index=True),
-    _flag("delete_when_unbound"),
-    sa.Column("event_owed_at", _moment()),
-    sa.Column("event_due_at", _moment(), index=True),
-    *_timestamps(),
+    sa.Column("lease_expires_at", moment(), index=True),
+    flag("delete_when_unbound"),
+    sa.Column("event_owed_at", moment()),
+    sa.Column("event_due_at", moment(), index=True),
+    *timestamps(),
 )
 
 device_events = sa.Table(
@@ -230,7 +181,7 @@ device_events = sa.Table(
     sa.Column("request_id", sa.String(64)),
     sa.Column("reason", sa.Text),
     sa.Column("evidence", sa.Text),
-    sa.Column("created_at", _moment(), nullable=False, default=utcnow),
+    sa.Column("created_at", moment(), nullable=False, default=utcnow),
 )
 
 dirty_serials = sa.Table(
@@ -240,7 +191,7 @@ dirty_serials = sa.Table(
     sa.Column("serial", sa.String(64), nullable=False),
     sa.Column("drive_model", sa.String(64), nullable=False),
     sa.Column("device_uuid", sa.String(36), nullable=False),
-    sa.Column("created_at", _moment(), nullable=False, default=utcnow),
+    sa.Column("created_at", moment(), nullable=False, default=utcnow),
     sa.UniqueConstraint("serial", "drive_model"),
 )
 
@@ -251,6 +202,6 @@ agents = sa.Table(
     sa.Column("hostname", sa.String(255), nullable=False, unique=True),
     sa.Column("run_id", sa.String(36), nullable=False),
     sa.Column("rpc_version", sa.String(8), nullable=False),
-    sa.Column("started_at", _moment(), nullable=False),
-    sa.Column("last_seen", _moment(), nullable=False),
+    sa.Column("started_at", moment(), nullable=False),
+    sa.Column("last_seen", moment(), nullable=False),
 )

@@ -19,9 +19,10 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import backlog, events, ledger
 from autoclave.db import devices as device_rows
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import devices, utcnow
+from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle

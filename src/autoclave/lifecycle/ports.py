@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from autoclave.db import bind_events
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import utcnow
 from autoclave.objects.context import RequestContext
 from autoclave.placement.client import PlacementClient
 

@@ -7,9 +7,10 @@ from enum import StrEnum
 from oslo_log import log as logging
 
 from autoclave.db import devices as device_rows
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import devices, utcnow
+from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict, PlacementError
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory

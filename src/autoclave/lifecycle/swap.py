@@ -9,8 +9,9 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
 from autoclave.db import events, ledger
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.tables import arqs, devices, utcnow
+from autoclave.db.tables import arqs, devices
 from autoclave.exceptions import StateConflict
 from autoclave.rules.arq_states import ACTIVE
 from autoclave.rules.device_states import Actor, DeviceState, Event, transition

@@ -23,9 +23,10 @@ from autoclave.conf import new_config
 from autoclave.db import agents, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.agents import AgentRecord
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.db.tables import devices, utcnow
+from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports

@@ -116,7 +116,7 @@ def test_what_is_left_out_is_named(world: World, deployable: DeployableRecord, n
     assert name in fault(answer)
 
 
-@pytest.mark.parametrize("nobody", [77, "77", new_uuid()])
+@pytest.mark.parametrize("nobody", [77, "77", pytest.param(new_uuid(), id="uuid")])
 def test_a_deployable_that_there_is_not_has_no_attributes(world: World, nobody: Any) -> None:
     answer = world.call("POST", PATH, {"deployable_id": nobody, "key": "k", "value": "v"})
     assert answer.status_code == 404

@@ -87,7 +87,7 @@ def test_a_user_of_the_file_is_an_administrator_and_the_history_names_him(world:
         "Basic YW5u",
         "Basic /w==",
         f"Bearer {base64.b64encode(b'ann:correct horse').decode()}",
-        line(*ANN).strip(),
+        pytest.param(line(*ANN).strip(), id="line"),
     ],
 )
 def test_whoever_cannot_prove_to_be_one_is_asked_to_and_told_how(world: World, said: str | None) -> None:

@@ -121,7 +121,9 @@ def test_a_profile_is_shown_by_name_from_2_2_on(world: World) -> None:
     assert world.call("GET", f"{PATH}/{uuid}", version="2.0").status_code == 200
 
 
-@pytest.mark.parametrize(("key", "named"), [("nobody", "name=nobody"), (new_uuid(), "uuid="), ("%01", "name=")])
+@pytest.mark.parametrize(
+    ("key", "named"), [("nobody", "name=nobody"), pytest.param(new_uuid(), "uuid=", id="uuid"), ("%01", "name=")]
+)
 def test_a_profile_that_is_not_there_is_404(world: World, key: str, named: str) -> None:
     for method in ("GET", "DELETE"):
         answer = world.call(method, f"{PATH}/{key}")

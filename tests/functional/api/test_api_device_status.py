@@ -58,7 +58,7 @@ def test_the_answer_says_that_placement_has_not_heard_of_it_yet(world: World, wo
 
 
 @pytest.mark.parametrize("word", ["disable", "enable"])
-@pytest.mark.parametrize("key", ["nobody", new_uuid(), "%00", "x" * 2000])
+@pytest.mark.parametrize("key", ["nobody", pytest.param(new_uuid(), id="uuid"), "%00", "x" * 2000])
 def test_a_device_that_is_not_there_is_404_whatever_it_was_called(world: World, word: str, key: str) -> None:
     answer = world.call("POST", f"/v2/devices/{key}/{word}")
     assert answer.status_code == 404

@@ -51,7 +51,7 @@ def test_a_device_without_a_known_state_shows_none(world: World) -> None:
     assert world.device(device.uuid).device_state is None
 
 
-@pytest.mark.parametrize("key", ["nobody", new_uuid(), "%00", "x" * 2000])
+@pytest.mark.parametrize("key", ["nobody", pytest.param(new_uuid(), id="uuid"), "%00", "x" * 2000])
 def test_a_device_that_is_not_there_is_404_whatever_it_was_called(world: World, key: str) -> None:
     assert world.call("GET", f"/v2/devices/{key}").status_code == 404
 

@@ -10,7 +10,7 @@ import pytest
 from api_world import HOST, World, fault, new_uuid
 
 from autoclave.db import tables
-from autoclave.db.tables import utcnow
+from autoclave.db.columns import utcnow
 from autoclave.placement import faults as effects
 from autoclave.rules.device_states import DeviceState
 
@@ -146,7 +146,9 @@ def test_a_device_may_be_named_by_its_slot(world: World) -> None:
         assert world.call("POST", f"{PATH}/{HOST}/{slot}/hold", {"reason": "x"}).status_code == 200
 
 
-@pytest.mark.parametrize("key", ["nobody", new_uuid(), f"{HOST}/0000:02:00.0", "elsewhere/0000:01:00.0"])
+@pytest.mark.parametrize(
+    "key", ["nobody", pytest.param(new_uuid(), id="uuid"), f"{HOST}/0000:02:00.0", "elsewhere/0000:01:00.0"]
+)
 def test_a_device_that_is_not_there_is_404(world: World, key: str) -> None:
     world.add_device()
     for path in ("", "/history"):

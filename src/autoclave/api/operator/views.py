@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from autoclave.api.operator.waiting import silence, waiting_for
+from autoclave.db.columns import utcnow
 from autoclave.db.device_views import DeviceView
 from autoclave.db.events import EventRecord
-from autoclave.db.tables import utcnow
 
 
 def device(view: DeviceView) -> dict[str, Any]:
