@@ -1,7 +1,9 @@
 """What tables are made of, the same on all three engines."""
 
+import json
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -32,6 +34,23 @@ def enum_column(values: type[StrEnum], name: str) -> sa.Enum:
         length=32,
         values_callable=lambda members: [member.value for member in members],
     )
+
+
+class JSONText(sa.types.TypeDecorator[Any]):
+    """A TEXT that holds an object or a list, written as JSON: Python sees the object, never the text."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, dict | list):
+            raise TypeError(f"an object or a list is kept here, not {value!r}")
+        return json.dumps(value, sort_keys=True)
+
+    def process_result_value(self, value: str | None, _dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
 
 
 # MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.

@@ -6,7 +6,7 @@ instance's accelerator requests name it by ``instance_uuid``.
 
 import sqlalchemy as sa
 
-from autoclave.db.columns import counter, enum_column, flag, metadata, moment, timestamps
+from autoclave.db.columns import JSONText, counter, enum_column, flag, metadata, moment, timestamps
 from autoclave.rules.instance_states import TaskState, VMState
 
 flavors = sa.Table(
@@ -23,7 +23,7 @@ flavors = sa.Table(
     sa.Column("rxtx_factor", sa.Float, nullable=False),
     sa.Column("is_public", sa.Boolean(create_constraint=False), nullable=False),
     sa.Column("description", sa.Text),
-    sa.Column("extra_specs", sa.Text, nullable=False),
+    sa.Column("extra_specs", JSONText, nullable=False),
     *timestamps(),
 )
 
@@ -44,8 +44,8 @@ images = sa.Table(
     sa.Column("size", sa.BigInteger),
     sa.Column("checksum", sa.String(32)),
     sa.Column("os_hash_value", sa.String(128)),
-    sa.Column("properties", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("properties", JSONText, nullable=False),
+    sa.Column("tags", JSONText, nullable=False),
     *timestamps(),
 )
 
@@ -76,11 +76,11 @@ instances = sa.Table(
     sa.Column("description", sa.Text),
     sa.Column("project_id", sa.String(255), nullable=False, index=True),
     sa.Column("user_id", sa.String(255), nullable=False),
-    sa.Column("flavor", sa.Text, nullable=False),
+    sa.Column("flavor", JSONText, nullable=False),
     sa.Column("image_uuid", sa.String(36), nullable=False),
-    sa.Column("image", sa.Text, nullable=False),
-    sa.Column("metadata", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("image", JSONText, nullable=False),
+    sa.Column("metadata", JSONText, nullable=False),
+    sa.Column("tags", JSONText, nullable=False),
     sa.Column("availability_zone", sa.String(255)),
     sa.Column("requested_host", sa.String(255)),
     sa.Column("host", sa.String(255), index=True),
@@ -89,7 +89,7 @@ instances = sa.Table(
     sa.Column("power_state", sa.Integer, nullable=False, default=0),
     counter("state_version", 1),
     sa.Column("agent_run_id", sa.String(36)),
-    sa.Column("rebuild", sa.Text),
+    sa.Column("rebuild", JSONText),
     sa.Column("fault_code", sa.Integer),
     sa.Column("fault_message", sa.Text),
     sa.Column("fault_details", sa.Text),
