@@ -20,6 +20,7 @@
     │   ├── WrongDrive                the drive in the slot is not the one the row names
     │   ├── DeviceInUse               this host itself uses the disk
     │   ├── DeviceLocked              another worker of this agent holds the device
+    │   ├── GuestError                the hypervisor did not do with a guest what was asked
     │   ├── ToolError
     │   │   ├── ToolMissing           the executable does not exist
     │   │   ├── ToolTimeout           it ran past its deadline and was killed
@@ -162,6 +163,10 @@ class DeviceInUse(HardwareError):
 
 class DeviceLocked(HardwareError):
     """Another worker of this agent holds the device."""
+
+
+class GuestError(HardwareError):
+    """The hypervisor did not do with a guest what was asked, or did not answer: it may have done it all the same."""
 
 
 class ToolError(HardwareError):

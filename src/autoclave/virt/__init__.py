@@ -1,1 +1,1 @@
-"""Guests: what the hypervisor is told."""
+"""Guests: what the hypervisor is told, and who runs them."""

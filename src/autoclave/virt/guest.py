@@ -1,0 +1,133 @@
+"""A guest as libvirt is told of it: domain XML as a function of what the guest is, and of nothing else."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from autoclave.exceptions import GuestError
+from autoclave.virt.hostdev import pci_hostdev
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_WHITE = re.compile(r"[\t\n\r]")
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Control characters, halves of pairs and what is no character: XML has no way to write most of them."""
+
+
+class DiskFormat(StrEnum):
+    """How a disk is laid out in its file. It is always told, and never guessed from what the guest has written."""
+
+    RAW = "raw"
+    QCOW2 = "qcow2"
+
+
+class DomainType(StrEnum):
+    """What executes the guest: libvirt's name for it."""
+
+    KVM = "kvm"
+    QEMU = "qemu"
+    """Emulation, for hosts that cannot virtualise."""
+    TEST = "test"
+    """libvirt's own test driver, which starts nothing."""
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """What a guest is made of.
+
+    :param uuid: the instance's.
+    :param name: what its user called the instance; any text.
+    :param memory_mb: MiB.
+    :param disk: its disk's file; None for a guest without one.
+    :param hostdevs: the PCI functions that it gets, of claims and of accelerator requests alike, each in the form of an
+        ``attach_handle_info``: domain, bus, device, function and, if known, managed.
+    :raises ValueError: the uuid is none in its usual form, or it has no processor or no memory.
+    """
+
+    uuid: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    disk: Path | None = None
+    hostdevs: tuple[Mapping[str, Any], ...] = ()
+    disk_format: DiskFormat = DiskFormat.RAW
+
+    def __post_init__(self) -> None:
+        if not _UUID.fullmatch(self.uuid):
+            raise ValueError(f"{self.uuid!r:.60} is no instance's uuid: small hexadecimal digits, with hyphens")
+        if self.vcpus < 1 or self.memory_mb < 1:
+            raise ValueError(f"guest {self.uuid}: {self.vcpus} vCPUs and {self.memory_mb} MiB of memory cannot run")
+
+
+def domain_name(uuid: str) -> str:
+    """libvirt's name of the instance's guest. It must be unique on a host, which users' names are not."""
+    return f"instance-{uuid}"
+
+
+def domain_xml(guest: GuestSpec, *, domain_type: DomainType = DomainType.KVM, console_log: Path | None = None) -> str:
+    """The domain that libvirt is to define: an x86_64 machine of type q35, so that its devices are PCI Express ones.
+
+    :param console_log: the file that gets what the guest writes to its first serial port; None: it goes nowhere.
+    :raises GuestError: a device's address or a file's name cannot be used.
+    """
+    domain = ElementTree.Element("domain", type=domain_type)
+    _text(domain, "name", domain_name(guest.uuid))
+    _text(domain, "uuid", guest.uuid)
+    if title := _title(guest.name):
+        _text(domain, "title", title)
+    _text(domain, "memory", str(guest.memory_mb), unit="MiB")
+    _text(domain, "vcpu", str(guest.vcpus))
+    system = ElementTree.SubElement(domain, "os")
+    _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    ElementTree.SubElement(system, "boot", dev="hd")
+    features = ElementTree.SubElement(domain, "features")
+    ElementTree.SubElement(features, "acpi")
+    ElementTree.SubElement(features, "apic")
+    if domain_type is DomainType.KVM:
+        # A guest with a passed-through device cannot move to another processor anyway: it may have all of this one.
+        ElementTree.SubElement(domain, "cpu", mode="host-passthrough")
+    ElementTree.SubElement(domain, "clock", offset="utc")
+    for event, deed in (("on_poweroff", "destroy"), ("on_reboot", "restart"), ("on_crash", "destroy")):
+        _text(domain, event, deed)
+    domain.append(_devices(guest, console_log))
+    ElementTree.indent(domain)
+    return ElementTree.tostring(domain, encoding="unicode") + "\n"
+
+
+def _devices(guest: GuestSpec, console_log: Path | None) -> ElementTree.Element:
+    devices = ElementTree.Element("devices")
+    if guest.disk is not None:
+        disk = ElementTree.SubElement(devices, "disk", type="file", device="disk")
+        ElementTree.SubElement(disk, "driver", name="qemu", type=guest.disk_format)
+        ElementTree.SubElement(disk, "source", file=_file(guest.disk))
+        ElementTree.SubElement(disk, "target", dev="vda", bus="virtio")
+    for number, info in enumerate(guest.hostdevs, start=1):
+        try:
+            devices.append(pci_hostdev(info))
+        except (ValueError, TypeError) as error:
+            raise GuestError(f"device {number} of guest {guest.uuid} cannot be passed through: {error}") from error
+    if console_log is not None:
+        serial = ElementTree.SubElement(devices, "serial", type="file")
+        ElementTree.SubElement(serial, "source", path=_file(console_log), append="on")
+        ElementTree.SubElement(serial, "target", port="0")
+    # VFIO pins all of a guest's memory: there is nothing that it could give back.
+    ElementTree.SubElement(devices, "memballoon", model="none")
+    return devices
+
+
+def _text(parent: ElementTree.Element, tag: str, text: str, **attributes: str) -> None:
+    ElementTree.SubElement(parent, tag, attributes).text = text
+
+
+def _title(name: str) -> str:
+    """*name* on one line, with the replacement character for what XML cannot write."""
+    return _UNWRITABLE.sub("\ufffd", _WHITE.sub(" ", name)).strip()
+
+
+def _file(path: Path) -> str:
+    if _UNWRITABLE.search(str(path)):
+        raise GuestError(f"libvirt cannot be told of the file {str(path)!r}: its name has characters that XML has not")
+    return str(path)
