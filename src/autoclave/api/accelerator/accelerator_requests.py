@@ -5,7 +5,6 @@ its own project, an administrator all; those of others do not exist for it (404,
 """
 
 from collections.abc import Sequence
-from uuid import uuid4
 
 import falcon
 from oslo_db import exception as db_exc
@@ -14,7 +13,6 @@ from sqlalchemy.engine import Connection
 from autoclave.api import microversion, query, uuids
 from autoclave.api.accelerator.arq_patches import parse
 from autoclave.api.accelerator.arq_views import shown
-from autoclave.api.accelerator.profile_groups import counts
 from autoclave.api.auth import require_service_token
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
@@ -26,6 +24,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
+from autoclave.lifecycle.requesting import make_arqs
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import RESOLVED, ARQState
 
@@ -103,18 +102,7 @@ class AcceleratorRequests(Resource):
             profile = profile_rows.find(tx, name=name)
             if profile is None:
                 raise _no_profile(name)
-            made: list[str] = []
-            for number, group in enumerate(profile.groups):
-                for _ in range(sum(counts(group))):
-                    made.append(str(uuid4()))
-                    values = {
-                        "uuid": made[-1],
-                        "project_id": context.project_id,
-                        "state": ARQState.INITIAL,
-                        "device_profile_id": profile.id,
-                        "device_profile_group_id": number,
-                    }
-                    arq_rows.insert(tx, values)
+            made = make_arqs(tx, profile, context.project_id)
             return arq_rows.views(tx, uuids=made)
 
         try:

@@ -7,15 +7,13 @@ from typing import Any
 import os_traits
 
 from autoclave.exceptions import BadRequest
+from autoclave.rules.profile_groups import counts
 
 MAX_COUNT = 64
 """Devices that one key of one group may ask for."""
 MAX_REQUESTS = 256
 """Devices that one profile may ask for: each of them becomes an accelerator request."""
 MAX_TEXT = 255
-
-_TWO_FUNCTIONS = "trait:CUSTOM_FPGA_XILINX"
-"""Such a card has two functions, and a guest needs a request for each."""
 
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
@@ -33,12 +31,6 @@ def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     if total > MAX_REQUESTS:
         raise BadRequest(f"The profile asks for {total} devices; {MAX_REQUESTS} is the most.")
     return stored
-
-
-def counts(group: Mapping[str, str]) -> list[int]:
-    """How many accelerator requests each ``resources:`` key of a stored group stands for."""
-    each = 2 if group.get(_TWO_FUNCTIONS) == "required" else 1
-    return [each * int(value) for key, value in group.items() if key.startswith("resources")]
 
 
 def _group(number: int, group: Mapping[str, Any]) -> dict[str, str]:
