@@ -1,7 +1,6 @@
 """Flavor, image, aliases and device profile become one query, or a refusal that names the key."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -9,19 +8,14 @@ from hypothesis import strategies as st
 
 from autoclave.exceptions import BadRequest
 from autoclave.rules.flavor import Flavor
+from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.resource_request import ResourceRequest, build_request
 from autoclave.rules.traits import forbidden_anywhere, image_traits
 
-
-@dataclass(frozen=True)
-class Device:
-    """What an alias asks for."""
-
-    resources: Mapping[str, int]
-    required: frozenset[str] = frozenset()
-
-
-ALIASES = {"gpu": Device({"CUSTOM_GPU": 1}, frozenset({"HW_GPU_API_VULKAN"})), "nic": Device({"CUSTOM_NIC": 1})}
+ALIASES = {
+    "gpu": PCIAlias("gpu", "CUSTOM_GPU", frozenset({"HW_GPU_API_VULKAN"})),
+    "nic": PCIAlias("nic", "CUSTOM_NIC", forbidden=frozenset({"HW_PCI_LIVE_MIGRATABLE"})),
+}
 
 
 def flavor(**extra_specs: str) -> Flavor:
@@ -109,6 +103,7 @@ def test_each_device_of_an_alias_has_a_group_of_its_own() -> None:
         ("pci2", {"CUSTOM_NIC": 1}),
     ]
     assert asked(found)["requiredpci1"] == "HW_GPU_API_VULKAN"
+    assert asked(found)["requiredpci2"] == "!HW_PCI_LIVE_MIGRATABLE"
     assert asked(found)["group_policy"] == "none"
 
 

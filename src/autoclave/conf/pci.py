@@ -1,7 +1,6 @@
-"""[pci]: the generic PCI driver."""
+"""[pci]: the generic PCI driver, and the functions that instances get by flavor."""
 
 from oslo_config import cfg
-from oslo_utils import strutils
 
 from autoclave.rules import strict_json
 from autoclave.rules.device_spec import ExtraKeys
@@ -18,21 +17,26 @@ OPTS = [
         "product_id, address and managed (true, the default, or false: libvirt leaves the function with the driver "
         "that it is bound to). May be given several times; the first entry that matches a function counts.",
     ),
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="Which PCI functions instances get by flavor, where [compute] is enabled: a JSON object, or a list of "
+        "them, with vendor_id, product_id, address, managed, one_time_use, live_migratable, resource_class, traits, "
+        "physical_network, trusted and remote_managed. May be given several times; the first entry that matches a "
+        "function counts. None of them may be offered by a device driver as well.",
+    ),
+    cfg.MultiStrOpt(
+        "alias",
+        default=[],
+        help="Names by which flavors ask for PCI functions (pci_passthrough:alias): a JSON object, or a list of them, "
+        "with name, vendor_id and product_id or resource_class, traits and live_migratable. May be given several "
+        "times, each name once.",
+    ),
 ]
 
 
-def _managed(value: object) -> bool:
-    try:
-        return bool(strutils.bool_from_string(value, strict=True))
-    except ValueError:
-        raise ValueError(
-            f"must be true or false, or as a text one of yes, no, on, off, y, n, t, f, 1, 0; not "
-            f"{strict_json.kind(value)}"
-        ) from None
-
-
 PASSTHROUGH_KEYS = ExtraKeys(
-    parsers={"managed": _managed},
+    parsers={"managed": strict_json.boolean},
     refused={
         "devname": "names a network interface, which has no name any more while a guest has it; give its address",
         "one_time_use": "is for [pci] device_spec; what this driver offers comes back as its guest has left it",

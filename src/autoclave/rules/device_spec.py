@@ -4,9 +4,8 @@ It is Nova's language, read strictly: what Nova would ignore or take for everyth
 that names the option, the entry and the key, since a typo may decide whether a drive is erased.
 """
 
-import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import strict_json
 from autoclave.rules.address_pattern import ANY_ADDRESS, AddressPattern
 from autoclave.rules.cleanup_policy import ClearAction, ClearStrategy, allowed_actions
+from autoclave.rules.option_entries import option_entries, unknown_key
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
 
@@ -148,21 +148,7 @@ def parse_device_spec(
     :param extra_keys: what its entries may say besides vendor_id, product_id and address.
     :raises InvalidConfiguration: anything in them is not exactly as it must be.
     """
-    return tuple(_parse_entry(entry, raw, option, extra_keys) for entry, raw in _entries(values, option))
-
-
-def _entries(values: Sequence[str], option: str) -> Iterator[tuple[int, object]]:
-    number = 0
-    for value in values:
-        try:
-            parsed = strict_json.loads(value)
-        except strict_json.DuplicateKey as e:
-            raise InvalidConfiguration(f"{e}: {value}", option=option, entry=number + 1, key=e.key) from None
-        except ValueError as e:
-            raise InvalidConfiguration(str(e), option=option, entry=number + 1) from None
-        for raw in parsed if isinstance(parsed, list) else [parsed]:
-            number += 1
-            yield number, raw
+    return tuple(_parse_entry(entry, raw, option, extra_keys) for entry, raw in option_entries(values, option))
 
 
 def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) -> DeviceSpec:
@@ -176,7 +162,7 @@ def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) ->
         if key in extra_keys.refused:
             raise wrong(extra_keys.refused[key], key)
         if key not in known:
-            raise wrong(_unknown(key, known), key)
+            raise wrong(unknown_key(key, known), key)
 
     def read(key: str, parser: Callable[[object], _Meaning]) -> _Meaning:
         try:
@@ -200,9 +186,3 @@ def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) ->
             except ValueError as e:
                 raise wrong(str(e), key) from None
     return DeviceSpec(entry, json.dumps(raw), vendor_id, product_id, address, MappingProxyType(extra))
-
-
-def _unknown(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"unknown key{guess} The keys are {', '.join(known)}"

@@ -38,6 +38,16 @@ def pci_traits(vendor: str, product: str) -> tuple[str, ...]:
     return (*named, f"CUSTOM_PCI_VENDOR_ID_{vendor.upper()}", f"CUSTOM_PCI_PRODUCT_ID_{product.upper()}")
 
 
+def pci_resource_class(vendor: str, product: str) -> str:
+    """The class of a PCI function that ``[pci] device_spec`` gives none, such as ``CUSTOM_PCI_10DE_25B6``: Nova's.
+
+    :param vendor: PCI vendor id in hexadecimal.
+    :param product: PCI product id in hexadecimal.
+    :raises ValueError: one of them is not hexadecimal of at most four digits.
+    """
+    return f"CUSTOM_PCI_{parse_pci_id(vendor)}_{parse_pci_id(product)}".upper()
+
+
 def provider_name(host: str, address: PCIAddress, name: str | None = None) -> str:
     """The name of a device's provider and deployable: ``<host>_<ADDRESS>``, the address in upper case.
 

@@ -4,13 +4,13 @@ What the flavor and the image ask of the host itself goes to the unnumbered grou
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from autoclave.exceptions import BadRequest
 from autoclave.rules.extra_specs import specs_of
 from autoclave.rules.flavor import Flavor
+from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.profile_groups import request_groups
 from autoclave.rules.request_group import RequestGroup
 from autoclave.rules.traits import TraitDemand, flavor_traits, image_traits
@@ -32,18 +32,6 @@ _MAX_AMOUNT = 2**31 - 1
 _POLICIES = ("none", "isolate")
 _COUNT = re.compile(r"\d{1,10}", re.ASCII)
 _EMPTY = TraitDemand()
-
-
-class Alias(Protocol):
-    """What one device of an alias of ``[pci] alias`` is asked for by."""
-
-    @property
-    def resources(self) -> Mapping[str, int]:
-        """Amounts by resource class."""
-
-    @property
-    def required(self) -> Collection[str]:
-        """Traits that its provider must have."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,7 @@ class ResourceRequest:
 def build_request(
     flavor: Flavor,
     image_properties: Mapping[str, object],
-    aliases: Mapping[str, Alias],
+    aliases: Mapping[str, PCIAlias],
     profile_groups: Sequence[Mapping[str, str]] = (),
 ) -> ResourceRequest:
     """The request of a *flavor* and an image.
@@ -136,14 +124,16 @@ def _alias_count(text: str) -> tuple[str, int]:
     return name, int(number) if colon else 1
 
 
-def _of_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, Alias]) -> Iterator[RequestGroup]:
+def _of_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias]) -> Iterator[RequestGroup]:
     number = 0
     for name, count in alias_counts(extra_specs):
         if name not in aliases:
             raise BadRequest(f"Flavor extra spec {ALIAS_KEY!r}: there is no PCI alias {name!r}.")
         alias = aliases[name]
         for _ in range(count):
-            yield RequestGroup(f"pci{number}", alias.resources, frozenset(alias.required), origin=f"PCI alias {name}")
+            yield RequestGroup(
+                f"pci{number}", {alias.resource_class: 1}, alias.required, alias.forbidden, f"PCI alias {name}"
+            )
             number += 1
 
 

@@ -52,3 +52,20 @@ def kind(value: object) -> str:
             return "a list"
         case _:
             return "an object"
+
+
+_YES = frozenset({"1", "on", "t", "true", "y", "yes"})
+_NO = frozenset({"0", "off", "f", "false", "n", "no"})
+
+
+def boolean(value: object) -> bool:
+    """The meaning of a JSON boolean, or of a text or number that says the same, in upper or lower case.
+
+    :raises ValueError: *value* is neither.
+    """
+    word = str(value).strip().lower() if isinstance(value, str | int) else ""  # a bool is an int, too
+    if word not in _YES | _NO:
+        raise ValueError(
+            f"must be true or false, or as a text one of yes, no, on, off, y, n, t, f, 1, 0; not {kind(value)}"
+        )
+    return word in _YES

@@ -1,0 +1,115 @@
+"""What Placement is told of a host's PCI functions: providers, their classes, traits and totals.
+
+The form is that of Nova's PCI tracking in Placement, so that operators and their tools find what they know; a device
+of one time use is marked as the one-time-use-devices specification demands. The time follows the number of functions.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.rules.device_spec import DeviceSpec
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_function import DevType, PCIFunction
+from autoclave.rules.pci_matches import Match, matches
+from autoclave.rules.resource_names import provider_name as provider_name  # what a provider made here is called
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimableFunction:
+    """One function that an instance can get.
+
+    :param managed: libvirt takes it from the host's driver and gives it back.
+    """
+
+    address: PCIAddress
+    dev_type: DevType
+    vendor_id: str
+    product_id: str
+    managed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PCIProvider:
+    """A provider below the host's, with one inventory.
+
+    :param address: of the function in the slot: of the physical function, where those given away are virtual.
+    :param traits: all that it is to have.
+    :param one_time_use: an instance that had it leaves it reserved, until the operator says that it is clean.
+    :param functions: what instances get of it, in bus order.
+    """
+
+    address: PCIAddress
+    resource_class: str
+    traits: frozenset[str]
+    one_time_use: bool
+    functions: tuple[ClaimableFunction, ...]
+
+    @property
+    def total(self) -> int:
+        """How much of the class there is."""
+        return len(self.functions)
+
+
+def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> tuple[PCIProvider, ...]:
+    """The providers of the functions that *specs* mean, in bus order.
+
+    A function has a provider of its own. Virtual functions are counted by that of their physical function.
+
+    :param specs: the entries of ``[pci] device_spec``; the first that means a function counts.
+    :raises InvalidConfiguration: an entry says what its functions cannot have, or two contradict each other.
+    """
+    slots: dict[PCIAddress, list[Match]] = {}
+    for match in matches(functions, specs):
+        slots.setdefault(match.slot, []).append(match)
+    return tuple(_provider(slot, slots[slot]) for slot in sorted(slots))
+
+
+def _provider(slot: PCIAddress, members: list[Match]) -> PCIProvider:
+    members.sort(key=lambda match: match.function.address)
+    virtual = [match for match in members if match.function.address != slot]
+    if len(virtual) not in (0, len(members)):
+        raise _dependent(next(match for match in members if match.function.address == slot), virtual[0])
+    first = members[0]
+    for other in members[1:]:
+        _refuse_difference(slot, first, other)
+    return PCIProvider(
+        slot, first.resource_class, first.traits, first.one_time_use, tuple(_claimable(match) for match in members)
+    )
+
+
+def _claimable(match: Match) -> ClaimableFunction:
+    it = match.function
+    return ClaimableFunction(it.address, it.dev_type, it.vendor_id, it.product_id, match.managed)
+
+
+def _dependent(physical: Match, virtual: Match) -> InvalidConfiguration:
+    if physical.entry is virtual.entry:
+        also = (
+            "is meant as well. The address of a physical function also means its virtual functions; add the product_id "
+            "of those that you mean"
+        )
+    else:
+        also = f"is meant by entry {virtual.entry.entry}. Let entries mean the one or the others"
+    return physical.wrong(
+        f"is a physical function, and whoever gets it takes the virtual ones from other guests, of which "
+        f"{virtual.function.address} {also}"
+    )
+
+
+def _refuse_difference(slot: PCIAddress, first: Match, other: Match) -> None:
+    for key, one, two in (
+        ("resource_class", first.resource_class, other.resource_class),
+        ("traits", first.traits, other.traits),
+    ):
+        if one != two:
+            raise other.wrong(
+                f"would have {_words(two)}, but {first.function.address} has {_words(one)} by entry "
+                f"{first.entry.entry}. Both are virtual functions of {slot} and share its provider: let the entries "
+                f"that mean them say the same",
+                key,
+            )
+
+
+def _words(value: str | frozenset[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(sorted(value))
