@@ -11,7 +11,7 @@ from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
-from autoclave.hardware.sysfs import PCIFunction, function_directory, iommu_group_members, pci_functions
+from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
 from autoclave.rules.cleanup_policy import Capabilities, Resolution, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
@@ -19,9 +19,6 @@ from autoclave.rules.resource_names import nvme_resource_class
 
 DEVICE_TYPE = "NVME"
 """``device.type`` of the accelerator API."""
-
-_NVME_CLASS = "0108"
-"""Mass storage, non-volatile memory: the class of all NVMe controllers, whatever their programming interface."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def inspect(
                 for each in unreadable]  # fmt: skip
     for function in functions:
         entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
-        if entry is None and not function.class_code.startswith(_NVME_CLASS):
+        if entry is None and not function.class_code.startswith(NVME_CLASS):
             continue
         try:
             findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots).run())
@@ -165,7 +162,7 @@ class _Inspection:
         """What sysfs alone says against it; such a function is not asked anything."""
         if self.entry is None:
             return "no device_spec entry matches"
-        if not self.function.class_code.startswith(_NVME_CLASS):
+        if not self.function.class_code.startswith(NVME_CLASS):
             return f"it is no NVMe controller: its PCI class is {self.function.class_code}"
         if self.function.physfn is not None:
             return (

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Inspected, Sighting
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.function_users import host_uses, is_with_vfio
+from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.sysfs import PCIFunction, iommu_group_members, pci_functions
+from autoclave.hardware.sysfs import BRIDGE_CLASS, NVME_CLASS, PCIFunction, iommu_group_members, pci_functions
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 
 DEVICE_TYPE = "PCI"
 """``device.type`` of the accelerator API."""
-
-_BRIDGE = "06"
-_NVME = "0108"
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def look(
             mine = virtual[slot.address]
             matched = _matched(mine, specs) or _matched([slot], specs)
             candidates = [
-                _candidate(paths, function, entry, allowed_host_devices, _lost(function, mine))
+                _candidate(paths, function, entry, allowed_host_devices, len(mine) if function is slot else 0)
                 for function, entry in matched
             ]
             if candidates:
@@ -146,23 +143,13 @@ def _matched(functions: Sequence[PCIFunction], specs: Sequence[DeviceSpec]) -> l
     matched = []
     for function in functions:
         entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
-        if entry is not None and not function.class_code.startswith(_BRIDGE):
+        if entry is not None and not function.class_code.startswith(BRIDGE_CLASS):
             matched.append((function, entry))
     return matched
 
 
-def _lost(function: PCIFunction, virtual: Sequence[PCIFunction]) -> str | None:
-    """What would be lost if a guest got a physical function."""
-    if function.physfn is not None or not virtual:
-        return None
-    return (
-        f"it has {len(virtual)} virtual functions, which would vanish: write 0 into its sriov_numvfs, or let an entry "
-        "match them"
-    )
-
-
 def _candidate(
-    paths: HostPaths, function: PCIFunction, entry: DeviceSpec, allowed: frozenset[PCIAddress], lost: str | None
+    paths: HostPaths, function: PCIFunction, entry: DeviceSpec, allowed: frozenset[PCIAddress], virtual_functions: int
 ) -> Candidate:
     address = function.address
     try:
@@ -171,20 +158,12 @@ def _candidate(
         users = [] if address in allowed else host_uses(paths, function)
     except HardwareError as e:
         return Candidate(function, entry, str(e))
-    withheld = lost
-    if function.class_code.startswith(_NVME) and entry.address.single != address:
-        withheld = (
+    if function.class_code.startswith(NVME_CLASS) and entry.address.single != address:
+        withheld: str | None = (
             "it is an NVMe controller, which nvme_driver erases between two guests and this driver would not; to offer "
             f'it uncleaned nevertheless, give an entry its exact address, "{address}"'
         )
-    elif users:
-        withheld = (
-            f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, add allow_host_device = "
-            f"{address} to [agent]"
-        )
-    elif entry.extra.get("managed") is False and not with_vfio:
-        withheld = (
-            f"it is bound to {function.driver or 'no driver'}, and with managed=false nobody but the operator binds it "
-            "to vfio-pci or its VFIO variant driver"
-        )
+    else:
+        managed = entry.extra.get("managed", True)
+        withheld = objection(function, users, with_vfio=with_vfio, managed=managed, virtual_functions=virtual_functions)
     return Candidate(function, entry, withheld, users, group)

@@ -1,5 +1,6 @@
 """Who on this host uses a PCI function: its network interfaces, its disks, its console."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from autoclave.hardware import attribute
@@ -38,6 +39,34 @@ def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
         return []
     directory = function_directory(paths, function.address)
     return [*_interfaces(paths, directory), *_disks(paths, function, directory), *_console(directory)]
+
+
+def objection(
+    function: PCIFunction, users: Sequence[str], *, with_vfio: bool, managed: bool, virtual_functions: int
+) -> str | None:
+    """What speaks against giving the function to a guest, in words for the operator; None: nothing.
+
+    :param users: what :func:`host_uses` says, unless the operator allows the function nevertheless.
+    :param with_vfio: what :func:`is_with_vfio` says.
+    :param managed: libvirt is to take the function from the driver that it is bound to.
+    :param virtual_functions: how many it has itself.
+    """
+    if users:
+        return (
+            f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, add allow_host_device = "
+            f"{function.address} to [agent]"
+        )
+    if not managed and not with_vfio:
+        return (
+            f"it is bound to {function.driver or 'no driver'}, and with managed=false nobody but the operator binds it "
+            "to vfio-pci or its VFIO variant driver"
+        )
+    if virtual_functions:
+        return (
+            f"it has {virtual_functions} virtual functions, which would vanish: write 0 into its sriov_numvfs, or let "
+            "an entry match them"
+        )
+    return None
 
 
 def _interfaces(paths: HostPaths, directory: Path) -> list[str]:

@@ -9,6 +9,11 @@ from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress
 
+BRIDGE_CLASS = "06"
+"""How the class code of a bridge begins. No guest gets one."""
+NVME_CLASS = "0108"
+"""How that of an NVMe controller begins, whatever its programming interface."""
+
 _DEAD_VENDOR = "ffff"
 """What reads give that no device answers."""
 

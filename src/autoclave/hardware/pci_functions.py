@@ -1,0 +1,67 @@
+"""The functions of a host as ``[pci] device_spec`` looks at them, and what speaks against giving them away."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from autoclave.exceptions import HardwareError
+from autoclave.hardware import sysfs
+from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
+from autoclave.hardware.host import HostPaths
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_function import DevType, PCIFunction
+from autoclave.rules.pci_matches import Match
+
+
+class HostFunctions:
+    """What one look at the bus has shown; bridges are left out.
+
+    :ivar functions: all functions, in bus order.
+    :ivar unreadable: what is there but does not say what it is: why, by the name of its sysfs entry. Nothing follows
+        from such a look for the function, least of all that it is gone.
+    :raises HardwareError: the bus cannot be listed.
+    """
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+        found, unreadable = sysfs.pci_functions(paths)
+        self._found = {each.address: each for each in found if not each.class_code.startswith(sysfs.BRIDGE_CLASS)}
+        self._virtual = Counter(each.physfn for each in found if each.physfn is not None)
+        self.functions = tuple(_function(each) for each in self._found.values())
+        self.unreadable: Mapping[str, str] = {each.address: each.reason for each in unreadable}
+
+    def withheld(self, match: Match, allowed_host_devices: frozenset[PCIAddress]) -> str | None:
+        """Why a function that an entry means must not be given to a guest now; None: it may.
+
+        This host uses it, an unmanaged one is not with VFIO, its virtual functions would vanish, or it is a drive
+        that would go from guest to guest uncleaned without the operator having named it. What a guest has, this host
+        does not use.
+
+        :param match: of one of :attr:`functions`.
+        :param allowed_host_devices: ``[agent] allow_host_device``.
+        """
+        it = self._found[match.function.address]
+        try:
+            with_vfio = is_with_vfio(self._paths, it)
+            users = [] if it.address in allowed_host_devices else host_uses(self._paths, it)
+        except HardwareError as error:
+            return str(error)
+        if it.class_code.startswith(sysfs.NVME_CLASS) and not match.one_time_use and not _is_named(match):
+            return (
+                "it is an NVMe controller, and the next guest would find on it what the last one left: set "
+                "one_time_use, or let [nvme] device_spec offer it, which erases it. To offer it uncleaned "
+                f'nevertheless, give an entry its vendor_id and product_id or its exact address, "{it.address}"'
+            )
+        return objection(
+            it, users, with_vfio=with_vfio, managed=match.managed, virtual_functions=self._virtual[it.address]
+        )
+
+
+def _function(found: sysfs.PCIFunction) -> PCIFunction:
+    own = DevType.PF if found.is_pf else DevType.PCI
+    dev_type = own if found.physfn is None else DevType.VF
+    return PCIFunction(found.address, found.vendor_id, found.product_id, dev_type, found.physfn)
+
+
+def _is_named(match: Match) -> bool:
+    """Whether the entry means this sort of device and no other, or this one."""
+    return match.entry.address.single is not None or None not in (match.entry.vendor_id, match.entry.product_id)
