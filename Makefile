@@ -37,6 +37,7 @@ lab:
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/api.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/translate.py
 
 # Erasing against the quickest tools, on four drives of 1 GiB; see benchmarks/README.md
 benchmark-erase:

@@ -18,6 +18,10 @@ from autoclave.objects.context import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_alias import parse_pci_alias
+from autoclave.rules.pci_device_spec import parse_pci_device_spec
+from autoclave.rules.pci_function import DevType, PCIFunction
+from autoclave.rules.pci_providers import translate
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "source" / "examples"
 
@@ -50,6 +54,8 @@ def test_an_example_sets_only_options_that_there_are_to_values_that_they_take(na
     conf = new_config([str(EXAMPLES / name)])
     parse_device_spec(conf.nvme.device_spec)
     parse_device_spec(conf.pci.passthrough_whitelist, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS)
+    parse_pci_device_spec(conf.pci.device_spec)
+    parse_pci_alias(conf.pci.alias)
 
 
 @pytest.mark.parametrize("name", ["controller.conf", "agent.conf"])
@@ -80,6 +86,22 @@ def test_the_example_of_an_excluded_address_excludes_that_one_only(
     specs = parse_device_spec(new_config([str(EXAMPLES / "device-spec.conf")]).nvme.device_spec)
     found = first_match(specs, vendor, product, PCIAddress.parse(f"0000:{bus}:00.0"))
     assert (found.entry if found else None) == entry
+
+
+def test_the_aliases_of_the_example_ask_for_what_its_entries_tell_placement() -> None:
+    conf = new_config([str(EXAMPLES / "pci-in-placement.conf")])
+    slot, port = PCIAddress.parse("0000:81:00.0"), PCIAddress.parse("0000:82:00.0")
+    functions = [
+        PCIFunction(slot, "10de", "25b6", DevType.PCI),
+        PCIFunction(port, "15b3", "101d", DevType.PF),
+        PCIFunction(PCIAddress.parse("0000:82:00.1"), "15b3", "101e", DevType.VF, port),
+    ]
+    card, nic = translate(functions, parse_pci_device_spec(conf.pci.device_spec))
+    assert (card.one_time_use, nic.functions[0].managed) == (True, False)
+    aliases = parse_pci_alias(conf.pci.alias)
+    for alias, provider in ((aliases["gpu"], card), (aliases["nic"], nic)):
+        assert alias.resource_class == provider.resource_class
+        assert alias.required <= provider.traits
 
 
 def test_the_example_policy_lets_the_team_in_and_nobody_else(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """``autoclave check``: try a piece of configuration before a service is given it."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from cliff import lister
 
+from autoclave.conf import new_config
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
@@ -42,13 +43,44 @@ class NamedDevice(NamedTuple):
             ) from None
 
 
-class _CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments from which :func:`values` reads an option that may be given several times."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "spec",
+        nargs="*",
+        default=[],
+        metavar="JSON",
+        help="a value of the option: a JSON object or a list of them; several are read as several lines",
+    )
+    where.add_argument(
+        "--config-file", action="append", default=[], metavar="FILE", help="file to read the option from"
+    )
+
+
+def values(parsed_args: argparse.Namespace, option: tuple[str, str]) -> Sequence[str]:
+    """What was given, or stands in the configuration files.
+
+    :param option: group and name.
+    :raises InvalidConfiguration: a file cannot be used.
+    """
+    if parsed_args.spec:
+        return list(parsed_args.spec)
+    group, name = option
+    return list(new_config(parsed_args.config_file)[group][name])
+
+
+class CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without types
     """Checks entries of an option in the language of device_spec.
 
-    :cvar columns: what is shown of an entry besides the devices that it means.
+    :cvar option: group and name of the option.
+    :cvar columns: what is shown of an entry.
+    :cvar device_columns: what is shown of a device.
     """
 
+    option: ClassVar[tuple[str, str]]
     columns: ClassVar[tuple[str, ...]]
+    device_columns: ClassVar[tuple[str, ...]]
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
         """The entries.
@@ -64,12 +96,7 @@ class _CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: values of the option, and devices to hold against them."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            "spec",
-            nargs="+",
-            metavar="JSON",
-            help="a value of the option: a JSON object or a list of them; several are read as several lines",
-        )
+        add_values(parser)
         parser.add_argument(
             "--device",
             action="append",
@@ -90,24 +117,34 @@ class _CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without
 
         :raises InvalidConfiguration: an entry cannot be used.
         """
-        specs = self.parse(parsed_args.spec)
+        specs = self.parse(values(parsed_args, self.option))
         if not parsed_args.devices:
             return ("entry", "text", *self.columns), [(spec.entry, spec.text, *self.shown(spec)) for spec in specs]
         rows: list[tuple[object, ...]] = []
-        for device in parsed_args.devices:
-            spec = first_match(specs, device.vendor_id, device.product_id, device.address, device.physfn)
-            said = self.shown(spec) if spec else (None,) * len(self.columns)
+        for device, spec, said in self.meant(specs, parsed_args.devices):
             rows.append((str(device.address), spec is not None, spec and spec.entry, *said))
-        return ("address", "matches", "entry", *self.columns), rows
+        return ("address", "matches", "entry", *self.device_columns), rows
+
+    def meant(
+        self, specs: Sequence[DeviceSpec], devices: Sequence[NamedDevice]
+    ) -> Iterator[tuple[NamedDevice, DeviceSpec | None, tuple[object, ...]]]:
+        """Each device with the entry that means it and the :attr:`device_columns`: those of the entry.
+
+        :raises InvalidConfiguration: the entries contradict each other for these devices.
+        """
+        for device in devices:
+            spec = first_match(specs, device.vendor_id, device.product_id, device.address, device.physfn)
+            yield device, spec, self.shown(spec) if spec else (None,) * len(self.columns)
 
 
-class CheckDeviceSpec(_CheckEntries):
+class CheckDeviceSpec(CheckEntries):
     """Check entries of [nvme] device_spec, and show which devices they mean.
 
     As in the option, the first entry that matches a device counts. Nothing is read from this host.
     """
 
-    columns = ("clear_action", "clear_strategy")
+    option = ("nvme", "device_spec")
+    columns = device_columns = ("clear_action", "clear_strategy")
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
         return parse_device_spec(values)
@@ -116,13 +153,14 @@ class CheckDeviceSpec(_CheckEntries):
         return spec.clear_action.value, spec.clear_strategy.value
 
 
-class CheckPassthroughWhitelist(_CheckEntries):
+class CheckPassthroughWhitelist(CheckEntries):
     """Check entries of [pci] passthrough_whitelist, and show which functions they mean.
 
     As in the option, the first entry that matches a function counts. Nothing is read from this host.
     """
 
-    columns = ("managed",)
+    option = ("pci", "passthrough_whitelist")
+    columns = device_columns = ("managed",)
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
         return parse_device_spec(values, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS)

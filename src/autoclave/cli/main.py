@@ -22,6 +22,8 @@ COMMANDS = {
     "plan show": "plan:PlanShow",
     "check device-spec": "check:CheckDeviceSpec",
     "check passthrough-whitelist": "check:CheckPassthroughWhitelist",
+    "check pci-device-spec": "check_pci:CheckPCIDeviceSpec",
+    "check pci-alias": "check_pci:CheckPCIAlias",
     "device list": "device:DeviceList",
     "device show": "device:DeviceShow",
     "device hold": "device:DeviceHold",

@@ -14,7 +14,7 @@ OPTS = [
     cfg.StrOpt(
         "provider_config_location",
         default="/etc/autoclave/provider_config/",
-        help="Directory of *.yaml files with inventories and traits that the operator adds to resource providers. "
+        help="Directory of ``*.yaml`` files with inventories and traits that the operator adds to resource providers. "
         "They are read in lexicographic order when the agent starts.",
     ),
     cfg.StrOpt(

@@ -1,10 +1,12 @@
 """PCI vendor and product ids."""
 
 import re
+from functools import lru_cache
 
 _ID = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE | re.ASCII)
 
 
+@lru_cache(maxsize=4096)
 def parse_pci_id(text: str) -> str:
     """Return *text* as four lower-case hexadecimal digits.
 

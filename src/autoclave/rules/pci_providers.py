@@ -71,11 +71,14 @@ def _provider(slot: PCIAddress, members: list[Match]) -> PCIProvider:
     if len(virtual) not in (0, len(members)):
         raise _dependent(next(match for match in members if match.function.address == slot), virtual[0])
     first = members[0]
+    resource_class, traits = first.resource_class, first.traits
     for other in members[1:]:
-        _refuse_difference(slot, first, other)
-    return PCIProvider(
-        slot, first.resource_class, first.traits, first.one_time_use, tuple(_claimable(match) for match in members)
-    )
+        if other.resource_class != resource_class:
+            raise _differs(slot, first, other, "resource_class", resource_class, other.resource_class)
+        if other.traits != traits:
+            raise _differs(slot, first, other, "traits", ", ".join(sorted(traits)), ", ".join(sorted(other.traits)))
+    claimable = tuple(_claimable(match) for match in members)
+    return PCIProvider(slot, resource_class, traits, first.one_time_use, claimable)
 
 
 def _claimable(match: Match) -> ClaimableFunction:
@@ -86,8 +89,8 @@ def _claimable(match: Match) -> ClaimableFunction:
 def _dependent(physical: Match, virtual: Match) -> InvalidConfiguration:
     if physical.entry is virtual.entry:
         also = (
-            "is meant as well. The address of a physical function also means its virtual functions; add the product_id "
-            "of those that you mean"
+            "is meant by the same entry. The address of a physical function also means its virtual functions; add the "
+            "product_id of those that you mean"
         )
     else:
         also = f"is meant by entry {virtual.entry.entry}. Let entries mean the one or the others"
@@ -97,19 +100,9 @@ def _dependent(physical: Match, virtual: Match) -> InvalidConfiguration:
     )
 
 
-def _refuse_difference(slot: PCIAddress, first: Match, other: Match) -> None:
-    for key, one, two in (
-        ("resource_class", first.resource_class, other.resource_class),
-        ("traits", first.traits, other.traits),
-    ):
-        if one != two:
-            raise other.wrong(
-                f"would have {_words(two)}, but {first.function.address} has {_words(one)} by entry "
-                f"{first.entry.entry}. Both are virtual functions of {slot} and share its provider: let the entries "
-                f"that mean them say the same",
-                key,
-            )
-
-
-def _words(value: str | frozenset[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(sorted(value))
+def _differs(slot: PCIAddress, first: Match, other: Match, key: str, has: str, would: str) -> InvalidConfiguration:
+    return other.wrong(
+        f"would have {would}, but {first.function.address} has {has} by entry {first.entry.entry}. Both are virtual "
+        f"functions of {slot} and share its provider: let the entries that mean them say the same",
+        key,
+    )

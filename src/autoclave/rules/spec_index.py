@@ -9,7 +9,7 @@ from autoclave.rules.pci_id import parse_pci_id
 
 
 class SpecIndex:
-    """The entries by what they spell out: one address, or else ids.
+    """The entries by what they spell out: one address, or else ids. Only patterns are tried one after another.
 
     :param specs: in the order of the configuration.
     """
