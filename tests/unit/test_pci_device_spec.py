@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoclave.conf import new_config
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_device_spec import DEVICE_SPEC_KEYS, left_to_neutron, parse_pci_device_spec
@@ -193,6 +194,13 @@ def test_several_values_may_each_hold_a_list_and_an_error_names_the_entry_among_
     with pytest.raises(InvalidConfiguration) as caught:
         parse_pci_device_spec([first, json.dumps({**GPU, "one_time_use": None})])
     assert (caught.value.entry, caught.value.key) == (3, "one_time_use")
+
+
+def test_the_options_of_the_two_halves_are_two() -> None:
+    whitelist: dict[tuple[str | None, str], Any] = {("pci", "passthrough_whitelist"): [json.dumps(GPU)]}
+    assert new_config([], whitelist).pci.device_spec == []
+    specs: dict[tuple[str | None, str], Any] = {("pci", "device_spec"): [json.dumps(GPU)]}
+    assert new_config([], specs).pci.passthrough_whitelist == []
 
 
 JSON = st.recursive(

@@ -50,7 +50,14 @@ class AddressPattern:
 
     def matches(self, address: PCIAddress) -> bool:
         """Whether *address* is one of those meant."""
-        return all(pattern.fullmatch(field) for pattern, field in zip(self.fields, address.fields(), strict=True))
+        domain, bus, slot, function = self.fields
+        written = address.fields()
+        return bool(
+            bus.fullmatch(written[1])  # first, since it tells most functions apart
+            and domain.fullmatch(written[0])
+            and slot.fullmatch(written[2])
+            and function.fullmatch(written[3])
+        )
 
 
 ANY_ADDRESS = AddressPattern((_ANYTHING,) * 4, blank=True)
