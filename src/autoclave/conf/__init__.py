@@ -11,6 +11,7 @@ from autoclave.conf import (
     compute,
     conductor,
     database,
+    notifications,
     nova,
     nvme,
     pci,
@@ -20,7 +21,20 @@ from autoclave.conf import (
 )
 from autoclave.conf.check import check_files
 
-_GROUPS = (agent, api, compute, conductor, database, nova, nvme, pci, placement, privileged, upgrade_levels)
+_GROUPS = (
+    agent,
+    api,
+    compute,
+    conductor,
+    database,
+    notifications,
+    nova,
+    nvme,
+    pci,
+    placement,
+    privileged,
+    upgrade_levels,
+)
 
 
 def new_config(

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = "autoclave"
 
-_RETRIES = 2
+RETRIES = 2
 """How often a connection to the broker is tried again before the sender is told; a few seconds in all."""
 
 _NOT_HANDED_OVER = (
@@ -67,7 +67,7 @@ class MessagingTransport:
         self._replies_arrive = False
         oslo_messaging.set_transport_defaults(EXCHANGE)
         try:
-            plain = oslo_messaging.get_rpc_transport(_own_configuration(conf), url=conf.transport_url)
+            plain = oslo_messaging.get_rpc_transport(own_configuration(conf), url=conf.transport_url)
         except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
             raise InvalidConfiguration(
                 f"cannot be used: {error}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
@@ -109,7 +109,7 @@ class MessagingTransport:
         self._replies_arrive = True
 
     def _client_for(self, target: Any) -> Any:
-        return oslo_messaging.get_rpc_client(self._transport, target, timeout=self._timeout, retry=_RETRIES)
+        return oslo_messaging.get_rpc_client(self._transport, target, timeout=self._timeout, retry=RETRIES)
 
 
 class MessagingClient:
@@ -202,7 +202,8 @@ class _ExpiringTransport(oslo_messaging.transport.RPCTransport):  # type: ignore
         return super()._send(target, ctxt, message, timeout=timeout or self._seconds, **options)
 
 
-def _own_configuration(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+def own_configuration(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+    """A second configuration of the same files, for oslo.messaging alone."""
     own = cfg.ConfigOpts()
     own([], project="autoclave", default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
     # oslo.messaging reads these two groups from the configuration it is given, but declares them on

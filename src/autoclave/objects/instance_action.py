@@ -1,0 +1,86 @@
+"""What a versioned notification says of an instance.
+
+The form is that of Nova's ``InstanceActionPayload``, so that listeners written for it read it, with what theirs lack:
+which of the host's PCI functions the instance has, and by which resource providers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+VERSION = "1.0"
+
+
+@dataclass(frozen=True)
+class GivenFunction:
+    """A PCI function that the instance has, or has had until now.
+
+    :param address: such as ``0000:81:00.0``.
+    :param burned: it is offered to nobody until the operator releases it (one-time-use specification).
+    """
+
+    address: str
+    resource_provider_uuid: str
+    resource_class: str
+    one_time_use: bool
+    burned: bool
+
+
+def instance_action(
+    *,
+    uuid: str,
+    display_name: str,
+    project_id: str,
+    user_id: str,
+    host: str | None,
+    state: str,
+    task_state: str | None,
+    flavor: Mapping[str, Any],
+    image_uuid: str,
+    created_at: datetime,
+    launched_at: datetime | None,
+    pci_functions: Iterable[GivenFunction],
+    terminated_at: datetime | None = None,
+    fault: str | None = None,
+) -> dict[str, Any]:
+    """The payload of ``instance.<action>.<phase>``.
+
+    :param flavor: the snapshot that the instance keeps.
+    :param fault: what went wrong, for ``.error``.
+    """
+    devices = [_object("PciDevicePayload", asdict(function)) for function in pci_functions]
+    return _object(
+        "InstanceActionPayload",
+        {
+            "uuid": uuid,
+            "display_name": display_name,
+            "tenant_id": project_id,
+            "user_id": user_id,
+            "host": host,
+            "node": host,
+            "state": state,
+            "task_state": task_state,
+            "flavor": _object("FlavorPayload", dict(flavor)),
+            "image_uuid": image_uuid,
+            "created_at": _moment(created_at),
+            "launched_at": _moment(launched_at),
+            "terminated_at": _moment(terminated_at),
+            "deleted_at": _moment(terminated_at),
+            "pci_devices": devices,
+            "fault": None if fault is None else _object("ExceptionPayload", {"exception_message": fault}),
+        },
+    )
+
+
+def _object(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "nova_object.name": name,
+        "nova_object.namespace": "autoclave",
+        "nova_object.version": VERSION,
+        "nova_object.data": dict(data),
+    }
+
+
+def _moment(when: datetime | None) -> str | None:
+    return None if when is None else f"{when.isoformat(timespec='seconds')}Z"
