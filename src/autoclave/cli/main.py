@@ -46,6 +46,10 @@ COMMANDS = {
     "sim bind": "sim_bind:SimBind",
     "sim guest start": "sim:SimGuestStart",
     "sim guest stop": "sim:SimGuestStop",
+    "sim guest list": "sim_guests:SimGuestList",
+    "sim guest xml": "sim_guests:SimGuestXml",
+    "sim guest die": "sim_guests:SimGuestDie",
+    "sim guest vanish": "sim_guests:SimGuestVanish",
 }
 """Every command, by module and class below ``autoclave.cli``. A module is imported when its command is run: the
 services are large, and most commands need nothing of them. Named here rather than by entry point: what is listed

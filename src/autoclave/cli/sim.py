@@ -19,7 +19,8 @@ from autoclave.simulator.inventory import Inventory
 _DEFAULT_DATA_DIR = "/var/lib/autoclave"
 
 
-def _add_data_dir(parser: argparse.ArgumentParser) -> None:
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where the hosts are."""
     parser.add_argument(
         "--data-dir",
         type=Path,
@@ -34,7 +35,7 @@ class OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without typ
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments: where the hosts are, and which slot is meant."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_data_dir(parser)
+        add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
         parser.add_argument("address", type=str.lower, help="PCI address, such as 0000:41:00.0")
         return parser
@@ -62,7 +63,7 @@ class SimHosts(lister.Lister):  # type: ignore[misc]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_data_dir(parser)
+        add_data_dir(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:

@@ -2,6 +2,8 @@
 
 from oslo_config import cfg
 
+from autoclave.conf.numbers import FiniteFloatOpt
+
 GROUP = "compute"
 
 OPTS = [
@@ -24,6 +26,19 @@ OPTS = [
         help="What runs the guests: libvirt, or null, which runs none and is for rehearsals on simulated hosts.",
     ),
     cfg.StrOpt("libvirt_uri", default="qemu:///system", help="The hypervisor that libvirt is to connect to."),
+    cfg.StrOpt(
+        "virt_type",
+        default="kvm",
+        choices=["kvm", "qemu", "test"],
+        help="What executes guests of libvirt: kvm, qemu (emulation, where the host cannot virtualise), or test, for "
+        "libvirt's own test:///default, which starts nothing.",
+    ),
+    FiniteFloatOpt(
+        "shutdown_timeout",
+        default=60.0,
+        min=0,
+        help="Seconds that a guest has to shut down when it is stopped or rebooted, before its power is cut.",
+    ),
     cfg.IntOpt("reserved_host_cpus", default=0, min=0, help="Processors that are not offered to instances."),
     cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory, in MiB, that is not offered to instances."),
     cfg.IntOpt("reserved_host_disk_gb", default=0, min=0, help="Disk space, in GiB, that is not offered to instances."),

@@ -41,9 +41,18 @@ class FaultKind(StrEnum):
     """BLKZEROOUT, shred and write-zeroes report success and have written nothing."""
     ZERO_BYTES_PER_SECOND = "zero-bytes-per-second"
     """BLKZEROOUT and shred write so many bytes a second."""
+    SPAWN_FAILS = "spawn-fails"
+    """A guest that is made does not start. Of the whole host."""
+    SPAWN_HANGS = "spawn-hangs"
+    """A guest that is made hangs for so many seconds (default 60), and then does not start. Of the whole host."""
+    DESTROY_FAILS = "destroy-fails"
+    """A guest cannot be ended, and keeps what it has. Of the whole host."""
 
 
 NEEDS_VALUE = frozenset({FaultKind.SANITIZE_SECONDS, FaultKind.NVME_SLOW, FaultKind.ZERO_BYTES_PER_SECOND})
+
+OF_THE_HOST = frozenset({FaultKind.NVME_MISSING, FaultKind.SPAWN_FAILS, FaultKind.SPAWN_HANGS, FaultKind.DESTROY_FAILS})
+"""Those that are not of one drive."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from autoclave.exceptions import SimulatorError
 from autoclave.hardware.host import HostPaths
 from autoclave.simulator.drive import Drive
 from autoclave.simulator.drive_spec import DriveSpec
-from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultBook, FaultKind
+from autoclave.simulator.faults import EVERY_DRIVE, OF_THE_HOST, Fault, FaultBook, FaultKind
 from autoclave.simulator.functions import Functions, FunctionSpec
 from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.nvme_status import CommandFailed
@@ -132,6 +132,7 @@ class SimulatedHost:
             ("agent", "dev_root"): str(self.paths.dev),
             ("agent", "proc_root"): str(self.paths.proc),
             ("agent", "tools_path"): [str(directory) for directory in self.paths.tools],
+            ("compute", "virt_driver"): "null",
         }
         if device_spec:
             ours = [slot.address for slot in inventory.slots.values() if not slot.spec.mounted]
@@ -223,11 +224,11 @@ class SimulatedHost:
     def set_fault(self, address: str, *faults: Fault) -> None:
         """Let things go wrong from now on, for the drive at *address* or for every drive (``*``).
 
-        :raises SimulatorError: nvme-missing for one drive: the command is the whole host's.
+        :raises SimulatorError: one of the whole host for one drive.
         """
         addresses = self._settle(address)
         for fault in faults:
-            if fault.kind == FaultKind.NVME_MISSING and addresses != [EVERY_DRIVE]:
+            if fault.kind in OF_THE_HOST and addresses != [EVERY_DRIVE]:
                 raise SimulatorError(f"fault {fault.kind} is of the whole host: give the address as '*'")
         self.faults.set(address, *faults)
 

@@ -1,0 +1,166 @@
+"""The files of guests: ``<data_dir>/instances/<uuid>/``, with a disk copied from ``<data_dir>/images/<uuid>``."""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autoclave.exceptions import GuestError
+from autoclave.virt.guest import DiskFormat
+from autoclave.virt.image_file import virtual_size
+
+GIB = 1 << 30
+_STEP = 4 << 20
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class InstanceFiles:
+    """The files of the guests of one host.
+
+    Every method raises :class:`~autoclave.exceptions.GuestError` when the file system refuses.
+
+    :param data_dir: ``[agent] data_dir``.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._images = data_dir / "images"
+        self.directory = data_dir / "instances"
+
+    def disk(self, uuid: str) -> Path:
+        """Where the instance's disk is."""
+        return self._of(uuid) / "disk"
+
+    def console_log(self, uuid: str) -> Path:
+        """Where what its guest writes to its first serial port goes."""
+        return self._of(uuid) / "console.log"
+
+    def make_directory(self, uuid: str) -> None:
+        """Make the instance's directory. QEMU, which is another user, may pass through it, and nobody may list it."""
+        directory = self._of(uuid)
+        with _told(f"make {directory}"):
+            for path in (self.directory, directory):
+                path.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    def make_disk(self, uuid: str, image_uuid: str, disk_format: DiskFormat, size_gb: int = 0) -> Path:
+        """Give the instance a fresh copy of the image as its disk, in the image's format, and return where.
+
+        The disk appears at once and whole: who dies meanwhile leaves the one there was, if any, and a guest that runs
+        keeps the one with which it was started. It is on the medium when this returns.
+
+        :param size_gb: the flavor's disk; a raw disk is grown to it, which a qcow2 disk is not. 0: as the image is.
+        :raises GuestError: also when the image is not there, must not be used, or is larger than *size_gb*.
+        """
+        image = self._images / _safe(image_uuid)
+        size = self._size_of(image, disk_format)
+        if size_gb and size > size_gb * GIB:
+            raise GuestError(
+                f"image {image_uuid} is a disk of {-(-size // GIB)} GiB, and the flavor has {size_gb}: "
+                "take a flavor with a larger disk"
+            )
+        if disk_format is DiskFormat.RAW:
+            size = max(size, size_gb * GIB)
+        self.make_directory(uuid)
+        disk = self.disk(uuid)
+        fresh = disk.with_name("disk.new")
+        with _told(f"copy image {image_uuid} to {disk}"):
+            try:
+                _copy(image, fresh, size if disk_format is DiskFormat.RAW else None)
+                fresh.replace(disk)
+            except OSError:
+                fresh.unlink(missing_ok=True)
+                raise
+            for directory in (disk.parent, self.directory):
+                _sync_directory(directory)
+        return disk
+
+    def remove(self, uuid: str) -> None:
+        """Remove all of the instance's files; nothing is to do where there are none."""
+        directory = self._of(uuid)
+        with _told(f"remove {directory}"):
+            try:
+                shutil.rmtree(directory)
+            except FileNotFoundError:
+                return
+            _sync_directory(self.directory)
+
+    def total_gb(self) -> int:
+        """GiB of the file system that the disks are on, used or not."""
+        with _told(f"measure {self.directory}"):
+            self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            return shutil.disk_usage(self.directory).total // GIB
+
+    def _of(self, uuid: str) -> Path:
+        return self.directory / _safe(uuid)
+
+    def _size_of(self, image: Path, disk_format: DiskFormat) -> int:
+        try:
+            return virtual_size(image, disk_format)
+        except FileNotFoundError as error:
+            raise GuestError(f"image {image.name} is not on this host: there is no {image}") from error
+        except OSError as error:
+            raise GuestError(f"cannot read the image {image}: {error.strerror}") from error
+        except ValueError as error:
+            raise GuestError(f"image {image.name} {error}") from error
+
+
+def _safe(uuid: str) -> str:
+    """*uuid*, which is going to be a file's name."""
+    if not _UUID.fullmatch(uuid):
+        raise GuestError(f"{uuid!r:.60} is no uuid")
+    return uuid
+
+
+@contextmanager
+def _told(deed: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = ": make room, or let [agent] data_dir be on a larger file system" if full else ""
+        raise GuestError(f"cannot {deed}: {error.strerror}{remedy}") from error
+
+
+def _copy(source: Path, target: Path, size: int | None) -> None:
+    """Copy *source* durably, without its holes; the copy has *size* bytes, or as many as *source*."""
+    with source.open("rb") as reader, open(target, "wb", opener=_private) as writer:
+        length = os.fstat(reader.fileno()).st_size
+        for begin, end in _extents(reader.fileno(), length):
+            while begin < end:
+                block = os.pread(reader.fileno(), min(_STEP, end - begin), begin)
+                if not block:
+                    raise OSError(errno.EIO, "the image became shorter while it was copied")
+                writer.seek(begin)
+                writer.write(block)
+                begin += len(block)
+        writer.truncate(length if size is None else size)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def _extents(descriptor: int, length: int) -> Iterator[tuple[int, int]]:
+    """Where the file has data: begin and end."""
+    end = 0
+    while end < length:
+        try:
+            begin = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows
+                return
+            raise
+        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, end
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
