@@ -4,6 +4,7 @@
 
     AutoclaveError
     ├── InvalidConfiguration          an option, entry or key the operator must mend
+    │   └── ProviderConfigFaults      the files of [compute] provider_config_location, with all that is wrong in them
     ├── ApiError                      what an HTTP caller did or asked (carries the status code)
     │   ├── BadRequest (400)
     │   ├── Forbidden (403)
@@ -43,7 +44,7 @@
     └── SimulatorError                what a simulated host was asked to do cannot be done
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class AutoclaveError(Exception):
@@ -80,6 +81,17 @@ class InvalidConfiguration(AutoclaveError):
         self.key = key
         where = [part for part in (option, None if entry is None else f"entry {entry}", key and f"key {key!r}") if part]
         super().__init__(f"{', '.join(where)}: {message}" if where else message)
+
+
+class ProviderConfigFaults(InvalidConfiguration):
+    """Provider configuration that cannot be used.
+
+    :attr faults: everything that is wrong, in one line each that names the file.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(("The provider configuration cannot be used:", *self.faults)))
 
 
 class ApiError(AutoclaveError):

@@ -1,0 +1,25 @@
+"""Provider configuration: inventories and traits that an operator adds to resource providers in YAML files."""
+
+from autoclave.rules.provider_config.entries import (
+    COMPUTE_NODE,
+    AddedInventory,
+    Place,
+    ProviderConfig,
+    ProviderEntry,
+)
+from autoclave.rules.provider_config.merging import Conflict, Merge, ProviderChange, TreeProvider, merge
+from autoclave.rules.provider_config.parsing import parse
+
+__all__ = [
+    "COMPUTE_NODE",
+    "AddedInventory",
+    "Conflict",
+    "Merge",
+    "Place",
+    "ProviderChange",
+    "ProviderConfig",
+    "ProviderEntry",
+    "TreeProvider",
+    "merge",
+    "parse",
+]

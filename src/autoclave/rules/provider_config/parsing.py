@@ -1,0 +1,151 @@
+"""From the texts of the files to entries, or to everything that is wrong with them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from autoclave.exceptions import ProviderConfigFaults
+from autoclave.rules.provider_config import schema
+from autoclave.rules.provider_config.entries import (
+    COMPUTE_NODE,
+    AddedInventory,
+    Place,
+    ProviderConfig,
+    ProviderEntry,
+)
+from autoclave.rules.provider_config.located_yaml import Found, Located, Path, Unreadable, read, shown
+
+_DEFAULTS: Mapping[str, Any] = {
+    name: field.get("default") for name, field in schema.SCHEMA["$defs"]["inventory"]["properties"].items()
+}
+"""What a field of an inventory is when it is left out. ``total`` must not be: its None is never used."""
+
+
+def parse(files: Mapping[str, str]) -> ProviderConfig:
+    """Read the files, in the order in which they are given.
+
+    :param files: text by name; the names are for messages.
+    :raises ProviderConfigFaults: with every fault of every file.
+    """
+    entries: list[ProviderEntry] = []
+    faults: list[str] = []
+    notes: list[str] = []
+    for file, text in files.items():
+        understood = _understand(file, text)
+        entries += understood.entries
+        faults += (_line(file, found) for found in understood.faults)
+        notes += (_line(file, found) for found in understood.notes)
+    faults += _given_twice(entries)
+    if faults:
+        raise ProviderConfigFaults(faults)
+    return ProviderConfig(tuple(entries), tuple(notes))
+
+
+class _Understood(NamedTuple):
+    entries: list[ProviderEntry]
+    faults: list[Found]
+    notes: list[Found]
+
+
+def _understand(file: str, text: str) -> _Understood:
+    """Read one file. Whatever of it is sound becomes entries, so that more can be found wrong with them."""
+    try:
+        document, faults = read(text)
+        faults += schema.faults(document)
+    except Unreadable as e:
+        return _Understood([], [e.found], [])
+    sound = _Sound(file, faults)
+    providers = document.children.get("providers")
+    listed = providers.children if providers is not None and isinstance(providers.value, list) else {}
+    entries = [made for number, each in listed.items() if (made := sound.entry(each, ("providers", number)))]
+    faults += sound.faults
+    return _Understood(entries, sorted(faults), [] if faults else list(schema.unknown(document)))
+
+
+class _Sound:
+    """Makes entries of those parts of a file in which the schema found no fault.
+
+    :ivar faults: what else is wrong with them.
+    """
+
+    def __init__(self, file: str, faults: list[Found]) -> None:
+        self._file = file
+        self._wrong = {each.path[:length] for each in faults for length in range(len(each.path) + 1)}
+        self.faults: list[Found] = []
+
+    def entry(self, entry: Located, path: Path) -> ProviderEntry | None:
+        """The entry at *path*, or None where it cannot be known which provider it is for."""
+        inventories = self._inventories(entry, path)
+        identification = entry.children.get("identification")
+        if identification is None or (*path, "identification") in self._wrong:
+            return None
+        uuid, name = (identification.value.get(key) for key in ("uuid", "name"))
+        if COMPUTE_NODE in (uuid, name):
+            uuid, name = COMPUTE_NODE, None
+        elif uuid:
+            uuid = uuid.lower()
+        return ProviderEntry(self._place(entry, path), uuid, name, inventories, self._traits(entry, path))
+
+    def _traits(self, entry: Located, path: Path) -> dict[str, Place]:
+        where = (*path, "traits", "additional")
+        return {
+            trait.value: self._place(trait, (*where, number))
+            for number, trait in _additional(entry, "traits").items()
+            if isinstance(number, int) and (*where, number) not in self._wrong
+        }
+
+    def _inventories(self, entry: Located, path: Path) -> dict[str, AddedInventory]:
+        made: dict[str, AddedInventory] = {}
+        for name, record, where in _records(entry, (*path, "inventories", "additional")):
+            self._blame(record, where, "reserved", "total")
+            self._blame(record, where, "min_unit", "max_unit")
+            if name in made:
+                message = f"has an inventory already, in line {made[name].place.line}; keep one of them"
+                self.faults.append(Found(record.line, where, message))
+            elif where not in self._wrong:
+                values = {field: record.value.get(field, default) for field, default in _DEFAULTS.items()}
+                ratio = float(values.pop("allocation_ratio"))
+                numbers = {field: int(value) for field, value in values.items()}
+                made[name] = AddedInventory(**numbers, allocation_ratio=ratio, place=self._place(record, where))
+        return made
+
+    def _blame(self, record: Located, path: Path, lesser: str, greater: str) -> None:
+        """Find fault with the first field if it is more than the second, where both are sound."""
+        if not isinstance(record.value, dict) or not self._wrong.isdisjoint([(*path, lesser), (*path, greater)]):
+            return
+        value, limit = (record.value.get(field, _DEFAULTS[field]) for field in (lesser, greater))
+        if limit is not None and value > limit:
+            line = record.at((lesser,)).line
+            self.faults.append(Found(line, (*path, lesser), f"must not be more than {greater}, which is {limit}"))
+
+    def _place(self, value: Located, path: Path) -> Place:
+        return Place(self._file, value.line, shown(path))
+
+
+def _additional(entry: Located, section: str) -> Mapping[str | int, Located]:
+    """What stands below *section*'s ``additional``; empty where there is none."""
+    found = entry.children.get(section)
+    found = found and found.children.get("additional")
+    return found.children if found else {}
+
+
+def _records(entry: Located, path: Path) -> Iterator[tuple[str, Located, Path]]:
+    """Resource class, inventory and path of everything below ``inventories``, in either shape."""
+    for key, value in _additional(entry, "inventories").items():
+        if isinstance(key, str):
+            yield key, value, (*path, key)
+        else:
+            yield from (
+                (name, each, (*path, key, name)) for name, each in value.children.items() if isinstance(name, str)
+            )
+
+
+def _given_twice(entries: list[ProviderEntry]) -> Iterator[str]:
+    first: dict[tuple[str | None, str | None], Place] = {}
+    for entry in entries:
+        known = first.setdefault(entry.key, entry.place)
+        if known is not entry.place:
+            yield f"{entry.place}: {entry.provider!r} has an entry already, at {known}; merge the two"
+
+
+def _line(file: str, found: Found) -> str:
+    return f"{Place(file, found.line, shown(found.path))}: {found.message}"
