@@ -24,6 +24,7 @@ COMMANDS = {
     "check passthrough-whitelist": "check:CheckPassthroughWhitelist",
     "check pci-device-spec": "check_pci:CheckPCIDeviceSpec",
     "check pci-alias": "check_pci:CheckPCIAlias",
+    "check provider-config": "check_provider_config:CheckProviderConfig",
     "device list": "device:DeviceList",
     "device show": "device:DeviceShow",
     "device hold": "device:DeviceHold",
