@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -167,7 +168,7 @@ class Libvirt(ModuleType):
     def __init__(self) -> None:
         super().__init__("libvirt")
         self.domain: Domain | None = None
-        self.orders: dict[str, Callable[[], None]] = {}
+        self.orders: dict[str, Callable[[], object]] = {}
         self.opened = 0
 
     def obey(self, call: str) -> None:
@@ -355,3 +356,29 @@ class TestHangingLibvirt:
         allowed.set()
         connection.ask("end it", GUEST, lambda _: done.append("ended"), within=10)
         assert done == ["other ended", "started", "ended"]
+
+    def test_a_connection_owes_until_the_answer_is_there(
+        self, connection: LibvirtConnection, allowed: threading.Event
+    ) -> None:
+        assert not connection.owes
+        with pytest.raises(GuestError):
+            connection.ask("start it", GUEST, lambda _: allowed.wait(), within=0.1)
+        assert connection.owes
+        allowed.set()
+        connection.ask("end it", GUEST, lambda _: None, within=10)
+        assert not connection.owes
+
+    def test_the_states_of_many_guests_are_given_up_quickly_when_libvirt_hangs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: threading.Event
+    ) -> None:
+        module = Libvirt()
+        monkeypatch.setitem(sys.modules, "libvirt", module)
+        monkeypatch.setattr(libvirt_driver, "_QUESTION", 1.0)
+        monkeypatch.setattr(libvirt_driver, "_SHORT_QUESTION", 0.02)
+        driver = load(tmp_path)
+        module.orders["lookup"] = allowed.wait
+        begun = time.monotonic()
+        for number in range(50):
+            with pytest.raises(GuestError, match="did not answer within"):
+                driver.state(f"{number:08d}-0000-4000-8000-000000000000")
+        assert time.monotonic() - begun < 10

@@ -55,6 +55,11 @@ class LibvirtConnection:
         self._connection: Any = None
         self._unanswered: dict[str, tuple[str, Future[Any]]] = {}
 
+    @property
+    def owes(self) -> bool:
+        """Whether libvirt still owes an answer that was given up."""
+        return any(not answer.done() for _, answer in list(self._unanswered.values()))
+
     def ask(self, deed: str, about: str, call: Callable[[Any], _Answer], *, within: float) -> _Answer:
         """What *call* returns, which is given the open connection.
 

@@ -2,19 +2,17 @@
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from autoclave.exceptions import GuestError
-from autoclave.virt.guest import DiskFormat
+from autoclave.virt.guest import DiskFormat, is_uuid
 from autoclave.virt.image_file import virtual_size
 
 GIB = 1 << 30
 _STEP = 4 << 20
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class InstanceFiles:
@@ -108,7 +106,7 @@ class InstanceFiles:
 
 def _safe(uuid: str) -> str:
     """*uuid*, which is going to be a file's name."""
-    if not _UUID.fullmatch(uuid):
+    if not is_uuid(uuid):
         raise GuestError(f"{uuid!r:.60} is no uuid")
     return uuid
 

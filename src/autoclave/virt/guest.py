@@ -56,10 +56,15 @@ class GuestSpec:
     disk_format: DiskFormat = DiskFormat.RAW
 
     def __post_init__(self) -> None:
-        if not _UUID.fullmatch(self.uuid):
+        if not is_uuid(self.uuid):
             raise ValueError(f"{self.uuid!r:.60} is no instance's uuid: small hexadecimal digits, with hyphens")
         if self.vcpus < 1 or self.memory_mb < 1:
             raise ValueError(f"guest {self.uuid}: {self.vcpus} vCPUs and {self.memory_mb} MiB of memory cannot run")
+
+
+def is_uuid(text: str) -> bool:
+    """Whether it is a uuid as it is written here: small hexadecimal digits, with hyphens."""
+    return _UUID.fullmatch(text) is not None
 
 
 def domain_name(uuid: str) -> str:

@@ -17,6 +17,8 @@ LOG = logging.getLogger(__name__)
 
 _QUESTION = 30.0
 """Seconds that libvirt may take to say something."""
+_SHORT_QUESTION = 2.0
+"""The same, while it owes another answer: an agent that asks after each of its guests must come to an end."""
 _WORK = 600.0
 """Seconds for a start or an end: VFIO pins all of the guest's memory, and devices are reset."""
 _LOOK_AGAIN = 0.2
@@ -106,7 +108,8 @@ class LibvirtDriver:
             domain = self._find(connection, uuid)
             return None if domain is None else self._state_of(domain)
 
-        return self._connection.ask(f"ask how guest {uuid} is", uuid, ask, within=_QUESTION)
+        within = _SHORT_QUESTION if self._connection.owes else _QUESTION
+        return self._connection.ask(f"ask how guest {uuid} is", uuid, ask, within=within)
 
     def _describe(self, guest: GuestSpec) -> str:
         self._instances.make_directory(guest.uuid)
