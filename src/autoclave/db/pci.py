@@ -1,0 +1,229 @@
+"""Providers of PCI functions, and their functions: what a host lends to instances."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.columns import utcnow
+from autoclave.db.compute_tables import pci_functions, pci_providers
+from autoclave.db.rows import columns, to_record
+from autoclave.rules.burn import BurnFacts
+
+
+@dataclass(frozen=True)
+class ProviderRecord:
+    """A provider row. ``uuid`` is that of the resource provider, committed before that is made.
+
+    ``traits`` is a JSON list, sorted. ``burned_for`` is the instance that burned it.
+    """
+
+    id: int
+    uuid: str
+    hostname: str
+    address: str
+    resource_class: str
+    traits: str
+    total: int
+    one_time_use: bool
+    burned: bool
+    burn_confirmed: bool
+    burned_at: datetime | None
+    burned_for: str | None
+    release_pending: bool
+    state_version: int
+    created_at: datetime
+    updated_at: datetime | None
+
+    @property
+    def trait_names(self) -> frozenset[str]:
+        """``traits`` as a set."""
+        return frozenset(json.loads(self.traits))
+
+    def facts(self, *, claimed: bool) -> BurnFacts:
+        """What ``rules.burn`` needs to know."""
+        return BurnFacts(self.one_time_use, self.burned, self.burn_confirmed, self.release_pending, claimed)
+
+
+@dataclass(frozen=True)
+class FunctionRecord:
+    """A function row; ``missing``: the host or its configuration has it no more."""
+
+    id: int
+    provider_id: int
+    hostname: str
+    address: str
+    dev_type: str
+    vendor_id: str
+    product_id: str
+    managed: bool
+    instance_uuid: str | None
+    missing: bool
+    created_at: datetime
+    updated_at: datetime | None
+
+
+NOT_BURNED: Mapping[str, Any] = {
+    "burned": False,
+    "burn_confirmed": False,
+    "burned_at": None,
+    "burned_for": None,
+    "release_pending": False,
+}
+"""The columns of a provider whose burn is over."""
+
+_PROVIDER = columns(ProviderRecord, pci_providers)
+_FUNCTION = columns(FunctionRecord, pci_functions)
+_CLAIMED = (
+    sa.exists()
+    .where(pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid.is_not(None))
+    .correlate(pci_providers)
+)
+
+
+def burned_for(instance_uuid: str, now: datetime) -> dict[str, Any]:
+    """The columns of a provider that *instance_uuid* burns; whatever was asked about it before is void."""
+    return {
+        "burned": True,
+        "burn_confirmed": False,
+        "burned_at": now,
+        "burned_for": instance_uuid,
+        "release_pending": False,
+    }
+
+
+def insert_provider(tx: Connection, values: Mapping[str, Any]) -> int:
+    """Insert a provider row and return its id."""
+    return int(tx.execute(pci_providers.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+
+
+def insert_functions(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert function rows."""
+    if rows:
+        tx.execute(pci_functions.insert(), list(rows))
+
+
+def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | None:
+    """The provider with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    query = sa.select(*_PROVIDER).where(pci_providers.c.uuid == uuid)
+    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    return to_record(ProviderRecord, row) if row else None
+
+
+def providers(
+    tx: Connection, hostname: str | None = None, *, burned: bool | None = None, lock: bool = False
+) -> list[ProviderRecord]:
+    """Providers in order of their id, of one host or of all."""
+    query = sa.select(*_PROVIDER).order_by(pci_providers.c.id)
+    if hostname is not None:
+        query = query.where(pci_providers.c.hostname == hostname)
+    if burned is not None:
+        query = query.where(pci_providers.c.burned.is_(burned))
+    return [to_record(ProviderRecord, row) for row in tx.execute(query.with_for_update() if lock else query)]
+
+
+def functions(tx: Connection, hostname: str) -> list[FunctionRecord]:
+    """The functions of a host in order of their address."""
+    query = sa.select(*_FUNCTION).where(pci_functions.c.hostname == hostname).order_by(pci_functions.c.address)
+    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+
+
+def functions_of(tx: Connection, provider: ProviderRecord) -> list[FunctionRecord]:
+    """The functions of a provider in order of their address."""
+    query = sa.select(*_FUNCTION).where(pci_functions.c.provider_id == provider.id).order_by(pci_functions.c.address)
+    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+
+
+def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> list[FunctionRecord]:
+    """What instances have, in order of host and address."""
+    query = (
+        sa.select(*_FUNCTION)
+        .where(pci_functions.c.instance_uuid.in_(list(instance_uuids)))
+        .order_by(pci_functions.c.hostname, pci_functions.c.address)
+    )
+    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+
+
+def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRecord]:
+    """The providers that an instance has functions of, and those that it has burned, even if it has them no more."""
+    has_function = sa.exists().where(
+        pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid == instance_uuid
+    )
+    query = sa.select(*_PROVIDER).where(sa.or_(has_function, pci_providers.c.burned_for == instance_uuid))
+    return [to_record(ProviderRecord, row) for row in tx.execute(query.order_by(pci_providers.c.id))]
+
+
+def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
+    """Whether an instance has one of the provider's functions."""
+    query = sa.select(sa.func.count()).where(
+        pci_functions.c.provider_id == provider.id, pci_functions.c.instance_uuid.is_not(None)
+    )
+    return bool(tx.execute(query).scalar_one())
+
+
+def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *, idle: bool = False) -> bool:
+    """Write what a provider is burned for, or that it is not, if its row is still at the version of *provider*.
+
+    :param idle: only if no instance has a function of it.
+    :returns: whether it was; False means that somebody else was there first, and nothing was written.
+    """
+    statement = pci_providers.update().where(
+        pci_providers.c.id == provider.id, pci_providers.c.state_version == provider.state_version
+    )
+    if idle:
+        statement = statement.where(~_CLAIMED)
+    written = statement.values(state_version=provider.state_version + 1, updated_at=utcnow(), **values)
+    return tx.execute(written).rowcount == 1
+
+
+def describe(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any]) -> None:
+    """Write columns that say what the provider is; what it is burned for only :func:`swap` writes."""
+    tx.execute(pci_providers.update().where(pci_providers.c.id == provider.id).values(**values))
+
+
+def describe_function(tx: Connection, function: FunctionRecord, values: Mapping[str, Any]) -> None:
+    """Write columns that say what a function is; who has it, only :func:`claim` and :func:`free` write."""
+    tx.execute(pci_functions.update().where(pci_functions.c.id == function.id).values(**values))
+
+
+def claim(tx: Connection, function_ids: Sequence[int], instance_uuid: str) -> bool:
+    """Give functions to an instance if nobody has them and they are not missing.
+
+    :returns: whether it has got all of them; if not, the caller must not commit.
+    """
+    statement = pci_functions.update().where(
+        pci_functions.c.id.in_(function_ids),
+        pci_functions.c.instance_uuid.is_(None),
+        pci_functions.c.missing.is_(False),
+    )
+    taken = tx.execute(statement.values(instance_uuid=instance_uuid, updated_at=utcnow())).rowcount
+    return taken == len(function_ids)
+
+
+def free(tx: Connection, instance_uuid: str) -> int:
+    """Take all functions back from an instance and return how many it had. What is burned stays burned."""
+    statement = pci_functions.update().where(pci_functions.c.instance_uuid == instance_uuid)
+    return int(tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount)
+
+
+def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:
+    """Remove functions that nobody has."""
+    tx.execute(
+        pci_functions.delete().where(
+            pci_functions.c.id.in_(list(function_ids)), pci_functions.c.instance_uuid.is_(None)
+        )
+    )
+
+
+def delete(tx: Connection, provider: ProviderRecord) -> bool:
+    """Remove a provider with its functions, if it still is as *provider* says, idle and not burned; whether it was."""
+    found = get(tx, provider.uuid, lock=True)
+    if found is None or found.state_version != provider.state_version or found.burned or is_claimed(tx, found):
+        return False
+    tx.execute(pci_functions.delete().where(pci_functions.c.provider_id == provider.id))
+    tx.execute(pci_providers.delete().where(pci_providers.c.id == provider.id))
+    return True

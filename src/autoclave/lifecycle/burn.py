@@ -1,0 +1,215 @@
+"""Burning devices that serve one instance only, and ending that (one-time-use specification).
+
+Nothing else writes ``reserved`` of providers of PCI functions. As in ``lifecycle.settle``: the database decides,
+Placement follows, and whoever dies in between leaves something that the next one finishes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.db import additions, pci
+from autoclave.db.engine import Database
+from autoclave.db.pci import NOT_BURNED, ProviderRecord
+from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
+from autoclave.lifecycle.settle import ATTEMPTS, IN_USE, whole_record
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import Inventories, Inventory
+from autoclave.rules.burn import BurnFacts, Reading, Verdict, must_be_reserved, verdict
+
+LOG = logging.getLogger(__name__)
+
+
+class Settled(StrEnum):
+    """What settling a provider of PCI functions did, or found."""
+
+    RAISED = "raised"
+    LOWERED = "lowered"
+    CONFIRMED = "confirmed"
+    UNCHANGED = "unchanged"
+    OPERATORS_HOLD = "operator's hold"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class _Row:
+    provider: ProviderRecord
+    claimed: bool
+    added: frozenset[str]
+    """Classes that the operator's provider config has added; they are none of ours."""
+
+    @property
+    def facts(self) -> BurnFacts:
+        return self.provider.facts(claimed=self.claimed)
+
+
+def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: datetime) -> bool:
+    """Note that *instance_uuid* uses up *provider*, or that it ends an earlier burn of what is not of one time use.
+
+    In the transaction of the claim. Settle before the guest can run.
+
+    :returns: whether the row still was as *provider* says; if not, nothing was written.
+    """
+    if not provider.one_time_use and not provider.burned:
+        return True
+    return pci.swap(tx, provider, pci.burned_for(instance_uuid, now) if provider.one_time_use else NOT_BURNED)
+
+
+def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
+    """Write the ``reserved`` that the row demands, and the whole inventory; or see that a burn is confirmed, or over.
+
+    The order is the protocol's: row, generation, row again, PUT. The second reading of the row is the rule of
+    ``lifecycle.settle``: news committed after it make the PUT fail. The first is for the operator's release: what was
+    read of the inventory counts as one only if the burn had been confirmed before that, so nothing of the row may have
+    changed since. Confirming is a PUT too: that it succeeds shows that nobody has lowered ``reserved`` meanwhile.
+
+    :raises PlacementUnavailable: no answer; the write may have been applied. Settling again is always safe.
+    :raises PlacementConflict: the generation, or the row, moved at every attempt.
+    :raises PlacementNotFound: the provider does not exist; the agent's next period makes it again.
+    :raises PlacementError: Placement refused.
+    """
+    others_in_use = False
+    for _ in range(ATTEMPTS):
+        before = _read(db, rp_uuid)
+        present = placement.get_inventories(rp_uuid)
+        row = _read(db, rp_uuid)
+        if before is None or row is None:
+            return Settled.GONE
+        if before.provider.state_version != row.provider.state_version:
+            continue
+        try:
+            outcome = _attempt(db, placement, present, row, others_in_use)
+        except PlacementConflict as error:
+            others_in_use = others_in_use or error.code == IN_USE
+            LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
+            continue
+        if outcome is not None:
+            return outcome
+    raise PlacementConflict(
+        f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: it was moved on each time; "
+        "settling will be tried again"
+    )
+
+
+def ask_release(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
+    """Take the operator's word that a burned device is clean, and offer it again.
+
+    The word is committed first. A Placement that is away keeps the device from being offered until it is back.
+
+    :raises NotFound: there is no such provider.
+    :raises Conflict: it is not burned, or an instance has it.
+    :raises PlacementError: the word is taken, unless Placement could not say whether the device is in use; Placement
+        is told later.
+    """
+    with db.read() as tx:
+        found = pci.get(tx, rp_uuid)
+    if found is None:
+        raise NotFound(f"There is no provider of PCI functions with the uuid {rp_uuid}.")
+    try:
+        used = bool(placement.get_usages(rp_uuid).get(found.resource_class))
+    except PlacementNotFound:
+        used = False
+
+    def note(tx: Connection) -> None:
+        provider = pci.get(tx, rp_uuid, lock=True)
+        if provider is None or not provider.burned:
+            raise Conflict(f"{found.address} of {found.hostname} is not burned: there is nothing to release.")
+        if used or pci.is_claimed(tx, provider):
+            holder = f"instance {provider.burned_for}" if provider.burned_for else "an instance"
+            raise Conflict(f"{found.address} of {found.hostname} is in use by {holder}: delete that first.")
+        pci.swap(tx, provider, {"release_pending": True})
+
+    db.transact(note)
+    return settle_provider(db, placement, rp_uuid)
+
+
+def _read(db: Database, rp_uuid: str) -> _Row | None:
+    with db.read() as tx:
+        provider = pci.get(tx, rp_uuid)
+        if provider is None:
+            return None
+        return _Row(provider, pci.is_claimed(tx, provider), additions.added_classes(tx, rp_uuid))
+
+
+def _attempt(
+    db: Database, placement: PlacementClient, present: Inventories, row: _Row, others_in_use: bool
+) -> Settled | None:
+    """One attempt, with what was read; None: the row has moved on, start again.
+
+    :raises PlacementConflict: the generation has moved on, or an inventory that is to go is in use.
+    """
+    provider, total = row.provider, row.provider.total
+    reading = _reading(present.records, row)
+    judged = verdict(row.facts, reading)
+    if judged is Verdict.CONFIRM and placement.get_usages(provider.uuid).get(provider.resource_class):
+        judged = Verdict.KEEP  # an allocation outlives the claim by a moment, when its instance is deleted
+    if judged is Verdict.RELEASED:
+        LOG.info(
+            "%s of %s (provider %s) was released in Placement.", provider.address, provider.hostname, provider.uuid
+        )
+        # From here on as any release: lowered by a PUT, which defeats a slow writer that would raise it once more.
+        _write(db, provider, {"release_pending": True})
+        return None
+    wanted = {name: kept for name, kept in present.records.items() if name in row.added}
+    wanted[provider.resource_class] = whole_record(total, _reserved(judged, reading, total))
+    if others_in_use:
+        others = present.records.keys() - wanted.keys()
+        if others and not must_be_reserved(row.facts):
+            LOG.warning(
+                "Provider %s is to be of the class %s, and something of the class %s is allocated from it: it is left "
+                "as it is until that is given back.",
+                provider.uuid,
+                provider.resource_class,
+                ", ".join(sorted(others)),
+            )
+            return Settled.UNCHANGED
+        wanted |= {name: replace(present.records[name], reserved=present.records[name].total) for name in others}
+    if judged in (Verdict.RAISE, Verdict.LOWER, Verdict.CONFIRM) or present.records != wanted:
+        if provider.resource_class not in present.records:
+            placement.ensure_resource_class(provider.resource_class)
+        placement.put_inventories(provider.uuid, present.generation, wanted)
+    if judged is Verdict.CONFIRM and not _write(db, provider, {"burn_confirmed": True}):
+        return None
+    if judged is Verdict.LOWER and provider.release_pending:
+        # A claim since then has made another version, and wins: its own settling raises what was lowered here.
+        _write(db, provider, NOT_BURNED)
+    return _outcome(judged, provider)
+
+
+def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
+    known = records.get(row.provider.resource_class)
+    if known is None and not row.facts.burned:
+        # It had another class when somebody held it.
+        known = next((each for name, each in records.items() if name not in row.added and _is_full(each)), None)
+    return Reading(known.total, known.reserved) if known else None
+
+
+def _is_full(record: Inventory) -> bool:
+    return record.reserved >= record.total
+
+
+def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:
+    if judged is Verdict.LOWER:
+        return 0
+    if judged is Verdict.RAISE or reading is None or reading.is_full:
+        return total
+    return min(reading.reserved, total)
+
+
+def _write(db: Database, provider: ProviderRecord, values: Mapping[str, object]) -> bool:
+    return db.transact(lambda tx: pci.swap(tx, provider, values, idle=True))
+
+
+def _outcome(judged: Verdict, provider: ProviderRecord) -> Settled:
+    where = f"{provider.address} of {provider.hostname}"
+    if judged is Verdict.LOWER:
+        if provider.burned:
+            LOG.info("%s (provider %s) was released: it is offered again.", where, provider.uuid)
+        return Settled.LOWERED
+    if judged is Verdict.HOLD:
+        return Settled.OPERATORS_HOLD
+    return {Verdict.RAISE: Settled.RAISED, Verdict.CONFIRM: Settled.CONFIRMED}.get(judged, Settled.UNCHANGED)

@@ -1,0 +1,84 @@
+"""What must become of the inventory of a PCI function that serves one instance only (one-time-use specification).
+
+A device is burned from the moment an instance claims it. Burned is a fact of the database; in Placement it reads
+``reserved=total``. It ends with the operator's release, of which there are two: one asked of Autoclave
+(``release_pending``), and one seen in Placement, where the operator has lowered ``reserved`` by hand. The second
+counts only after the burn was *confirmed*: after the device was seen idle with ``reserved=total``. Whoever lowered
+``reserved`` before that cannot have meant the device as its last instance has left it.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class BurnFacts(NamedTuple):
+    """What the database says of a provider of PCI functions, as far as offering it is concerned.
+
+    :param confirmed: it was seen idle with reserved=total since it was burned.
+    :param claimed: an instance has one of its functions.
+    """
+
+    one_time_use: bool
+    burned: bool
+    confirmed: bool
+    release_pending: bool
+    claimed: bool
+
+
+class Reading(NamedTuple):
+    """What Placement says of the provider's resource class."""
+
+    total: int
+    reserved: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is offered, whatever is in use."""
+        return self.reserved >= self.total
+
+
+class Verdict(StrEnum):
+    """What to do about an inventory."""
+
+    RAISE = "raise"
+    """Write reserved=total, even over an equal value: the write defeats a slower writer with older news."""
+    LOWER = "lower"
+    """Write reserved=0; then the burn, if there is one, is over."""
+    RELEASED = "released"
+    """The operator has lowered ``reserved``: from now on a release is pending."""
+    CONFIRM = "confirm"
+    """It reads reserved=total, and no instance has it. If Placement has no user of it either, the burn is confirmed."""
+    KEEP = "keep"
+    """``reserved`` stays as it is."""
+    HOLD = "hold"
+    """``reserved`` stays total although the device is not burned: somebody else holds it."""
+
+
+def must_be_reserved(facts: BurnFacts) -> bool:
+    """Whether ``reserved`` must equal ``total``: the one formula for providers of PCI functions."""
+    return facts.burned and (facts.claimed or not facts.release_pending)
+
+
+def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
+    """What follows from the row and from what Placement said while the row was like that.
+
+    :param reading: None if the provider has no inventory of its class, which says nothing about a release.
+    """
+    if must_be_reserved(facts):
+        if reading is None or facts.claimed:
+            return Verdict.RAISE
+        if reading.is_full:
+            return Verdict.KEEP if facts.confirmed else Verdict.CONFIRM
+        return Verdict.RELEASED if facts.confirmed else Verdict.RAISE
+    if reading is None or facts.release_pending:
+        return Verdict.LOWER
+    return Verdict.HOLD if reading.is_full else Verdict.KEEP
+
+
+def may_be_claimed(facts: BurnFacts) -> bool:
+    """Whether an instance to which Placement has allocated the device may have it.
+
+    Placement allocates only what is not reserved. Of a burned device that means a release, if it was confirmed or a
+    release is pending; else something has lowered ``reserved`` that must not have.
+    """
+    return not facts.burned or facts.confirmed or facts.release_pending

@@ -1,0 +1,276 @@
+"""A device that served an instance once is not offered until the operator has released it."""
+
+import pytest
+from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
+
+from autoclave.db import additions, pci
+from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db.engine import Database
+from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
+from autoclave.lifecycle.burn import Settled, ask_release
+from autoclave.placement.faults import after, before, lose_answer, refuse
+from autoclave.placement.records import ConsumerAllocations, Inventory
+
+
+def test_a_new_device_is_offered_with_a_whole_record(pci_world: PCIWorld, gpu: str) -> None:
+    assert pci_world.inventory(gpu) == Inventory(1, 0, 1, 1, 1, 1.0)
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+
+
+def test_an_unchanged_device_costs_one_request(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.faults.clear()
+    pci_world.settle(gpu)
+    assert [call.method for call in pci_world.faults.calls] == ["GET"]
+
+
+def test_a_claimed_device_is_reserved_and_stays_so_when_its_instance_is_gone(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    assert pci_world.reserved(gpu) == 1
+    row = pci_world.row(gpu)
+    assert (row.burned, row.burn_confirmed, row.burned_for) == (True, True, ONE)
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert not pci_world.offered(gpu)
+
+
+def test_raising_writes_over_an_equal_value_so_that_a_slower_writer_loses(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.lower(gpu, 1)
+    generation = pci_world.onlooker.get_inventories(gpu).generation
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.onlooker.get_inventories(gpu).generation > generation
+
+
+def test_a_device_in_use_that_somebody_lowered_is_burned_again(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.lower(gpu)
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.reserved(gpu) == 1
+    assert not pci_world.row(gpu).burn_confirmed
+
+
+def test_what_was_lowered_before_the_device_was_seen_idle_is_no_release(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.free()
+    pci_world.lower(gpu)  # while the allocation stands
+    pci_world.deallocate()
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.row(gpu).burned
+    assert not pci_world.offered(gpu)
+
+
+def test_what_placement_has_a_user_of_is_not_confirmed(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.free()
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert not pci_world.row(gpu).burn_confirmed
+
+
+def test_the_operators_release_by_hand_ends_the_burn(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.lower(gpu)
+    assert pci_world.settle(gpu) is Settled.LOWERED
+    row = pci_world.row(gpu)
+    assert (row.burned, row.burn_confirmed, row.release_pending, row.burned_for) == (False, False, False, None)
+    assert pci_world.offered(gpu)
+    pci_world.use_up(gpu, TWO)
+    assert not pci_world.offered(gpu)
+
+
+def test_lowered_while_the_burn_is_being_confirmed_is_no_release(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.free()
+    pci_world.deallocate()
+    pci_world.faults.add(after(lambda: pci_world.lower(gpu)), path="/usages$", times=1)
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.settle(gpu) is Settled.CONFIRMED
+    assert pci_world.reserved(gpu) == 1
+
+
+def test_a_burned_device_is_not_offered_when_its_provider_is_made_again(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.onlooker.delete_provider(gpu)
+    with pytest.raises(PlacementNotFound):
+        pci_world.settle(gpu)
+    pci_world.make(gpu)
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.reserved(gpu) == 1
+    pci_world.lower(gpu)
+    assert pci_world.settle(gpu) is Settled.LOWERED
+
+
+def test_a_burned_device_is_not_offered_when_its_inventory_was_deleted(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.onlooker.put_inventories(gpu, pci_world.onlooker.get_inventories(gpu).generation, {})
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.reserved(gpu) == 1
+
+
+def test_the_flag_taken_away_from_a_burned_device_releases_nothing(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    with pci_world.db.write() as tx:
+        pci.describe(tx, pci_world.row(gpu), {"one_time_use": False})
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert not pci_world.offered(gpu)
+
+
+def test_a_device_that_another_holds_in_placement_stays_held(pci_world: PCIWorld) -> None:
+    rp_uuid = pci_world.add()
+    generation = pci_world.onlooker.get_inventories(rp_uuid).generation
+    with pci_world.db.read() as tx:
+        assert pci.get(tx, rp_uuid) is not None
+    pci_world.service.client().ensure_resource_class(CLASS)
+    pci_world.onlooker.put_inventories(rp_uuid, generation, {CLASS: Inventory(1, 1, 1, 1, 1, 1.0)})
+    assert pci_world.settle(rp_uuid) is Settled.OPERATORS_HOLD
+    assert pci_world.reserved(rp_uuid) == 1
+
+
+def test_a_hold_survives_a_change_of_class(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.lower(gpu, 1)
+    with pci_world.db.write() as tx:
+        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+    assert pci_world.settle(gpu) is Settled.OPERATORS_HOLD
+    assert pci_world.onlooker.get_inventories(gpu).records == {"CUSTOM_GPU": Inventory(1, 1, 1, 1, 1, 1.0)}
+
+
+def test_a_class_that_is_allocated_is_left_until_it_is_given_back(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    with pci_world.db.write() as tx:
+        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert set(pci_world.onlooker.get_inventories(gpu).records) == {CLASS}
+    pci_world.deallocate()
+    pci_world.settle(gpu)
+    assert set(pci_world.onlooker.get_inventories(gpu).records) == {"CUSTOM_GPU"}
+
+
+def test_a_burned_device_is_raised_although_somebody_uses_a_class_of_his_own_there(
+    pci_world: PCIWorld, gpu: str
+) -> None:
+    pci_world.use_up(gpu)
+    client = pci_world.onlooker
+    client.ensure_resource_class("CUSTOM_FOREIGN")
+    present = client.get_inventories(gpu)
+    foreign = Inventory(4, 0, 1, 4, 1, 1.0)
+    client.put_inventories(gpu, present.generation, {"CUSTOM_FOREIGN": foreign})
+    client.put_allocations(ConsumerAllocations(TWO, {gpu: {"CUSTOM_FOREIGN": 1}}, None, "project", "user"))
+    assert pci_world.settle(gpu) is Settled.RAISED
+    records = client.get_inventories(gpu).records
+    assert (records[CLASS].reserved, records["CUSTOM_FOREIGN"].reserved) == (1, 4)
+
+
+def test_what_provider_config_added_is_kept(pci_world: PCIWorld, gpu: str) -> None:
+    with pci_world.db.write() as tx:
+        additions.remember(tx, HOST, frozenset({Addition(gpu, AdditionKind.INVENTORY, "CUSTOM_LICENCE")}))
+    client = pci_world.onlooker
+    client.ensure_resource_class("CUSTOM_LICENCE")
+    present = client.get_inventories(gpu)
+    licence = Inventory(8, 0, 1, 8, 1, 1.0)
+    client.put_inventories(gpu, present.generation, {**present.records, "CUSTOM_LICENCE": licence})
+    pci_world.use_up(gpu)
+    assert client.get_inventories(gpu).records["CUSTOM_LICENCE"] == licence
+
+
+def test_a_raise_whose_answer_is_lost_may_be_repeated(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.faults.add(lose_answer, method="PUT", path="/inventories$", times=1)
+    with pytest.raises(PlacementUnavailable):
+        pci_world.settle(gpu)
+    assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.reserved(gpu) == 1
+
+
+def test_a_generation_that_moves_every_time_is_told(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.faults.add(before(lambda: pci_world.lower(gpu)), method="PUT", path="/inventories$")
+    with pytest.raises(PlacementConflict, match="settling will be tried again"):
+        pci_world.settle(gpu)
+
+
+def test_a_claim_while_a_release_is_lowered_wins(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+
+    def claimed_at_once() -> None:
+        pci_world.allocate(gpu, TWO)
+        pci_world.claim(gpu, TWO)
+
+    pci_world.faults.add(after(claimed_at_once), method="PUT", path="/inventories$", times=1)
+    ask_release(pci_world.db, pci_world.placement, gpu)
+    row = pci_world.row(gpu)
+    assert (row.burned, row.release_pending, row.burned_for) == (True, False, TWO)
+    assert pci_world.settle(gpu) is Settled.RAISED
+
+
+# The operator's word
+
+
+def test_a_release_by_word_offers_the_device_again(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    assert ask_release(pci_world.db, pci_world.placement, gpu) is Settled.LOWERED
+    assert pci_world.offered(gpu)
+    assert not pci_world.row(gpu).burned
+
+
+def test_a_release_by_word_is_kept_while_placement_is_away(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.faults.add(refuse, path="/inventories$")
+    with pytest.raises(PlacementUnavailable):
+        ask_release(pci_world.db, pci_world.placement, gpu)
+    assert not pci_world.offered(gpu)
+    pci_world.faults.clear()
+    assert pci_world.settle(gpu) is Settled.LOWERED
+    assert pci_world.offered(gpu)
+
+
+def test_a_device_in_use_is_not_released(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    with pytest.raises(Conflict, match=f"{GPU} of {HOST} is in use by instance {ONE}"):
+        ask_release(pci_world.db, pci_world.placement, gpu)
+    pci_world.free()
+    with pytest.raises(Conflict, match="in use"):  # its allocation stands
+        ask_release(pci_world.db, pci_world.placement, gpu)
+
+
+def test_only_what_is_burned_is_released(pci_world: PCIWorld, gpu: str) -> None:
+    with pytest.raises(Conflict, match="is not burned"):
+        ask_release(pci_world.db, pci_world.placement, gpu)
+    with pytest.raises(NotFound):
+        ask_release(pci_world.db, pci_world.placement, ONE)
+
+
+# The rows, on each engine
+
+
+def test_a_function_is_given_to_one_instance(database: Database) -> None:
+    with database.write() as tx:
+        row = {"uuid": ONE, "hostname": HOST, "address": GPU, "resource_class": CLASS, "traits": "[]", "total": 1}
+        provider_id = pci.insert_provider(tx, row)
+        function = {"provider_id": provider_id, "hostname": HOST, "address": GPU, "dev_type": "type-PCI"}
+        pci.insert_functions(tx, [function | {"vendor_id": "10de", "product_id": "25b6", "managed": True}])
+        provider = pci.get(tx, ONE)
+        assert provider is not None
+        [found] = pci.functions_of(tx, provider)
+        assert pci.swap(tx, provider, {"release_pending": True}, idle=True)
+        assert not pci.swap(tx, provider, {"release_pending": False}), "the version has moved on"
+        assert pci.claim(tx, [found.id], ONE)
+        assert not pci.claim(tx, [found.id], TWO)
+        renewed = pci.get(tx, ONE, lock=True)
+        assert renewed is not None
+        assert not pci.swap(tx, renewed, {"burn_confirmed": True}, idle=True), "an instance has it"
+        assert not pci.delete(tx, renewed), "an instance has it"
+        assert [each.instance_uuid for each in pci.functions_of_instances(tx, [ONE, TWO])] == [ONE]
+        assert pci.free(tx, ONE) == 1
+        assert pci.delete(tx, renewed)
+        assert pci.providers(tx) == []
