@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from placement.db.constants import MAX_INT
@@ -128,6 +128,8 @@ def test_a_version_that_is_none_is_told_with_all_else(version: str) -> None:
         ("# nothing\n", "1.yaml:1: is empty"),
         ("- a\n", "1.yaml:1: must be a mapping, not a list"),
         ("\nproviders: []\n", "1.yaml:2: meta is missing"),
+        ("2.0\n", "1.yaml:1: must be a mapping, not the number 2.0"),
+        ("meta: 2.0\n", "1.yaml:1: meta: must be a mapping, not the number 2.0"),
         ("meta: {}\n", "1.yaml:1: meta: schema_version is missing"),
         ("meta: {schema_version: 1.0}\nproviders:\n", "1.yaml:2: providers: must be a list, not null"),
         (f"{HEAD}- {{}}\n", "1.yaml:3: providers[0]: identification is missing"),
@@ -157,7 +159,7 @@ def test_a_version_that_is_none_is_told_with_all_else(version: str) -> None:
         ),
         ("meta: " + "[" * 9999, "1.yaml:1: not YAML: while increasing flow level, exceeded maximum nesting depth"),
     ],
-    ids=range(23),
+    ids=range(25),
 )
 def test_a_file_that_is_no_such_document_is_refused_with_the_line_and_the_reason(text: str, fault: str) -> None:
     [found] = faults(text)
@@ -372,6 +374,7 @@ INVENTORY_FIELDS = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(INVENTORY_FIELDS)
 def test_every_inventory_that_is_read_is_one_that_placement_takes(fields: dict[str, Any]) -> None:
     provider = {"identification": {"name": "n"}, "inventories": {"additional": {"CUSTOM_A": fields}}}
@@ -385,6 +388,7 @@ def test_every_inventory_that_is_read_is_one_that_placement_takes(fields: dict[s
     assert all(type(value) is int for name, value in record.items() if name != "allocation_ratio")
 
 
+@settings(deadline=None)
 @given(st.from_regex(SCHEMA["$defs"]["custom_name"]["pattern"]).filter(lambda name: len(name) <= 255))
 def test_every_class_that_is_read_is_one_that_placement_takes(name: str) -> None:
     found = entry(f"identification: {{name: n}}\n  inventories: {{additional: {{{name}: {{total: 1}}}}}}")
@@ -421,17 +425,20 @@ def told(text: str) -> None:
             assert len(fault.splitlines()) == 1
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_ends_in_anything_but_entries_or_faults(text: str) -> None:
     told(text)
     told(HEAD + text)
 
 
+@settings(deadline=None)
 @given(NEAR_MISSES)
 def test_no_document_ends_in_anything_but_entries_or_faults(document: dict[str, Any]) -> None:
     told(yaml.safe_dump(document))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_no_damage_to_a_good_file_ends_in_anything_but_entries_or_faults(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(SPECIFIED)))

@@ -52,9 +52,10 @@ def faults(document: Located) -> list[Found]:
 
     :raises Unreadable: it is written for another major version, so that nothing else of it can be judged.
     """
-    said = document.at(VERSION)
-    version = _VERSION.fullmatch(said.text)
-    if version is not None and int(version[1]) != MAJOR:
+    meta = document.children.get("meta")
+    said = meta and meta.children.get("schema_version")
+    version = said and _VERSION.fullmatch(said.text)
+    if said and version and int(version[1]) != MAJOR:
         raise Unreadable(said.line, _version_fault(said), VERSION)
     return sorted({_found(document, error) for error in _VALIDATOR.iter_errors(document.value) if _counts(error)})
 
