@@ -12,6 +12,7 @@
     │   ├── NotAcceptable (406)
     │   ├── Conflict (409)
     │   └── Locked (423)
+    ├── NoValidHost                   no host has what an instance needs, or none could be had
     ├── StateConflict                 a swap found the row changed: somebody else was there first
     ├── DatabaseUnavailable           the database did not answer; nothing was decided
     │   └── TransactionAborted        the engine let another transaction go first; nothing was written
@@ -122,6 +123,17 @@ class Conflict(ApiError):
 
 class Locked(ApiError):
     code = 423
+
+
+class NoValidHost(AutoclaveError):
+    """No host has what an instance needs, or none that has it could be had.
+
+    :attr details: what is for administrators only: hosts and providers by name.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(f"No valid host was found. {message}")
+        self.details = details
 
 
 class StateConflict(AutoclaveError):

@@ -293,7 +293,20 @@ def test_a_standard_class_that_placement_lacks_is_named(client: PlacementClient)
         client.ensure_resource_class("WARP_DRIVE")
 
 
+def test_the_classes_that_placement_lacks_are_told(client: PlacementClient) -> None:
+    assert client.unknown_resource_classes(["VCPU", RC, "CUSTOM_NEVER_MADE", "WARP_DRIVE"]) == [
+        "CUSTOM_NEVER_MADE",
+        "WARP_DRIVE",
+    ]
+
+
 # Traits
+
+
+def test_the_traits_that_placement_lacks_are_told(client: PlacementClient) -> None:
+    client.ensure_traits(["CUSTOM_A"])
+    assert client.unknown_traits(["CUSTOM_A", "CUSTOM_B", "COMPUTE_NODE", "HW_WARP"]) == ["CUSTOM_B", "HW_WARP"]
+    assert client.unknown_traits([]) == []
 
 
 def test_traits_are_replaced_as_a_whole(client: PlacementClient) -> None:

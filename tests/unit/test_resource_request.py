@@ -102,7 +102,7 @@ def test_each_device_of_an_alias_has_a_group_of_its_own() -> None:
         ("pci1", {"CUSTOM_GPU": 1}),
         ("pci2", {"CUSTOM_NIC": 1}),
     ]
-    assert asked(found)["requiredpci1"] == "HW_GPU_API_VULKAN"
+    assert asked(found)["requiredpci1"] == "COMPUTE_MANAGED_PCI_DEVICE,HW_GPU_API_VULKAN,OWNER_NOVA"
     assert asked(found)["requiredpci2"] == "!HW_PCI_LIVE_MIGRATABLE"
     assert asked(found)["group_policy"] == "none"
 

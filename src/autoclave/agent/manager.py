@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 from oslo_config import cfg
@@ -14,6 +13,7 @@ from autoclave.agent.discovery import Discovery
 from autoclave.agent.host_lock import HostLock
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
+from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
 from autoclave.drivers.base import Driver
@@ -31,9 +31,6 @@ LOG = logging.getLogger(__name__)
 
 RPC_VERSION = "1.1"
 """1.1 brought ``cleanup_device`` (NVMe specification)."""
-
-ALIVE_PERIODS = 3
-"""Periods after which an agent that was not seen counts as dead."""
 
 
 class AgentManager:
@@ -159,7 +156,7 @@ class AgentManager:
     def _register(self, tx: Connection, dead: Sequence[str]) -> None:
         now = self._ports.clock()
         present = agents.get(tx, self.host)
-        patience = timedelta(seconds=ALIVE_PERIODS * self._conf.agent.periodic_interval)
+        patience = patience_with_agents(self._conf)
         if present is not None and present.run_id not in dead and now - present.last_seen < patience:
             raise InvalidConfiguration(
                 f"another agent serves host {self.host}, from another machine or data directory, and was last seen "

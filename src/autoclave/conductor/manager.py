@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoclave.conductor.binding import Binder, BindRequest
+from autoclave.conductor.compute import Compute
 from autoclave.conductor.unbinding import Unbinder
+from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
@@ -12,7 +14,8 @@ from autoclave.lifecycle.sweep import sweep
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor
 
-RPC_VERSION = "1.0"
+RPC_VERSION = "1.1"
+"""1.1 brought instances."""
 
 
 class ConductorManager:
@@ -20,12 +23,19 @@ class ConductorManager:
 
     :param name: this conductor's name, for the history.
     :param resolved: called when a bind has ended, well or not; returns at once.
+    :param compute: what it does for instances; None where ``[compute]`` is not enabled.
     """
 
     def __init__(
-        self, ports: Ports, name: str, lease_seconds: float, resolved: Callable[[], None] = lambda: None
+        self,
+        ports: Ports,
+        name: str,
+        lease_seconds: float,
+        resolved: Callable[[], None] = lambda: None,
+        compute: Compute | None = None,
     ) -> None:
         self._ports = ports
+        self._instances = compute
         self._name = name
         self._binder = Binder(ports, name, lease_seconds, resolved)
         self._unbinder = Unbinder(ports, name, lease_seconds)
@@ -46,6 +56,26 @@ class ConductorManager:
         """See :meth:`Unbinder.delete_for_instance`."""
         self._unbinder.delete_for_instance(context, instance_uuid)
 
+    def check_request(self, _context: RequestContext, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
+        """See :meth:`Compute.check`. New in 1.1."""
+        self._compute().check(flavor, image)
+
+    def build_instance(self, context: RequestContext, instance_uuid: str) -> None:
+        """See :meth:`Builder.build <autoclave.conductor.builds.Builder.build>`. New in 1.1."""
+        self._compute().build(context, instance_uuid)
+
+    def delete_instance(self, context: RequestContext, instance_uuid: str) -> None:
+        """See :meth:`Builder.delete <autoclave.conductor.builds.Builder.delete>`. New in 1.1."""
+        self._compute().delete(context, instance_uuid)
+
+    def rebuild_instance(self, context: RequestContext, instance_uuid: str) -> None:
+        """See :meth:`Rebuilder.rebuild <autoclave.conductor.rebuild.Rebuilder.rebuild>`. New in 1.1."""
+        self._compute().rebuild(context, instance_uuid)
+
+    def explain(self, _context: RequestContext, flavor: str, image: str) -> dict[str, Any]:
+        """See :meth:`Explainer.explain <autoclave.conductor.explaining.Explainer.explain>`. New in 1.1."""
+        return self._compute().explain(flavor, image)
+
     def init_host(self) -> None:
         """Put right what services of the release before left in the database; run once, before messages are taken.
 
@@ -55,4 +85,13 @@ class ConductorManager:
 
     def sweep(self) -> None:
         """Finish what others left; run every ``[conductor] sweep_interval``."""
-        sweep(self._ports, RequestContext.admin(), self._name)
+        context = RequestContext.admin()
+        sweep(self._ports, context, self._name)
+        if self._instances is not None:
+            self._instances.sweep(context)
+
+    def _compute(self) -> Compute:
+        """:raises Conflict: this conductor has nothing to do with instances."""
+        if self._instances is None:
+            raise Conflict("[compute] is not enabled in this conductor's configuration.")
+        return self._instances

@@ -1,5 +1,8 @@
 """[agent]: the service on each host."""
 
+from datetime import timedelta
+from typing import Any
+
 from oslo_config import cfg
 
 from autoclave.conf.numbers import FiniteFloatOpt
@@ -7,6 +10,9 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "agent"
+
+ALIVE_PERIODS = 3
+"""Periods after which an agent that was not seen counts as dead."""
 
 OPTS = [
     cfg.ListOpt("enabled_drivers", default=["nvme_driver"], help="Device drivers to load, by entry point name."),
@@ -60,3 +66,8 @@ def allowed_host_devices(conf: cfg.ConfigOpts) -> frozenset[PCIAddress]:
         except ValueError as e:
             raise InvalidConfiguration(str(e), option="[agent] allow_host_device", entry=entry) from None
     return frozenset(addresses)
+
+
+def patience_with_agents(conf: Any) -> timedelta:
+    """How long an agent may be silent before it counts as dead."""
+    return timedelta(seconds=ALIVE_PERIODS * conf.agent.periodic_interval)

@@ -10,8 +10,12 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.profile_groups import counts
 
 
-def make_arqs(tx: Connection, profile: ProfileRecord, project_id: str | None) -> list[str]:
+def make_arqs(
+    tx: Connection, profile: ProfileRecord, project_id: str | None, instance_uuid: str | None = None
+) -> list[str]:
     """Insert one ARQ for each device that *profile* asks for; their uuids, in the order of its groups.
+
+    :param instance_uuid: whom they are for, if that is known before they are bound: it finds them again.
 
     The database refuses it (``DBReferenceError``) if the profile was deleted meanwhile.
     """
@@ -22,6 +26,7 @@ def make_arqs(tx: Connection, profile: ProfileRecord, project_id: str | None) ->
             values = {
                 "uuid": made[-1],
                 "project_id": project_id,
+                "instance_uuid": instance_uuid,
                 "state": ARQState.INITIAL,
                 "device_profile_id": profile.id,
                 "device_profile_group_id": number,

@@ -172,9 +172,7 @@ class PlacementClient:
         wanted = sorted(set(names))
         if not wanted:
             return
-        query = urlencode({"name": "in:" + ",".join(wanted)})
-        known = self._requester.read("GET", f"/traits?{query}", document.trait_names)
-        missing = [name for name in wanted if name not in known]
+        missing = self.unknown_traits(wanted)
         standard = [name for name in missing if not name.startswith("CUSTOM_")]
         if standard:
             raise PlacementRefused(
@@ -184,6 +182,20 @@ class PlacementClient:
             )
         for name in missing:
             self._requester.write("PUT", f"/traits/{quote(name, safe='')}")
+
+    def unknown_traits(self, names: Iterable[str]) -> list[str]:
+        """Those of *names* that Placement does not have, sorted. One request, or none for no name."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return []
+        query = urlencode({"name": "in:" + ",".join(wanted)})
+        known = self._requester.read("GET", f"/traits?{query}", document.trait_names)
+        return [name for name in wanted if name not in known]
+
+    def unknown_resource_classes(self, names: Iterable[str]) -> list[str]:
+        """Those of *names* that Placement does not have, sorted. One request."""
+        known = self._requester.read("GET", "/resource_classes", document.resource_class_names)
+        return sorted(set(names) - known)
 
     # Allocations
 

@@ -73,6 +73,10 @@ def trait_names(document: Any) -> frozenset[str]:
     return frozenset(names)
 
 
+def resource_class_names(document: Any) -> frozenset[str]:
+    return frozenset(text(item, "name") for item in sequence(document, "resource_classes"))
+
+
 def usages(document: Any) -> Resources:
     return resources(document, "usages")
 

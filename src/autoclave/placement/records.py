@@ -108,3 +108,7 @@ class Candidates:
 
     candidates: tuple[Candidate, ...] = ()
     summaries: Mapping[str, Summary] = field(default_factory=dict)
+
+    def root_of(self, candidate: Candidate) -> str:
+        """The root provider of the tree that *candidate* is in; no provider is shared between trees."""
+        return self.summaries[next(iter(candidate.allocations))].root

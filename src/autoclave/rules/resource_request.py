@@ -5,12 +5,13 @@ What the flavor and the image ask of the host itself goes to the unnumbered grou
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autoclave.exceptions import BadRequest
 from autoclave.rules.extra_specs import specs_of
 from autoclave.rules.flavor import Flavor
 from autoclave.rules.pci_alias import PCIAlias
+from autoclave.rules.pci_matches import ALWAYS as PCI_PROVIDER_TRAITS
 from autoclave.rules.profile_groups import request_groups
 from autoclave.rules.request_group import RequestGroup
 from autoclave.rules.traits import TraitDemand, flavor_traits, image_traits
@@ -58,10 +59,6 @@ class ResourceRequest:
             # Placement does not choose for its caller.
             parameters.append(("group_policy", self.group_policy))
         return [*parameters, ("limit", str(LIMIT))]
-
-    def only(self, group: RequestGroup) -> "ResourceRequest":
-        """The same request with nothing but *group*."""
-        return replace(self, groups={group.suffix: group})
 
 
 def build_request(
@@ -130,10 +127,11 @@ def _of_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias])
         if name not in aliases:
             raise BadRequest(f"Flavor extra spec {ALIAS_KEY!r}: there is no PCI alias {name!r}.")
         alias = aliases[name]
+        # An accelerator may have the same class, and is no function that a flavor can be given.
+        required = alias.required | PCI_PROVIDER_TRAITS
         for _ in range(count):
-            yield RequestGroup(
-                f"pci{number}", {alias.resource_class: 1}, alias.required, alias.forbidden, f"PCI alias {name}"
-            )
+            amount = {alias.resource_class: 1}
+            yield RequestGroup(f"pci{number}", amount, required, alias.forbidden, f"PCI alias {name}")
             number += 1
 
 

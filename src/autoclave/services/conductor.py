@@ -4,12 +4,15 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
+from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
 from autoclave.conductor.telling import Teller
+from autoclave.conf.agent import patience_with_agents
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.client import NovaClient
 from autoclave.nova.transport import http_adapter
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
+from autoclave.rules.pci_alias import parse_pci_alias
 from autoclave.services.periodic import Periodic
 
 _SERVER = "any"
@@ -21,7 +24,7 @@ class ConductorService:
     """One of any number of conductors.
 
     :param name: told in the history of devices.
-    :raises InvalidConfiguration: ``[nova]`` cannot be used.
+    :raises InvalidConfiguration: ``[nova]`` or ``[pci] alias`` cannot be used.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
@@ -31,6 +34,7 @@ class ConductorService:
             name,
             conf.conductor.bind_lease,
             resolved=telling.soon if telling else lambda: None,
+            compute=_compute(conf, ports, transport, name),
         )
         self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, self._manager, RPC_VERSION)
         self._rounds = [Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)]
@@ -50,6 +54,20 @@ class ConductorService:
             periodic.stop()
         self._server.stop()
         self._server.wait()
+
+
+def _compute(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> Compute | None:
+    """What it does for instances; None if it does nothing for them."""
+    if not conf.compute.enabled:
+        return None
+    return Compute(
+        ports,
+        transport,
+        name,
+        parse_pci_alias(conf.pci.alias),
+        patience_with_agents(conf),
+        conf.conductor.bind_lease,
+    )
 
 
 def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str) -> Periodic | None:

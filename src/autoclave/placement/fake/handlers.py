@@ -117,6 +117,10 @@ def _put_class(req: Request) -> Answer:
     return _make_name(req.ledger.resource_classes, req.name)
 
 
+def _list_classes(req: Request) -> Answer:
+    return 200, {"resource_classes": [{"name": name, "links": []} for name in sorted(req.ledger.resource_classes)]}
+
+
 def _get_class(req: Request) -> Answer:
     if req.name not in req.ledger.resource_classes:
         raise Refusal(404, f"No such resource class {req.name}")
@@ -184,6 +188,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
         ("GET", r"/resource_providers/([^/]+)/allocations", _holders),
         ("GET", r"/traits", _list_traits),
         ("PUT", r"/traits/([^/]+)", _put_trait),
+        ("GET", r"/resource_classes", _list_classes),
         ("GET", r"/resource_classes/([^/]+)", _get_class),
         ("PUT", r"/resource_classes/([^/]+)", _put_class),
         ("GET", r"/allocations/([^/]+)", _get_allocations),

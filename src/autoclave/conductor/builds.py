@@ -1,0 +1,241 @@
+"""Building an instance until its host's agent takes over, and undoing what does not get that far.
+
+The row says who has it. While ``task_state`` is scheduling:
+
+* ``building`` without a run: nobody works on it yet;
+* ``building`` with a run: that builder does, until it is silent for longer than its lease;
+* ``building`` with a host: that host's agent shall take it over;
+* ``error``: it failed, and what it holds is still to be given back, by anybody.
+
+A builder claims nothing without a run of its own on the row, and gives the row its host in the write that ends its
+work. So whoever moves the row away from under it has the builder, dead or alive, give back what it got.
+"""
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from oslo_db import exception as db_exc
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.conductor.binding import Binder, BindRequest
+from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.conductor.requests import Requests
+from autoclave.conductor.returning import give_back
+from autoclave.conductor.scheduling import Claim, Scheduler
+from autoclave.conductor.unbinding import Unbinder
+from autoclave.db import arqs as arq_rows
+from autoclave.db import instances as instance_rows
+from autoclave.db.arqs import ARQRecord
+from autoclave.db.instances import InstanceRecord
+from autoclave.db.profiles import ProfileRecord
+from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, DatabaseUnavailable, NoValidHost, RPCError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.requesting import make_arqs
+from autoclave.objects.context import RequestContext
+from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.profile_groups import suffix_of
+
+LOG = logging.getLogger(__name__)
+
+
+class Builder:
+    """Builds and deletes instances that have no host yet.
+
+    :param lease_seconds: how long a builder may be silent before any conductor undoes its work.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        requests: Requests,
+        scheduler: Scheduler,
+        binder: Binder,
+        unbinder: Unbinder,
+        agents: ComputeAgents,
+        lease_seconds: float,
+    ) -> None:
+        self._ports = ports
+        self._requests = requests
+        self._scheduler = scheduler
+        self._binder = binder
+        self._unbinder = unbinder
+        self._agents = agents
+        self._lease = timedelta(seconds=lease_seconds)
+
+    def build(self, context: RequestContext, instance_uuid: str) -> None:
+        """Find the instance a host, claim and bind what it needs, and hand it over. A second message does nothing.
+
+        :raises DatabaseUnavailable: it is not known how far it came; a sweep undoes it.
+        """
+        instance = self._take(instance_uuid)
+        if instance is None:
+            return
+        try:
+            claim = self._claim_and_bind(context, instance)
+        except DatabaseUnavailable:
+            raise
+        except AutoclaveError as error:
+            self._fail(context, instance, error)
+            return
+        handed = self._swap(instance, host=claim.host, agent_run_id=None)
+        if handed is None:
+            self._let_go(context, instance)
+            return
+        LOG.info("Instance %s goes to host %s.", instance.uuid, claim.host)
+        try:
+            self._agents.build(context, claim.host, instance.uuid, claim.groups)
+        except RPCError as error:
+            self._fail(context, handed, error)
+
+    def delete(self, context: RequestContext, instance_uuid: str) -> None:
+        """Delete an instance that is marked for it: by its host's agent, or here if it has no host.
+
+        :raises AutoclaveError: not all could be given back; a sweep goes on.
+        """
+        with self._ports.db.read() as tx:
+            instance = instance_rows.get(tx, instance_uuid)
+        if instance is None or instance.task_state is not TaskState.DELETING:
+            return
+        if instance.host is None:
+            # A builder that is at work sees that the row has changed, and deletes the instance itself.
+            if instance.agent_run_id is None or self.expired(instance):
+                self._remove(context, instance.uuid)
+            return
+        try:
+            self._agents.delete(context, instance.host, instance.uuid)
+        except RPCError as error:
+            LOG.warning(
+                "Instance %s is deleted when the agent of host %s is back, which was not told: %s",
+                instance.uuid,
+                instance.host,
+                error,
+            )
+
+    def expired(self, instance: InstanceRecord) -> bool:
+        """Whether nobody has written the row for longer than a builder's lease."""
+        return self._ports.clock() - (instance.updated_at or instance.created_at) >= self._lease
+
+    def undo(self, context: RequestContext, instance: InstanceRecord, why: AutoclaveError) -> None:
+        """End a build that is not, or no longer, worked on; from a failed one, go on giving back.
+
+        :param instance: in scheduling, as it was read.
+        """
+        if instance.vm_state is VMState.ERROR:
+            self._end_failure(context, instance)
+        else:
+            self._fail(context, instance, why)
+
+    def _take(self, instance_uuid: str) -> InstanceRecord | None:
+        """The instance with a run of ours on it; None if it is somebody else's, or nobody's to build."""
+
+        def take(tx: Connection) -> InstanceRecord | None:
+            instance = instance_rows.get(tx, instance_uuid)
+            if instance is None or instance.vm_state is not VMState.BUILDING:
+                return None
+            if instance.host is not None or instance.agent_run_id is not None:
+                return None
+            return instance_rows.swap(
+                tx,
+                instance,
+                expect_task=TaskState.SCHEDULING,
+                agent_run_id=str(uuid.uuid4()),
+                updated_at=self._ports.clock(),
+            )
+
+        return self._ports.db.transact(take)
+
+    def _claim_and_bind(self, context: RequestContext, instance: InstanceRecord) -> Claim:
+        request, profile = self._requests.of(instance.flavor, instance.image)
+        claim = self._scheduler.claim(instance, request, self._give_up_at())
+        if profile is not None:
+            self._bind(context, instance, profile, claim)
+        return claim
+
+    def _bind(self, context: RequestContext, instance: InstanceRecord, profile: ProfileRecord, claim: Claim) -> None:
+        try:
+            arqs = self._ports.db.transact(lambda tx: _make_arqs(tx, instance, profile))
+        except db_exc.DBReferenceError:
+            raise BadRequest(f"Device profile {profile.name!r} was deleted while the instance was built.") from None
+        self._binder.bind(
+            RequestContext.admin(context.request_id),
+            [
+                BindRequest(
+                    arq.uuid, claim.host, claim.groups[suffix_of(arq.device_profile_group_id)][0], instance.uuid
+                )
+                for arq in arqs
+            ],
+        )
+
+    def _give_up_at(self) -> datetime:
+        """When to begin nothing new: early enough to end before somebody takes the build for dead."""
+        return self._ports.clock() + self._lease / 2
+
+    def _fail(self, context: RequestContext, instance: InstanceRecord, error: AutoclaveError) -> None:
+        LOG.warning("Instance %s was not built: %s", instance.uuid, error)
+        failed = self._swap(
+            instance,
+            vm_state=VMState.ERROR,
+            host=None,
+            agent_run_id=None,
+            **fault(error, self._ports.clock()),
+        )
+        if failed is None:
+            self._let_go(context, instance)
+        else:
+            self._end_failure(context, failed)
+
+    def _end_failure(self, context: RequestContext, failed: InstanceRecord) -> None:
+        try:
+            give_back(self._ports, self._unbinder, context, failed.uuid)
+        except AutoclaveError as error:
+            LOG.warning("Instance %s still holds something, which will be given back: %s", failed.uuid, error)
+            return
+        self._swap(failed, task_state=None)
+
+    def _let_go(self, context: RequestContext, mine: InstanceRecord) -> None:
+        """Somebody has moved the row while we worked on it: see to it that what we got is given back, and go."""
+        LOG.info("Instance %s was taken away while it was built.", mine.uuid)
+        with self._ports.db.read() as tx:
+            now = instance_rows.get(tx, mine.uuid)
+        if now is None:
+            give_back(self._ports, self._unbinder, context, mine.uuid)
+        elif now.host is not None:
+            return  # it is its agent's: what it holds, it needs
+        elif now.task_state is TaskState.DELETING:
+            self._remove(context, now.uuid)
+        elif now.vm_state is VMState.ERROR and now.task_state is None:
+            # Who took it for dead gave back what there was then. Marked again, it is not forgotten by a failure here.
+            marked = self._swap(now, expect_task=None, task_state=TaskState.SCHEDULING)
+            if marked is not None:
+                self._end_failure(context, marked)
+        elif now.vm_state is VMState.ERROR:
+            self._end_failure(context, now)
+
+    def _remove(self, context: RequestContext, instance_uuid: str) -> None:
+        give_back(self._ports, self._unbinder, context, instance_uuid)
+        self._ports.db.transact(lambda tx: instance_rows.delete(tx, instance_uuid))
+
+    def _swap(
+        self, instance: InstanceRecord, *, expect_task: TaskState | None = TaskState.SCHEDULING, **values: Any
+    ) -> InstanceRecord | None:
+        now = self._ports.clock()
+        return self._ports.db.transact(
+            lambda tx: instance_rows.swap(tx, instance, expect_task=expect_task, updated_at=now, **values)
+        )
+
+
+def _make_arqs(tx: Connection, instance: InstanceRecord, profile: ProfileRecord) -> list[ARQRecord]:
+    return arq_rows.get_many(tx, make_arqs(tx, profile, instance.project_id, instance.uuid))
+
+
+def fault(error: AutoclaveError, now: datetime) -> dict[str, Any]:
+    """The columns that tell users why, and administrators what exactly."""
+    if isinstance(error, ApiError):
+        code, message, details = error.code, str(error), None
+    elif isinstance(error, NoValidHost):
+        code, message, details = 500, str(error), error.details or None
+    else:
+        code, message, details = 500, "A service that is needed failed; the administrator sees which.", str(error)
+    return {"fault_code": code, "fault_message": message, "fault_details": details, "fault_at": now}

@@ -1,0 +1,106 @@
+"""Instances, as far as conductors are concerned: what the API asks, and what others left unfinished."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from oslo_log import log as logging
+
+from autoclave.conductor.binding import Binder
+from autoclave.conductor.builds import Builder
+from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.conductor.compute_hosts import ComputeHosts
+from autoclave.conductor.explaining import Explainer
+from autoclave.conductor.rebuild import Rebuilder
+from autoclave.conductor.requests import Requests
+from autoclave.conductor.scheduling import Scheduler
+from autoclave.conductor.unbinding import Unbinder
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import AutoclaveError, NoValidHost
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.rpc.port import Transport
+from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.pci_alias import PCIAlias
+
+LOG = logging.getLogger(__name__)
+
+
+class Compute:
+    """What a conductor does for instances where ``[compute]`` is enabled.
+
+    :param name: this conductor's name, for the history of devices.
+    :param aliases: those of ``[pci] alias`` by name.
+    :param patience: how long an agent may be silent before it counts as dead.
+    :param lease_seconds: how long a builder may be silent before any conductor undoes its work.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        transport: Transport,
+        name: str,
+        aliases: Mapping[str, PCIAlias],
+        patience: timedelta,
+        lease_seconds: float,
+    ) -> None:
+        agents = ComputeAgents(transport)
+        hosts = ComputeHosts(ports, agents, patience)
+        binder, unbinder = Binder(ports, name, lease_seconds), Unbinder(ports, name, lease_seconds)
+        self._ports = ports
+        self._requests = Requests(ports, aliases)
+        self._scheduler = Scheduler(ports, hosts)
+        self._explainer = Explainer(ports, self._requests, self._scheduler, hosts)
+        self._rebuilder = Rebuilder(ports, agents)
+        self._builder = Builder(ports, self._requests, self._scheduler, binder, unbinder, agents, lease_seconds)
+        self.build = self._builder.build
+        self.delete = self._builder.delete
+        self.rebuild = self._rebuilder.rebuild
+        self.explain = self._explainer.explain
+
+    def check(self, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
+        """Refuse what no host could ever give.
+
+        :param flavor: snapshot of the flavor.
+        :param image: snapshot of the image.
+        :raises BadRequest: flavor and image exclude each other, or name what does not exist; names it.
+        :raises PlacementError: Placement did not tell.
+        """
+        request, _ = self._requests.of(flavor, image)
+        self._scheduler.require_known(request)
+
+    def sweep(self, context: RequestContext) -> None:
+        """Undo builds that nobody goes on with, and finish deletions that are nobody's.
+
+        What cannot be finished now is logged and found again by the next sweep.
+
+        :raises DatabaseUnavailable: nothing could be read.
+        """
+        with self._ports.db.read() as tx:
+            unfinished = [
+                instance
+                for task in (TaskState.SCHEDULING, TaskState.DELETING)
+                for instance in instance_rows.list_for(tx, filters={"task_state": task})
+            ]
+        for instance in unfinished:
+            try:
+                self._finish(context, instance)
+            except AutoclaveError as error:
+                LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
+
+    def _finish(self, context: RequestContext, instance: InstanceRecord) -> None:
+        if instance.task_state is TaskState.DELETING:
+            if instance.host is None:
+                self._builder.delete(context, instance.uuid)
+        elif instance.vm_state is VMState.ERROR or self._builder.expired(instance):
+            why = "Nobody has gone on with building it; ask for it again."
+            self._builder.undo(context, instance, NoValidHost(why, _who_had(instance)))
+
+
+def _who_had(instance: InstanceRecord) -> str:
+    if instance.host is not None:
+        return f"The agent of host {instance.host} did not take it over in time."
+    if instance.agent_run_id is not None:
+        return "The conductor that worked on it was not heard of any more."
+    return "No conductor took it up."

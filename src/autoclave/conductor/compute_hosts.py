@@ -1,0 +1,61 @@
+"""Which hosts may get an instance, and why the others may not."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.db import agents as agent_rows
+from autoclave.db import compute_hosts as host_rows
+from autoclave.db.agents import AgentRecord
+from autoclave.db.compute_hosts import ComputeHostRecord
+from autoclave.lifecycle.ports import Ports
+
+
+@dataclass(frozen=True)
+class ComputeHost:
+    """A host that runs instances.
+
+    :param root: uuid of its root provider.
+    :param why_not: why it gets no instance now, as the end of a sentence about it; None if it may get one.
+    """
+
+    name: str
+    root: str
+    why_not: str | None
+
+
+class ComputeHosts:
+    """The hosts, as the database knows them.
+
+    :param patience: how long an agent may be silent before it counts as dead.
+    """
+
+    def __init__(self, ports: Ports, agents: ComputeAgents, patience: timedelta) -> None:
+        self._ports = ports
+        self._agents = agents
+        self._patience = patience
+
+    def all(self) -> list[ComputeHost]:
+        """All of them, by name.
+
+        :raises DatabaseUnavailable: they could not be read.
+        """
+        with self._ports.db.read() as tx:
+            hosts = host_rows.list_all(tx)
+            agents = {agent.hostname: agent for agent in agent_rows.list_all(tx)}
+        return [
+            ComputeHost(host.hostname, host.rp_uuid, self._why_not(host, agents.get(host.hostname))) for host in hosts
+        ]
+
+    def _why_not(self, host: ComputeHostRecord, agent: AgentRecord | None) -> str | None:
+        if host.forced_down:
+            return "is forced down"
+        if host.disabled:
+            return "is disabled" + (f": {host.disabled_reason}" if host.disabled_reason else "")
+        if agent is None:
+            return "has no agent"
+        silence = self._ports.clock() - agent.last_seen
+        if silence > self._patience:
+            return f"has an agent that was last seen {silence.total_seconds():.0f} s ago"
+        refusal = self._agents.why_not(host.hostname)
+        return None if refusal is None else f"has an agent that cannot run instances: {refusal}"

@@ -1,0 +1,142 @@
+"""Why an instance of a flavor and an image would get which host, and why not another (``autoclave explain``)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlencode
+
+from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
+from autoclave.conductor.requests import Requests
+from autoclave.conductor.scheduling import Scheduler
+from autoclave.db import flavors as flavor_rows
+from autoclave.db import images as image_rows
+from autoclave.db.flavors import FlavorRecord
+from autoclave.db.images import ImageRecord
+from autoclave.exceptions import BadRequest, NotFound
+from autoclave.lifecycle.ports import Ports
+from autoclave.rules.request_group import RequestGroup
+from autoclave.rules.resource_request import ResourceRequest
+
+
+class Explainer:
+    """Asks Placement what the scheduler would ask, and for each host that cannot give it, part by part."""
+
+    def __init__(self, ports: Ports, requests: Requests, scheduler: Scheduler, hosts: ComputeHosts) -> None:
+        self._ports = ports
+        self._requests = requests
+        self._scheduler = scheduler
+        self._hosts = hosts
+
+    def explain(self, flavor: str, image: str) -> dict[str, Any]:
+        """The whole explanation, as it is shown.
+
+        :param flavor: its name or id.
+        :param image: its name or uuid.
+        :raises NotFound: there is no such flavor or image.
+        :raises BadRequest: they cannot be scheduled on any host; says why.
+        :raises PlacementError: Placement did not tell.
+        """
+        found, picture = self._flavor(flavor), self._image(image)
+        request, _ = self._requests.of(found.snapshot, picture.snapshot)
+        answer = self._scheduler.ask(request)
+        hosts = self._hosts.all()
+        names = {host.root: host.name for host in hosts}
+        return {
+            "flavor": found.name,
+            "image": picture.name or picture.uuid,
+            "query": f"/allocation_candidates?{urlencode(request.query(), safe=':,!')}",
+            "groups": [_group(group) for group in request.groups.values()],
+            "ignored_properties": dict(request.ignored),
+            "candidates": [
+                {
+                    "host": names.get(answer.root_of(candidate)),
+                    "allocations": {uuid: dict(amounts) for uuid, amounts in candidate.allocations.items()},
+                    "groups": {suffix: list(uuids) for suffix, uuids in candidate.mappings.items()},
+                }
+                for candidate in answer.candidates
+            ],
+            "hosts": [self._host(host, request) for host in hosts],
+        }
+
+    def _host(self, host: ComputeHost, request: ResourceRequest) -> dict[str, Any]:
+        candidates = len(self._scheduler.ask(request, host.root).candidates)
+        why_not = [] if host.why_not is None else [f"It {host.why_not}."]
+        if not candidates:
+            why_not += self._lacking(host, request)
+        return {"name": host.name, "candidates": candidates, "why_not": why_not}
+
+    def _lacking(self, host: ComputeHost, request: ResourceRequest) -> list[str]:
+        if not self._ports.placement.providers_in_tree(host.root):
+            return ["It has no resource provider in Placement."]
+        why = [f"{_called(group)}: {reason}" for group in request.groups.values() for reason in self._of(host, group)]
+        return why or ["It has what each group asks for, but not for all of them at once."]
+
+    def _of(self, host: ComputeHost, group: RequestGroup) -> Iterator[str]:
+        """Why the host cannot satisfy *group* alone; nothing if it can."""
+        if self._has(host, group):
+            return
+        bare = replace(group, required=frozenset(), forbidden=frozenset())
+        if not self._has(host, bare):
+            yield from self._missing_resources(host, bare)
+            return
+        kinds = " and ".join(sorted(group.resources))
+        lacking = [
+            name for name in sorted(group.required) if not self._has(host, replace(bare, required=frozenset({name})))
+        ]
+        everywhere = [
+            name for name in sorted(group.forbidden) if not self._has(host, replace(bare, forbidden=frozenset({name})))
+        ]
+        for name in lacking:
+            yield f"nothing with free {kinds} has the trait {name}."
+        for name in everywhere:
+            yield f"all that has free {kinds} has the forbidden trait {name}."
+        if not lacking and not everywhere:
+            demands = [*sorted(group.required), *(f"not {name}" for name in sorted(group.forbidden))]
+            yield f"nothing with free {kinds} meets all of it at once: {', '.join(demands)}."
+
+    def _missing_resources(self, host: ComputeHost, bare: RequestGroup) -> Iterator[str]:
+        missing = False
+        for name, amount in sorted(bare.resources.items()):
+            if self._has(host, replace(bare, resources={name: amount})):
+                continue
+            missing = True
+            if amount > 1 and self._has(host, replace(bare, resources={name: 1})):
+                yield f"less than {amount} of {name} is free{' at one provider' if bare.suffix else ''}."
+            else:
+                yield f"no {name} is free: it has none, or all of it is in use or reserved."
+        if not missing:
+            yield f"no single provider has free {' and '.join(sorted(bare.resources))}."
+
+    def _has(self, host: ComputeHost, group: RequestGroup) -> bool:
+        return bool(self._scheduler.ask(ResourceRequest({group.suffix: group}), host.root).candidates)
+
+    def _flavor(self, key: str) -> FlavorRecord:
+        with self._ports.db.read() as tx:
+            found = flavor_rows.get(tx, key) or flavor_rows.find(tx, key)
+        if found is None:
+            raise NotFound(f"There is no flavor {key!r}.")
+        return found
+
+    def _image(self, key: str) -> ImageRecord:
+        with self._ports.db.read() as tx:
+            known = image_rows.get(tx, key)
+            found = [known] if known else image_rows.list_for(tx, filters={"name": key})
+        if not found:
+            raise NotFound(f"There is no image {key!r}.")
+        if len(found) > 1:
+            raise BadRequest(f"{len(found)} images have the name {key!r}: say the uuid of one.")
+        return found[0]
+
+
+def _group(group: RequestGroup) -> dict[str, Any]:
+    return {
+        "suffix": group.suffix,
+        "asked_by": group.origin,
+        "resources": dict(group.resources),
+        "required": sorted(group.required),
+        "forbidden": sorted(group.forbidden),
+    }
+
+
+def _called(group: RequestGroup) -> str:
+    return f"Group {group.suffix} ({group.origin})" if group.suffix else "The host itself"

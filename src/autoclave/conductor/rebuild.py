@@ -1,0 +1,85 @@
+"""Whether an instance may be started anew from another image where it is (image-traits specification)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_log import log as logging
+
+from autoclave.conductor.builds import fault
+from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import AutoclaveError, BadRequest, DatabaseUnavailable
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.rules.instance_states import TaskState
+from autoclave.rules.traits import forbidden_anywhere, image_traits
+
+LOG = logging.getLogger(__name__)
+
+
+class Rebuilder:
+    """Checks rebuilds against what the instances hold, and hands them over to the hosts' agents.
+
+    No candidates are asked for: a host that is full would not be among them, though it need give nothing more.
+    """
+
+    def __init__(self, ports: Ports, agents: ComputeAgents) -> None:
+        self._ports = ports
+        self._agents = agents
+
+    def rebuild(self, context: RequestContext, instance_uuid: str) -> None:
+        """Have the host start it from the image that the row names; or leave it on its old one, with a fault.
+
+        :raises DatabaseUnavailable: nothing was decided, or it is not known what; a sweep does it again.
+        """
+        with self._ports.db.read() as tx:
+            instance = instance_rows.get(tx, instance_uuid)
+        if instance is None or instance.task_state is not TaskState.REBUILDING or instance.rebuild is None:
+            return
+        try:
+            self._check(instance, instance.rebuild)
+            if instance.host is None:
+                raise BadRequest("The instance has no host: it was never built, and cannot be rebuilt.")
+            self._agents.rebuild(context, instance.host, instance.uuid)
+        except DatabaseUnavailable:
+            raise
+        except AutoclaveError as error:
+            self._refuse(instance, error)
+
+    def _check(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> None:
+        """Refuse an image whose traits the instance's providers do not have.
+
+        :raises BadRequest: names the traits.
+        :raises PlacementError: Placement did not tell.
+        """
+        required = image_traits(wanted["image"]["properties"]).required
+        same = wanted["image_uuid"] == instance.image_uuid
+        if not required or (same and required == image_traits(instance.image["properties"]).required):
+            return
+        forbidden = forbidden_anywhere(instance.flavor["extra_specs"])
+        if conflict := sorted(required & forbidden.keys()):
+            keys = ", ".join(f"'{forbidden[trait]}=forbidden'" for trait in conflict)
+            raise BadRequest(
+                f"The image requires {', '.join(conflict)}, which the instance's flavor forbids ({keys}). Choose "
+                "another image, or make a new instance with another flavor."
+            )
+        placement = self._ports.placement
+        there: set[str] = set()
+        for provider in placement.get_allocations(instance.uuid).allocations:
+            there |= placement.get_traits(provider).names
+        if missing := sorted(required - there):
+            raise BadRequest(
+                f"The image requires {', '.join(missing)}, and nothing that the instance has been given has it. "
+                "Choose another image, or make a new instance with this one."
+            )
+
+    def _refuse(self, instance: InstanceRecord, error: AutoclaveError) -> None:
+        LOG.warning("Instance %s was not rebuilt and stays as it is: %s", instance.uuid, error)
+        now = self._ports.clock()
+        values = {"task_state": None, "rebuild": None, "updated_at": now, **fault(error, now)}
+        back = self._ports.db.transact(
+            lambda tx: instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, **values)
+        )
+        if back is None:
+            LOG.info("Instance %s was taken away while its rebuild was checked.", instance.uuid)

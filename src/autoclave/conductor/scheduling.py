@@ -1,0 +1,183 @@
+"""Finding an instance its host: candidates, the hosts that will do, and the claim."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from oslo_log import log as logging
+
+from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.records import Candidates, ConsumerAllocations, Resources
+from autoclave.rules.resource_request import ResourceRequest
+
+LOG = logging.getLogger(__name__)
+
+ZONE = "nova"
+"""The only availability zone: all hosts are in it."""
+
+_TRIES = 3
+"""How often one candidate is asked for when the answer does not say whether it could be had."""
+
+_MAYBE_CUT = 100
+"""As many candidates may not be all: the embedded Placement makes no more."""
+
+_MOVED_ON = "placement.concurrent_update"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an instance has got.
+
+    :param groups: the providers that each request group got, by its suffix.
+    """
+
+    host: str
+    allocations: Mapping[str, Resources]
+    groups: Mapping[str, tuple[str, ...]]
+
+
+class Scheduler:
+    """Claims a host's resources for an instance. Any number may do so at once: Placement lets one win."""
+
+    def __init__(self, ports: Ports, hosts: ComputeHosts) -> None:
+        self._ports = ports
+        self._hosts = hosts
+
+    def claim(self, instance: InstanceRecord, request: ResourceRequest, give_up_at: datetime) -> Claim:
+        """Claim the first candidate that can be had.
+
+        Whatever is raised, the instance may hold something: of a claim whose answer was lost, for example.
+
+        :param give_up_at: the moment (UTC) from which no other candidate is tried.
+        :raises NoValidHost: there is none; says why.
+        :raises BadRequest: Placement does not know a trait or class of the request; names it.
+        :raises PlacementError: Placement did not tell the candidates, or what came of the claim.
+        """
+        tried: list[Claim] = []
+        why: Exception | None = None
+        for claim in self._candidates(instance, request):
+            if any(claim.allocations == other.allocations for other in tried):
+                continue  # the same of the same, with the groups in another order
+            if self._ports.clock() >= give_up_at:
+                raise NoValidHost("It took too long to get one.")
+            tried.append(claim)
+            for _ in range(_TRIES):
+                try:
+                    self._ports.placement.put_allocations(_wanted(instance, claim))
+                    return claim
+                except (PlacementConflict, PlacementUnavailable) as error:
+                    LOG.info("Instance %s did not get host %s: %s", instance.uuid, claim.host, error)
+                    why = error
+                if held := self._held(instance, tried):
+                    return held
+                if isinstance(why, PlacementConflict) and why.code != _MOVED_ON:
+                    break  # it is taken
+        raise NoValidHost(
+            "What flavor and image ask for could not be had, though it was offered.",
+            f"{len(tried)} candidates were tried, the last on {tried[-1].host}: {why}",
+        )
+
+    def _held(self, instance: InstanceRecord, tried: Sequence[Claim]) -> Claim | None:
+        """What the instance holds after a claim that was not answered, or answered too late."""
+        held = self._ports.placement.get_allocations(instance.uuid).allocations
+        found = [claim for claim in tried if claim.allocations == held]
+        if held and not found:
+            raise NoValidHost("It holds other resources already.", f"They are {dict(held)}.")
+        return found[0] if found else None
+
+    def _candidates(self, instance: InstanceRecord, request: ResourceRequest) -> Iterator[Claim]:
+        """All there are, those of the host with the most free memory first.
+
+        :raises NoValidHost: there is none.
+        """
+        hosts = self._eligible(instance)
+        usable = {host.root: host for host in hosts if host.why_not is None}
+        if not usable:
+            raise NoValidHost("No host may get instances now.", _why(hosts))
+        only = next(iter(usable)) if instance.requested_host else None
+        answer = self.ask(request, only)
+        found = _ranked(answer, usable)
+        yield from found
+        asked = {answer.root_of(candidate) for candidate in answer.candidates}
+        if only is None and len(answer.candidates) >= _MAYBE_CUT:
+            for root in usable.keys() - asked:
+                more = _ranked(self.ask(request, root), usable)
+                found += more
+                yield from more
+        if not found:
+            barred = [host for host in hosts if host.root in asked]
+            if barred:
+                raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(barred))
+            raise NoValidHost(
+                "No host has what flavor and image ask for.", "`autoclave explain FLAVOR IMAGE` tells what each lacks."
+            )
+
+    def ask(self, request: ResourceRequest, root: str | None = None) -> Candidates:
+        """The candidates of a request; with *root*, those of one host.
+
+        :raises BadRequest: Placement does not know a trait or class of the request; names it.
+        :raises PlacementError: Placement did not tell.
+        """
+        try:
+            return self._ports.placement.allocation_candidates(request.query(root))
+        except PlacementRefused as error:
+            if error.status != 400:
+                raise
+            self.require_known(request)
+            raise BadRequest(f"Placement does not take the request of flavor and image: {error}") from error
+
+    def require_known(self, request: ResourceRequest) -> None:
+        """Refuse a request for what cannot be had anywhere.
+
+        :raises BadRequest: Placement does not know one of its traits or classes; names it.
+        :raises PlacementError: Placement did not tell.
+        """
+        groups = request.groups.values()
+        unknown = {
+            "trait": self._ports.placement.unknown_traits(
+                name for group in groups for name in group.required | group.forbidden
+            ),
+            "resource class": self._ports.placement.unknown_resource_classes(
+                name for group in groups for name in group.resources
+            ),
+        }
+        for kind, names in unknown.items():
+            if names:
+                raise BadRequest(
+                    f"Placement knows no {kind} {', '.join(names)}, which flavor or image ask for: no host has it."
+                )
+
+    def _eligible(self, instance: InstanceRecord) -> list[ComputeHost]:
+        if instance.availability_zone not in (None, ZONE):
+            raise NoValidHost(f"There is no availability zone {instance.availability_zone!r}; the only one is {ZONE}.")
+        hosts = self._hosts.all()
+        if instance.requested_host is None:
+            return hosts
+        wanted = [host for host in hosts if host.name == instance.requested_host]
+        if not wanted:
+            raise NoValidHost(f"There is no host {instance.requested_host!r} that runs instances.")
+        return wanted
+
+
+def _ranked(answer: Candidates, usable: Mapping[str, ComputeHost]) -> list[Claim]:
+    free = {
+        root: summary.capacity.get("MEMORY_MB", 0) - summary.used.get("MEMORY_MB", 0)
+        for root, summary in answer.summaries.items()
+        if root in usable
+    }
+    found = [(answer.root_of(candidate), candidate) for candidate in answer.candidates]
+    ordered = sorted(((root, each) for root, each in found if root in free), key=lambda pair: -free[pair[0]])
+    return [Claim(usable[root].name, each.allocations, each.mappings) for root, each in ordered]
+
+
+def _wanted(instance: InstanceRecord, claim: Claim) -> ConsumerAllocations:
+    return ConsumerAllocations(
+        instance.uuid, claim.allocations, None, project_id=instance.project_id, user_id=instance.user_id
+    )
+
+
+def _why(hosts: Sequence[ComputeHost]) -> str:
+    return "; ".join(f"{host.name} {host.why_not}" for host in hosts if host.why_not) or "there is none"

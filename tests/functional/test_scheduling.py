@@ -1,0 +1,250 @@
+"""An instance gets a host that has what flavor and image ask for; or its user is told what stands against it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from computeworld import ComputeWorld
+
+from autoclave.exceptions import BadRequest
+from autoclave.placement.embedded import EmbeddedPlacement
+from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
+from autoclave.placement.records import ConsumerAllocations
+from autoclave.rules.instance_states import TaskState, VMState
+
+ANOTHER = "00000000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ComputeWorld]:
+    """No hosts yet; the real Placement."""
+    service = EmbeddedPlacement.start(tmp_path / "placement.db")
+    made = ComputeWorld(tmp_path, service)
+    yield made
+    made.close()
+    service.stop()
+
+
+def take(world: ComputeWorld, provider: str, amounts: dict[str, int]) -> None:
+    """Somebody else claims it."""
+    world.onlooker.put_allocations(ConsumerAllocations(ANOTHER, {provider: amounts}, None, project_id="p", user_id="u"))
+
+
+def refused(world: ComputeWorld, **asked: object) -> tuple[str, str]:
+    """What the user of an instance is told that is not built, and what the administrator is told besides."""
+    instance = world.build(world.ask(**asked))
+    assert (instance.vm_state, instance.task_state, instance.host) == (VMState.ERROR, None, None)
+    assert world.held(instance) == {}
+    assert world.builder_of(instance) is None
+    assert instance.fault_at is not None
+    return instance.fault_message or "", instance.fault_details or ""
+
+
+# The host
+
+
+def test_an_instance_is_claimed_and_handed_to_the_agent_of_its_host(world: ComputeWorld) -> None:
+    root = world.add_host()
+    instance = world.build(world.ask())
+    assert (instance.vm_state, instance.task_state, instance.host) == (VMState.BUILDING, TaskState.SCHEDULING, "host-1")
+    assert world.held(instance) == {root: {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}}
+    allocation = world.onlooker.get_allocations(instance.uuid)
+    assert (allocation.project_id, allocation.user_id, allocation.consumer_type) == ("project", "user", "INSTANCE")
+    assert world.agents["host-1"].built == [(instance.uuid, {"": [root]})]
+
+
+def test_the_trait_of_an_image_leads_to_the_host_that_has_it(world: ComputeWorld) -> None:
+    world.add_host("plain", memory_mb=65536)
+    world.add_host("trusted", traits=["CUSTOM_TRUSTED_HOST"])
+    assert world.build(world.ask(image={"trait:CUSTOM_TRUSTED_HOST": "required"})).host == "trusted"
+    assert world.build(world.ask(image={"trait:CUSTOM_TRUSTED_HOST": "forbidden"})).host == "plain"
+
+
+def test_the_host_with_the_most_free_memory_is_first(world: ComputeWorld) -> None:
+    world.add_host("host-1", memory_mb=2048)
+    world.add_host("host-2", memory_mb=2816)
+    hosts = [world.build(world.ask()).host for _ in range(4)]
+    assert hosts == ["host-2", "host-2", "host-1", "host-2"]
+
+
+def test_a_requested_host_is_the_only_one_that_will_do(world: ComputeWorld) -> None:
+    world.add_host("host-1", memory_mb=1024)
+    world.add_host("host-2", memory_mb=65536)
+    assert world.build(world.ask(requested_host="host-1")).host == "host-1"
+    message, _ = refused(world, requested_host="nowhere")
+    assert message == "No valid host was found. There is no host 'nowhere' that runs instances."
+
+
+def test_a_requested_host_that_is_full_is_not_replaced_by_another(world: ComputeWorld) -> None:
+    world.add_host("host-1", memory_mb=256)
+    world.add_host("host-2")
+    assert refused(world, requested_host="host-1")[0].startswith("No valid host was found.")
+
+
+def test_the_zone_nova_has_all_hosts_and_there_is_no_other(world: ComputeWorld) -> None:
+    world.add_host()
+    assert world.build(world.ask(availability_zone="nova")).host == "host-1"
+    assert "no availability zone 'mars'" in refused(world, availability_zone="mars")[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"disabled": True, "disabled_reason": "a fan is broken"}, "host-1 is disabled: a fan is broken"),
+        ({"forced_down": True}, "host-1 is forced down"),
+    ],
+)
+def test_a_host_that_the_operator_has_taken_out_gets_nothing(
+    world: ComputeWorld, values: dict[str, object], why: str
+) -> None:
+    world.add_host("host-1", memory_mb=65536)
+    world.add_host("host-2")
+    world.change_host("host-1", **values)
+    assert world.build(world.ask()).host == "host-2"
+    assert why in refused(world, specs={"resources:MEMORY_MB": "30000"})[1]
+
+
+def test_a_host_whose_agent_is_silent_gets_nothing(world: ComputeWorld) -> None:
+    world.add_host()
+    world.silence("host-1")
+    message, details = refused(world)
+    assert message == "No valid host was found. No host may get instances now."
+    assert "host-1 has an agent that was last seen" in details
+
+
+def test_a_host_whose_agent_is_too_old_for_instances_gets_nothing(world: ComputeWorld) -> None:
+    world.add_host(rpc="1.1")
+    assert "cannot run instances" in refused(world)[1]
+
+
+def test_a_tree_that_is_no_compute_host_gets_nothing(world: ComputeWorld) -> None:
+    world.add_provider("storage", {"VCPU": 64, "MEMORY_MB": 65536, "DISK_GB": 1000}, [])
+    world.add_host(memory_mb=256)
+    assert "No host has what flavor and image ask for" in refused(world)[0]
+
+
+# What does not exist
+
+
+def test_a_trait_that_placement_does_not_know_is_told_as_such(world: ComputeWorld) -> None:
+    world.add_host()
+    message, _ = refused(world, image={"trait:CUSTOM_NO_SUCH": "required"})
+    assert "knows no trait CUSTOM_NO_SUCH" in message
+    assert "No valid host" not in message
+
+
+def test_a_class_that_placement_does_not_know_is_told_as_such(world: ComputeWorld) -> None:
+    world.add_host()
+    assert "knows no resource class CUSTOM_NO_SUCH" in refused(world, specs={"resources:CUSTOM_NO_SUCH": "1"})[0]
+
+
+@pytest.mark.parametrize(
+    ("specs", "image", "said"),
+    [
+        ({"trait:HW_CPU_X86_AVX2": "forbidden"}, {"trait:HW_CPU_X86_AVX2": "required"}, "forbids what the image"),
+        ({"trait:CUSTOM_NO_SUCH": "required"}, {}, "CUSTOM_NO_SUCH"),
+        ({}, {"trait:CUSTOM_NO_SUCH": "required"}, "CUSTOM_NO_SUCH"),
+        ({"resources:CUSTOM_NO_SUCH": "1"}, {}, "CUSTOM_NO_SUCH"),
+        ({"pci_passthrough:alias": "tpu"}, {}, "no PCI alias 'tpu'"),
+        ({"accel:device_profile": "nothing"}, {}, "no device profile 'nothing'"),
+        ({"resources:VCPU": "lots"}, {}, "'resources:VCPU'"),
+    ],
+)
+def test_what_no_host_could_ever_give_is_refused_before_anything_is_made(
+    world: ComputeWorld, specs: dict[str, str], image: dict[str, str], said: str
+) -> None:
+    instance = world.ask(specs=specs, image=image)
+    with pytest.raises(BadRequest, match=said):
+        world.conductor().check_request(world.context, instance.flavor, instance.image)
+
+
+def test_a_request_that_some_host_might_satisfy_passes_though_none_can_now(world: ComputeWorld) -> None:
+    instance = world.ask(specs={"trait:HW_CPU_X86_AVX2": "required"})
+    world.conductor().check_request(world.context, instance.flavor, instance.image)
+
+
+# Devices
+
+
+def test_each_device_of_an_alias_is_a_provider_of_its_own(world: ComputeWorld) -> None:
+    world.add_host(gpus=2)
+    instance = world.build(world.ask(specs={"pci_passthrough:alias": "gpu:2"}))
+    [(_, groups)] = world.agents["host-1"].built
+    assert set(groups) == {"", "pci0", "pci1"}
+    assert groups["pci0"] != groups["pci1"]
+    assert len(world.held(instance)) == 3
+    assert refused(world, specs={"pci_passthrough:alias": "gpu"})[0].startswith("No valid host was found.")
+
+
+def test_eight_identical_devices_are_found_on_hosts_with_eight(world: ComputeWorld) -> None:
+    """Without the embedded Placement's options for wide trees, this takes longer than anybody waits."""
+    for number in range(4):
+        world.add_host(f"host-{number}", gpus=8)
+    hosts = {world.build(world.ask(specs={"pci_passthrough:alias": "gpu:8"})).host for _ in range(4)}
+    assert hosts == {f"host-{number}" for number in range(4)}
+
+
+# Others
+
+
+def test_a_candidate_that_somebody_else_takes_is_replaced_by_the_next(world: ComputeWorld) -> None:
+    first = world.add_host("host-1", memory_mb=65536)
+    world.add_host("host-2")
+    world.faults.add(before(lambda: take(world, first, {"VCPU": 64})), "PUT", "^/allocations", times=1)
+    assert world.build(world.ask()).host == "host-2"
+
+
+def test_the_same_devices_in_another_order_are_not_tried_again(world: ComputeWorld) -> None:
+    world.add_host(gpus=3)
+    taken = answer(409, detail="taken")
+    world.faults.add(taken, "PUT", "^/allocations")
+    refused(world, specs={"pci_passthrough:alias": "gpu:3"})
+    assert [call.method for call in world.faults.calls if call.path.startswith("/allocations")].count("PUT") == 1
+
+
+def test_a_claim_that_meets_another_write_is_tried_again(world: ComputeWorld) -> None:
+    world.add_host()
+    world.faults.add(answer(409, "placement.concurrent_update"), "PUT", "^/allocations", times=2)
+    assert world.build(world.ask()).host == "host-1"
+
+
+@pytest.mark.parametrize("effect", [lose_answer, time_out, refuse, answer(503)], ids=["lost", "time", "refused", "503"])
+def test_a_claim_without_an_answer_is_looked_up(world: ComputeWorld, effect: object) -> None:
+    world.add_host()
+    world.faults.add(effect, "PUT", "^/allocations", times=1)
+    instance = world.build(world.ask())
+    assert instance.host == "host-1"
+    assert len(world.held(instance)) == 1
+
+
+def test_a_claim_that_is_carried_out_late_is_still_the_instances(world: ComputeWorld) -> None:
+    """The first claim times out, nothing is there, another host is tried; then the first one arrives."""
+    late, other = world.add_host("host-1", memory_mb=65536), world.add_host("host-2")
+    instance = world.ask()
+    amounts = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
+    claim = ConsumerAllocations(instance.uuid, {late: amounts}, None, project_id="project", user_id="user")
+    world.faults.add(time_out, "PUT", "^/allocations", times=3)
+    world.faults.add(before(lambda: world.onlooker.put_allocations(claim)), "PUT", "^/allocations", times=1)
+    assert world.build(instance).host == "host-1"
+    assert other not in world.held(instance)
+
+
+def test_an_instance_that_holds_something_else_is_not_built_over_it(world: ComputeWorld) -> None:
+    world.add_host()
+    strange = world.add_provider("strange", {"VCPU": 8}, [])
+    instance = world.ask()
+    world.onlooker.put_allocations(
+        ConsumerAllocations(instance.uuid, {strange: {"VCPU": 2}}, None, project_id="p", user_id="u")
+    )
+    found = world.build(instance)
+    assert found.vm_state is VMState.ERROR
+    assert "holds other resources already" in (found.fault_message or "")
+
+
+def test_a_placement_that_answers_nothing_is_not_taken_for_a_cloud_without_hosts(world: ComputeWorld) -> None:
+    world.add_host()
+    fault = world.faults.add(answer(500), "GET", "allocation_candidates")
+    message, details = refused(world)
+    assert fault.struck
+    assert "No valid host" not in message
+    assert "500" in details
