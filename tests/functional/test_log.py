@@ -36,8 +36,8 @@ def test_every_turn_of_a_devices_life_is_one_line_that_names_its_slot_and_host(
         rf"Bound to {tenant.instance}: {slot}",
         rf"Accelerator request .* gave back {slot}\.",
         rf"Device .* \({slot}\) was cleaned by sanitize_block\.",
-        r"Device .* is held by operator ann: noisy fan",
-        r"Device .* is held no longer, says operator ann\.",
+        r"Device .* is held, says operator ann: noisy fan",
+        r"Device .* is held no longer, says operator ann: noisy fan",
         rf"Device .* \({slot}\) is missing\.",
         r"Device .* is forgotten, says operator ann\.",
     ):

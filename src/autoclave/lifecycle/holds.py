@@ -14,7 +14,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
-from autoclave.lifecycle.intent import debt, record, require, tell_placement
+from autoclave.lifecycle.intent import debt, require, say, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
@@ -30,10 +30,8 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
     :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
-
-    record(ports, uuid, "hold", cause, lambda _device: {"held": True, "hold_reason": cause.reason})
-    LOG.info("Device %s is held by %s: %s", uuid, cause, cause.reason)
-    return tell_placement(ports, uuid)
+    held = {"held": True, "hold_reason": cause.reason}
+    return say(ports, uuid, "hold", "held", cause, lambda _device: held)
 
 
 def release(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -43,9 +41,10 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     :raises NotFound: there is no such device.
     """
 
-    record(ports, uuid, "release_hold", cause, lambda device: {"held": False, "hold_reason": None, **debt(device)})
-    LOG.info("Device %s is held no longer, says %s.", uuid, cause)
-    return tell_placement(ports, uuid)
+    def changes(device: DeviceRecord) -> dict[str, Any]:
+        return {"held": False, "hold_reason": None, **debt(device)}
+
+    return say(ports, uuid, "release_hold", "held no longer", cause, changes)
 
 
 def is_held(ports: Ports, uuid: str) -> bool:
@@ -108,7 +107,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         return require(tx, uuid)
 
     accepted = ports.db.transact(note)
-    LOG.info("Device %s (%s) is accepted as it is by %s.", uuid, accepted.slot, cause)
+    LOG.info("Device %s (%s) is accepted as it is, says %s.", uuid, accepted.slot, cause)
     tell_placement(ports, uuid)
     return accepted
 

@@ -21,10 +21,13 @@ Changes = Callable[[DeviceRecord], Mapping[str, Any] | None]
 """The columns that the intent writes of a device as it is; None if it was recorded before."""
 
 
-def record(ports: Ports, uuid: str, event: str, cause: Cause, changes: Changes) -> bool:
-    """Write an intent and its line in the device's history, in one transaction.
+def say(ports: Ports, uuid: str, event: str, what: str, cause: Cause, changes: Changes) -> bool:
+    """Write an intent and its line in the device's history, in one transaction; log it; tell Placement.
 
-    :returns: whether anything was written.
+    What was recorded before is not recorded again, but Placement is told once more.
+
+    :param what: what the device is now, for the log.
+    :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
 
@@ -35,7 +38,9 @@ def record(ports: Ports, uuid: str, event: str, cause: Cause, changes: Changes) 
             remark(tx, device, event, cause, wanted)
         return wanted is not None
 
-    return ports.db.transact(note)
+    if ports.db.transact(note):
+        LOG.info("Device %s is %s, says %s%s", uuid, what, cause, f": {cause.reason}" if cause.reason else ".")
+    return tell_placement(ports, uuid)
 
 
 def require(tx: Connection, uuid: str) -> DeviceRecord:

@@ -4,15 +4,11 @@ Neither changes the other. An instance that has the device keeps it, an erase go
 device when both agree.
 """
 
-from oslo_log import log as logging
-
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceStatus
-from autoclave.lifecycle.intent import debt, record, tell_placement
+from autoclave.lifecycle.intent import debt, say
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
-
-LOG = logging.getLogger(__name__)
 
 
 def disable(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -23,10 +19,7 @@ def disable(ports: Ports, uuid: str, cause: Cause) -> bool:
     :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
-    said = record(ports, uuid, "disable", cause, lambda device: _unless(device, DeviceStatus.MAINTAINING))
-    if said:
-        LOG.info("Device %s is disabled by %s.", uuid, cause)
-    return tell_placement(ports, uuid)
+    return say(ports, uuid, "disable", "disabled", cause, lambda device: _unless(device, DeviceStatus.MAINTAINING))
 
 
 def enable(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -38,10 +31,11 @@ def enable(ports: Ports, uuid: str, cause: Cause) -> bool:
     :returns: whether Placement has been told already.
     :raises NotFound: there is no such device.
     """
-    said = record(ports, uuid, "enable", cause, lambda device: _unless(device, DeviceStatus.ENABLED, **debt(device)))
-    if said:
-        LOG.info("Device %s is enabled by %s.", uuid, cause)
-    return tell_placement(ports, uuid)
+
+    def changes(device: DeviceRecord) -> dict[str, object] | None:
+        return _unless(device, DeviceStatus.ENABLED, **debt(device))
+
+    return say(ports, uuid, "enable", "enabled", cause, changes)
 
 
 def _unless(device: DeviceRecord, status: DeviceStatus, **changes: object) -> dict[str, object] | None:

@@ -4,10 +4,9 @@ The intent is recorded when this answers: 200 when Placement agrees already, 202
 will be told later.
 """
 
-from collections.abc import Callable
-
 import falcon
 
+from autoclave.api.intents import Action, say
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
@@ -16,13 +15,9 @@ from autoclave.exceptions import Conflict, PlacementConflict
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
 
 _ACT = "autoclave:device:act"
 _ANSWERS = {200: SAID, 202: SAID}
-
-Action = Callable[[Ports, str, Cause], bool]
-"""Does what the operator said of a device, and returns whether Placement agrees already."""
 
 
 def _release(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -46,18 +41,15 @@ def _forget(ports: Ports, uuid: str, cause: Cause) -> bool:
     return True
 
 
-class _Say(Resource):
-    def _say(self, resp: falcon.Response, asked: Asked, device: str, address: str | None, action: Action) -> None:
-        context = asked.context
+class _Act(Resource):
+    def _act(self, resp: falcon.Response, asked: Asked, device: str, address: str | None, action: Action) -> None:
         with self._api.ports.db.read() as tx:
             uuid = find(tx, device, address).uuid
-        cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, asked.body.get("reason"))
-        settled = action(self._api.ports, uuid, cause)
-        resp.status = falcon.HTTP_200 if settled else falcon.HTTP_202
-        resp.media = {"placement_settled": settled}
+        if say(self._api.ports, resp, asked, uuid, action):
+            resp.media = {"placement_settled": True}
 
 
-class Hold(_Say):
+class Hold(_Act):
     """A hold without a reason would be a riddle to the next operator: it is the one that needs one."""
 
     @Operation(
@@ -70,10 +62,10 @@ class Hold(_Say):
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
-        self._say(resp, asked, device, address, holds.hold)
+        self._act(resp, asked, device, address, holds.hold)
 
 
-class Release(_Say):
+class Release(_Act):
     """See :func:`autoclave.lifecycle.holds.release`."""
 
     @Operation(
@@ -86,10 +78,10 @@ class Release(_Say):
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
-        self._say(resp, asked, device, address, _release)
+        self._act(resp, asked, device, address, _release)
 
 
-class Accept(_Say):
+class Accept(_Act):
     """See :func:`autoclave.lifecycle.holds.accept`."""
 
     @Operation(
@@ -102,10 +94,10 @@ class Accept(_Say):
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
-        self._say(resp, asked, device, address, _accept)
+        self._act(resp, asked, device, address, _accept)
 
 
-class Forget(_Say):
+class Forget(_Act):
     """See :func:`autoclave.lifecycle.holds.forget`."""
 
     @Operation(
@@ -118,4 +110,4 @@ class Forget(_Say):
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
-        self._say(resp, asked, device, address, _forget)
+        self._act(resp, asked, device, address, _forget)
