@@ -163,7 +163,7 @@ def test_it_is_quiet(service: EmbeddedPlacement, caplog: pytest.LogCaptureFixtur
     generation = client.put_inventories(root.uuid, 0, {"CUSTOM_X": ONE})
     claim = ConsumerAllocations(new_uuid(), {root.uuid: {"CUSTOM_X": 1}}, None, "p", "u")
     client.put_allocations(claim)
-    client.put_inventory(root.uuid, generation + 1, "CUSTOM_X", Inventory(1, 1, 1, 1, 1, 1.0))
+    client.put_inventories(root.uuid, generation + 1, {"CUSTOM_X": Inventory(1, 1, 1, 1, 1, 1.0)})
     client.put_allocations(ConsumerAllocations(claim.consumer, claim.allocations, 1, "p", "u"))
     assert [record for record in caplog.records if record.levelno >= logging.INFO] == []
 

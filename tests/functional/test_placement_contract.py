@@ -59,7 +59,7 @@ def claim(provider: Provider, consumer: str | None = None, generation: int | Non
 
 
 def reserve(client: PlacementClient, provider: Provider, record: Inventory = RESERVED) -> int:
-    return client.put_inventory(provider.uuid, client.get_inventories(provider.uuid).generation, RC, record)
+    return client.put_inventories(provider.uuid, client.get_inventories(provider.uuid).generation, {RC: record})
 
 
 def candidates(client: PlacementClient, *query: tuple[str, str]) -> Candidates:
@@ -203,8 +203,8 @@ def test_an_inventory_is_kept_whole(client: PlacementClient) -> None:
     odd = Inventory(total=8, reserved=3, min_unit=2, max_unit=6, step_size=2, allocation_ratio=1.5)
     generation = client.put_inventories(root.uuid, 0, {RC: odd, "VCPU": ONE})
     assert client.get_inventories(root.uuid) == (generation, {RC: odd, "VCPU": ONE})
-    generation = client.put_inventory(root.uuid, generation, RC, RESERVED)
-    assert client.get_inventories(root.uuid) == (generation, {RC: RESERVED, "VCPU": ONE})
+    generation = client.put_inventories(root.uuid, generation, {RC: RESERVED})
+    assert client.get_inventories(root.uuid) == (generation, {RC: RESERVED})
 
 
 def test_a_device_can_be_reserved_whole(client: PlacementClient) -> None:
@@ -231,7 +231,6 @@ def test_a_write_with_an_old_generation_is_refused_and_changes_nothing(client: P
     generation = client.put_inventories(root.uuid, 0, {RC: ONE})
     for write in (
         lambda: client.put_inventories(root.uuid, 0, {RC: RESERVED}),
-        lambda: client.put_inventory(root.uuid, 0, RC, RESERVED),
         lambda: client.put_traits(root.uuid, 0, []),
     ):
         with pytest.raises(PlacementConflict) as conflict:
@@ -243,18 +242,11 @@ def test_a_write_with_an_old_generation_is_refused_and_changes_nothing(client: P
 def test_the_same_inventory_again_moves_the_generation_and_so_defeats_an_older_writer(client: PlacementClient) -> None:
     root = host(client)
     first = client.put_inventories(root.uuid, 0, {RC: RESERVED})
-    second = client.put_inventory(root.uuid, first, RC, RESERVED)
+    second = client.put_inventories(root.uuid, first, {RC: RESERVED})
     third = client.put_inventories(root.uuid, second, {RC: RESERVED})
     assert (second, third) == (first + 1, first + 2)
     with pytest.raises(PlacementConflict):
-        client.put_inventory(root.uuid, first, RC, ONE)
-
-
-def test_one_inventory_is_only_replaced_where_there_is_one(client: PlacementClient) -> None:
-    root = host(client)
-    with pytest.raises(PlacementRefused) as refused:
-        client.put_inventory(root.uuid, 0, RC, ONE)
-    assert refused.value.status == 400
+        client.put_inventories(root.uuid, first, {RC: ONE})
 
 
 def test_an_inventory_in_use_is_not_removed(client: PlacementClient) -> None:

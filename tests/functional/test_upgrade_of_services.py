@@ -82,7 +82,7 @@ def test_a_drive_that_its_operator_keeps_out_of_placement_stays_out(world: Agent
     provider = world.provider()
     present = world.onlooker.get_inventories(provider.uuid)
     ((name, record),) = present.records.items()
-    world.onlooker.put_inventory(provider.uuid, present.generation, name, replace(record, reserved=1))
+    world.onlooker.put_inventories(provider.uuid, present.generation, {name: replace(record, reserved=1)})
     conductor(world).init_host()
     world.start().period()
     assert world.device().device_state is DeviceState.AVAILABLE

@@ -37,7 +37,6 @@ REQUESTS: dict[str, Callable[[PlacementClient], Any]] = {
     "delete_provider": lambda client: client.delete_provider(UUID),
     "get_inventories": lambda client: client.get_inventories(UUID),
     "put_inventories": lambda client: client.put_inventories(UUID, 0, {"VCPU": ONE}),
-    "put_inventory": lambda client: client.put_inventory(UUID, 0, "VCPU", ONE),
     "get_traits": lambda client: client.get_traits(UUID),
     "put_traits": lambda client: client.put_traits(UUID, 0, []),
     "ensure_traits": lambda client: client.ensure_traits(["CUSTOM_A"]),

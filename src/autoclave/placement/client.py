@@ -112,17 +112,6 @@ class PlacementClient:
         path = f"{_provider(uuid)}/inventories"
         return self._requester.read("PUT", path, document.provider_generation, body)
 
-    def put_inventory(self, uuid: str, generation: int, resource_class: str, record: Inventory) -> int:
-        """Replace the inventory of one class that the provider already has; return its new generation.
-
-        :raises PlacementNotFound: there is no such provider.
-        :raises PlacementConflict: the provider has moved on from *generation*.
-        :raises PlacementRefused: the provider has no inventory of that class.
-        """
-        body = {"resource_provider_generation": generation, **_whole(record)}
-        path = f"{_provider(uuid)}/inventories/{quote(resource_class, safe='')}"
-        return self._requester.read("PUT", path, document.provider_generation, body)
-
     def get_usages(self, uuid: str) -> Resources:
         """What is allocated from the provider, by resource class; 0 for an unused inventory.
 

@@ -54,7 +54,7 @@ class FakePlacement:
             match = path.fullmatch(environ["PATH_INFO"]) if method == environ["REQUEST_METHOD"] else None
             if match is not None:
                 query = parse_qsl(environ.get("QUERY_STRING", ""))
-                return handler(Request(self.ledger, match.groups(), query, body))
+                return handler(Request(self.ledger, "".join(match.groups()), query, body))
         raise Refusal(404, "The resource could not be found.")
 
 

@@ -39,10 +39,6 @@ def inventories(body: Any) -> dict[str, Inventory]:
     return _understood(lambda: {name: _record(values) for name, values in body["inventories"].items()})
 
 
-def one_inventory(body: Any) -> Inventory:
-    return _understood(lambda: _record({key: value for key, value in body.items() if key != _GENERATION}))
-
-
 def traits(body: Any) -> set[str]:
     return _understood(lambda: {_text(name) for name in body["traits"]})
 

@@ -19,23 +19,13 @@ Answer = tuple[int, Any]
 class Request(NamedTuple):
     """A request that found its handler.
 
-    :param names: what the path names, in order.
+    :param name: the provider, class, trait or consumer that the path is about; empty if it is about all.
     """
 
     ledger: Ledger
-    names: tuple[str, ...]
+    name: str
     query: list[tuple[str, str]]
     body: Any
-
-    @property
-    def name(self) -> str:
-        """The provider, class, trait or consumer that the path is about."""
-        return self.names[0]
-
-    @property
-    def resource_class(self) -> str:
-        """The class of that provider."""
-        return self.names[1]
 
 
 Handler = Callable[[Request], Answer]
@@ -77,13 +67,6 @@ def _put_inventories(req: Request) -> Answer:
     req.ledger.entry(req.name)
     entry = req.ledger.set_inventories(req.name, bodies.generation(req.body), bodies.inventories(req.body))
     return 200, _inventories(entry)
-
-
-def _put_inventory(req: Request) -> Answer:
-    req.ledger.entry(req.name)
-    record = bodies.one_inventory(req.body)
-    entry = req.ledger.set_inventory(req.name, bodies.generation(req.body), req.resource_class, record)
-    return 200, {**asdict(entry.inventories[req.resource_class]), "resource_provider_generation": entry.generation}
 
 
 def _get_usages(req: Request) -> Answer:
@@ -177,7 +160,6 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
     for method, path, handler in [
         ("GET", r"/resource_providers/([^/]+)/inventories", _get_inventories),
         ("PUT", r"/resource_providers/([^/]+)/inventories", _put_inventories),
-        ("PUT", r"/resource_providers/([^/]+)/inventories/([^/]+)", _put_inventory),
         ("GET", r"/resource_providers", _list_providers),
         ("POST", r"/resource_providers", _create_provider),
         ("GET", r"/resource_providers/([^/]+)", _get_provider),

@@ -111,15 +111,6 @@ class Ledger:
         entry.generation += 1
         return entry
 
-    def set_inventory(self, uuid: str, generation: int, name: str, record: Inventory) -> Entry:
-        entry = self.at(uuid, generation)
-        _check_reserved(uuid, name, record)
-        if name not in entry.inventories:
-            raise Refusal(400, f"{uuid} has no inventory of {name}")
-        entry.inventories[name] = record
-        entry.generation += 1
-        return entry
-
     def set_traits(self, uuid: str, generation: int, names: Iterable[str]) -> Entry:
         entry = self.at(uuid, generation)
         wanted = set(names)
