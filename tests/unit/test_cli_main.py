@@ -1,12 +1,13 @@
 """The ``autoclave`` command as a whole."""
 
+import logging
 import subprocess
 import sys
 
 import pytest
 from cliff.command import Command
 
-from autoclave.cli.main import COMMANDS, Autoclave
+from autoclave.cli.main import COMMANDS, Autoclave, main
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -29,3 +30,9 @@ def test_a_command_that_only_asks_does_not_load_the_services() -> None:
 
     assert "does not answer" in done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_a_command_leaves_no_log_handler_behind() -> None:
+    before = list(logging.getLogger().handlers)
+    assert main(["plan", "--config-file", "/nowhere/autoclave.conf"]) == 1
+    assert logging.getLogger().handlers == before

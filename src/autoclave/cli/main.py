@@ -84,4 +84,11 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``autoclave`` command; returns the exit code."""
-    return int(Autoclave().run(list(sys.argv[1:] if argv is None else argv)) or 0)
+    root = python_logging.getLogger()
+    before = list(root.handlers)
+    try:
+        return int(Autoclave().run(list(sys.argv[1:] if argv is None else argv)) or 0)
+    finally:
+        # cliff leaves them behind, and with them the stderr of this call, which its caller may close
+        for handler in [each for each in root.handlers if each not in before]:
+            root.removeHandler(handler)
