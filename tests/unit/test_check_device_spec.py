@@ -179,3 +179,11 @@ def test_an_alias_is_shown_as_what_placement_is_asked(tmp_path: Path) -> None:
     assert run("--config-file", str(file), check=CheckPCIAlias) == [expected]
     with pytest.raises(InvalidConfiguration, match=r"\[pci\] alias, entry 2, key 'name'"):
         run(entry, entry, check=CheckPCIAlias)
+
+
+@pytest.mark.parametrize("check", [CheckDeviceSpec, CheckPassthroughWhitelist])
+def test_a_dollar_is_read_as_in_the_option(check: type[Lister]) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"write '\$\$' for the character itself"):
+        run('{"address": {"bus": "$name"}}', check=check)
+    [row] = run('{"address": {"bus": "0a$$"}}', check=check)
+    assert row["text"] == '{"address": {"bus": "0a$"}}'

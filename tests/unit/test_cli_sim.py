@@ -107,3 +107,60 @@ def test_the_data_directory_may_come_from_the_environment(shell, monkeypatch):
     command = sim.SimPull(None, None)
     command.run(command.get_parser("autoclave").parse_args(["sim-1", SANITIZING]))
     assert not shell.host.inventory.slots[SANITIZING].present
+
+
+CARD, VIRTUAL = "0000:91:00.0", "0000:91:02.0"
+
+
+def listed(shell):
+    return {row["address"]: row for row in json.loads(shell.run(sim.SimHosts, "-f", "json")[1])}
+
+
+def test_a_card_is_plugged_in_with_its_virtual_function_and_both_go_together(shell):
+    shell.run(sim.SimPlug, "sim-1", CARD, "0x10DE:25b6", "--class", "020000", "--driver", "i40e", "--interface", "ens9")
+    shell.run(sim.SimPlug, "sim-1", VIRTUAL, "10de:25b7", "--physfn", CARD)
+    assert (listed(shell)[CARD]["model"], listed(shell)[CARD]["driver"]) == ("10de:25b6", "i40e")
+    assert listed(shell)[VIRTUAL]["model"] == f"10de:25b7 of {CARD}"
+    assert (shell.root / "sim/sim-1/sys/class/net/ens9").exists()
+    shell.run(sim.SimPull, "sim-1", CARD)
+    assert [listed(shell)[each]["model"] for each in (CARD, VIRTUAL)] == ["(empty)", "(empty)"]
+
+
+def test_a_function_is_bound_to_a_driver_and_taken_from_it(shell):
+    shell.run(sim.SimPlug, "sim-1", CARD, "10de:25b6", "--driver", "nouveau")
+    for argument, driver in (("vfio-pci", "vfio-pci"), (None, "")):
+        shell.run(sim.SimDriver, "sim-1", CARD, *filter(None, [argument]))
+        assert listed(shell)[CARD]["driver"] == driver
+    shell.run(sim.SimGuestStop, "sim-1", CARD)
+    assert listed(shell)[CARD]["driver"] == "nouveau"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        (sim.SimInsert, (SANITIZING, "NEW", "--size", "0"), "0 bytes are no room for 1 namespaces"),
+        (sim.SimInsert, (SANITIZING, "NEW", "--size", "-1"), "are no room"),
+        (sim.SimInsert, ("0000:81:00.0", "NEW"), "there is a function that is no drive; pull it first"),
+        (sim.SimPlug, (SANITIZING, "10de:25b6"), "there is a drive; pull it first"),
+        (sim.SimPlug, (CARD, "10de"), "'' is not a PCI id"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--class", "net"), "a PCI class is six digits"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--physfn", CARD), f"there is no physical function {CARD}"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "../../x"), r"'../../x' is no name of driver"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "x", "--interface", "a/b"), "'a/b' is no name of interface"),
+        (sim.SimDriver, (CARD, "vfio-pci"), "there is no function that is no drive"),
+        (sim.SimDriver, ("0000:81:00.0", "a/b"), "'a/b' is no name of driver"),
+        (sim.SimDriver, (SANITIZING, "vfio-pci"), "there is no function that is no drive"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(shell, command, arguments, words):
+    before = listed(shell)
+    with pytest.raises(SimulatorError, match=words):
+        shell.run(command, "sim-1", *arguments)
+    assert listed(shell) == before
+
+
+def test_a_drive_for_which_there_is_no_room_can_be_made_smaller(shell):
+    with pytest.raises(SimulatorError, match="drive NEW of"):
+        shell.run(sim.SimInsert, "sim-1", "0000:47:00.0", "NEW", "--size", 1 << 50)
+    shell.run(sim.SimInsert, "sim-1", "0000:47:00.0", "NEW", "--size", 1)
+    assert listed(shell)["0000:47:00.0"]["serial"] == "NEW"

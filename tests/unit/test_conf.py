@@ -1,5 +1,6 @@
 """A configuration file is judged as a whole when it is read, by every command."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,24 @@ def test_a_dollar_that_begins_no_options_name_is_refused_with_how_to_write_it(tm
         new_config([str(file)])
     file.write_text('[nvme]\ndevice_spec = {"address": "$$name"}\n')
     assert new_config([str(file)]).nvme.device_spec == ['{"address": "$name"}']
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[agent]\nresource_provider_name = caf\xe9\n", "line 2 of {} is not UTF-8"),
+        (b"\x7fELF\x02\x00\x00", "line 1 of {} is no text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_with_its_name_and_the_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "autoclave.conf"
+    file.write_bytes(content)
+    with pytest.raises(InvalidConfiguration, match=re.escape(message.format(file))):
+        new_config([str(file)])
+
+
+def test_a_directory_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="is a directory, not a file"):
+        new_config([str(tmp_path)])

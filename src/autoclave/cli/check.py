@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from cliff import lister
 
-from autoclave.conf import new_config
+from autoclave.conf import new_config, read_as_option
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
@@ -51,7 +51,8 @@ def add_values(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="JSON",
-        help="a value of the option: a JSON object or a list of them; several are read as several lines",
+        help="a value of the option as a file has it: a JSON object or a list of them; several are read as several "
+        "lines",
     )
     where.add_argument(
         "--config-file", action="append", default=[], metavar="FILE", help="file to read the option from"
@@ -62,11 +63,11 @@ def values(parsed_args: argparse.Namespace, option: tuple[str, str]) -> Sequence
     """What was given, or stands in the configuration files.
 
     :param option: group and name.
-    :raises InvalidConfiguration: a file cannot be used.
+    :raises InvalidConfiguration: a file cannot be used, or a ``$`` begins the name of no option.
     """
-    if parsed_args.spec:
-        return list(parsed_args.spec)
     group, name = option
+    if parsed_args.spec:
+        return read_as_option(group, name, parsed_args.spec)
     return list(new_config(parsed_args.config_file)[group][name])
 
 

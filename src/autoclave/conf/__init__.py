@@ -19,7 +19,7 @@ from autoclave.conf import (
     privileged,
     upgrade_levels,
 )
-from autoclave.conf.check import check_files
+from autoclave.conf.check import as_in_a_file, check_files, require_text
 
 _GROUPS = (
     agent,
@@ -43,18 +43,28 @@ def new_config(
     """Read *config_files* and return the configuration.
 
     :param overrides: ``{(group, option): value}`` laid over what the files say.
-    :raises InvalidConfiguration: a file says of our groups what cannot be; see :mod:`autoclave.conf.check`.
+    :raises InvalidConfiguration: a file is no text, or says of our groups what cannot be; see
+        :mod:`autoclave.conf.check`.
     :raises cfg.Error: a file cannot be read; ``cli.main`` turns it into a message.
     """
     conf = cfg.ConfigOpts()
     for group in _GROUPS:
         conf.register_opts(group.OPTS, group=group.GROUP)
     conf.register_opts(TOP_OPTS)
+    require_text(config_files)
     conf([], project="autoclave", default_config_files=list(config_files))
     check_files(conf, conf.config_file, {group.GROUP: {opt.dest: opt for opt in group.OPTS} for group in _GROUPS})
     for (group_name, option), value in (overrides or {}).items():
         conf.set_override(option, _literal(value), group=group_name)
     return conf
+
+
+def read_as_option(group: str, name: str, values: Sequence[str]) -> list[str]:
+    """What an option would be if a file said *values* of it, one a line.
+
+    :raises InvalidConfiguration: a ``$`` in them begins the name of no option.
+    """
+    return as_in_a_file(new_config(), group, name, values)
 
 
 def _literal(value: Any) -> Any:

@@ -15,6 +15,8 @@ from autoclave.exceptions import InvalidConfiguration
 
 _Options = Mapping[str, Mapping[str, cfg.Opt]]
 
+_DOLLAR = "a '$' begins the name of another option; write '$$' for the character itself"
+
 
 def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -> None:
     """Refuse unknown options in our groups, sections that are nearly ours, and values that an option cannot have.
@@ -38,6 +40,39 @@ def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -
             _refuse_bad_value(conf, files, group, option)
 
 
+def require_text(files: Sequence[str]) -> None:
+    """Refuse what oslo.config could not read as text. That a file is not there is its own to say.
+
+    :raises InvalidConfiguration: names the file, and the line that is not UTF-8.
+    """
+    for file in files:
+        path = Path(file).expanduser()
+        if path.is_dir():
+            raise InvalidConfiguration(f"{file} is a directory, not a file", option="--config-file")
+        for number, line in enumerate(path.read_bytes().split(b"\n") if path.exists() else (), start=1):
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidConfiguration(
+                    f"line {number} of {file} is not UTF-8 ({error.reason}); write it anew as UTF-8, if it is a text",
+                    option="--config-file",
+                ) from None
+            if "\0" in text:
+                raise InvalidConfiguration(f"line {number} of {file} is no text", option="--config-file")
+
+
+def as_in_a_file(conf: cfg.ConfigOpts, group: str, name: str, values: Sequence[str]) -> list[str]:
+    """What the option *name* is, of which a file says *values*, one a line.
+
+    :raises InvalidConfiguration: see :func:`check_files`.
+    """
+    conf.set_override(name, list(values), group=group)
+    try:
+        return list(conf[group][name])
+    except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError) as error:
+        raise InvalidConfiguration(_DOLLAR, option=f"[{group}] {name}") from error
+
+
 def _refuse_unknown(file: str, group: str, keys: Mapping[str, Any], known: Mapping[str, cfg.Opt]) -> None:
     for key in keys:
         if key not in known:
@@ -58,7 +93,7 @@ def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, op
     except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError) as error:
         file, value = _last(files, group, option.dest)
         raise InvalidConfiguration(
-            f"{file} says {value!r}: a '$' begins the name of another option; write '$$' for the character itself",
+            f"{file} says {value!r}: {_DOLLAR}",
             option=f"[{group}] {option.dest}",
         ) from error
     except ValueError as error:

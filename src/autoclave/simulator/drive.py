@@ -1,12 +1,14 @@
 """The drive itself: namespaces, media and sanitize, kept in files so that it outlives every process."""
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from autoclave.exceptions import SimulatorError
 from autoclave.simulator import files, media
-from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.drive_spec import BLOCK, DriveSpec
 from autoclave.simulator.drive_state import LBA_FORMATS, DriveState, Namespace
 from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
@@ -29,8 +31,19 @@ class Drive:
 
     @classmethod
     def make(cls, directory: Path, spec: DriveSpec, cntlids: Sequence[int]) -> None:
-        """Make a drive as *spec* says, with its namespaces attached to controllers *cntlids*."""
+        """Make a drive as *spec* says, with its namespaces attached to controllers *cntlids*.
+
+        :raises SimulatorError: this machine has no room for it.
+        """
         directory.mkdir(parents=True)
+        try:
+            cls._make(directory, spec, cntlids)
+        except (OSError, OverflowError) as error:
+            shutil.rmtree(directory)
+            raise SimulatorError(f"{spec.address}: drive {spec.serial} of {spec.size_bytes} bytes: {error}") from error
+
+    @classmethod
+    def _make(cls, directory: Path, spec: DriveSpec, cntlids: Sequence[int]) -> None:
         state = DriveState(
             serial=spec.serial,
             model=spec.model,
@@ -43,7 +56,7 @@ class Drive:
             sanitize_seconds=spec.sanitize_seconds,
         )
         shared = spec.subsystem is not None
-        blocks = spec.size_bytes // max(1, spec.namespaces) // 512
+        blocks = spec.size_bytes // max(1, spec.namespaces) // BLOCK
         for nsid in range(1, spec.namespaces + 1):
             state.namespaces[nsid] = Namespace(blocks=blocks, flbas=0, attached=list(cntlids), shared=shared)
         drive = cls(directory, state, {})

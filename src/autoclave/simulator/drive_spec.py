@@ -9,6 +9,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
 
 MIB = 1 << 20
+BLOCK = 512
+"""Bytes; the smallest namespace is one."""
 
 # NVMe base specification, Identify Controller: SANICAP, OACS and ONCS.
 _SANICAP_CRYPTO = 1 << 0
@@ -91,6 +93,10 @@ class DriveSpec:
             text = getattr(self, name)
             if len(text) > longest or not text.isascii():
                 raise SimulatorError(f"{self.address}: {name} {text!r} is not ASCII of at most {longest} characters")
+        if self.size_bytes < BLOCK * self.namespaces:
+            raise SimulatorError(
+                f"{self.address}: {self.size_bytes} bytes are no room for {self.namespaces} namespaces"
+            )
         if not self.serial and self.physfn is None:
             raise SimulatorError(f"{self.address}: a drive needs a serial number")
 

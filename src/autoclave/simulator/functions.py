@@ -11,7 +11,11 @@ from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
 from autoclave.simulator import files
+from autoclave.simulator.inventory import Inventory
 from autoclave.simulator.sysfs_tree import SysfsTree
+
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+"""Of a driver or an interface: it becomes the name of a directory."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class FunctionSpec:
                 raise SimulatorError(f"function at {self.address}: write {canonical!r} instead of {given!r}")
         if re.fullmatch(r"[0-9a-f]{6}", self.class_code) is None:
             raise SimulatorError(f"function at {self.address}: a PCI class is six digits, not {self.class_code!r}")
+        _require_name(self.address, "driver", self.driver)
+        _require_name(self.address, "interface", self.interface)
 
 
 @dataclass
@@ -75,6 +81,7 @@ class Functions:
     """The functions of the simulated host in *root*. Every method may be called by any number of processes."""
 
     def __init__(self, root: Path, tree: SysfsTree) -> None:
+        self._root = root
         self._file = root / "state" / "functions.json"
         self._lock = root / "state" / "host.lock"
         self._tree = tree
@@ -94,7 +101,10 @@ class Functions:
         :raises SimulatorError: the slot is taken, or there is no such physical function.
         """
         with self._change() as functions:
+            drives = Inventory.load(self._root).slots
             for spec in specs:
+                if spec.address in drives and drives[spec.address].present:
+                    raise SimulatorError(f"{spec.address}: there is a drive; pull it first")
                 before = functions.get(spec.address)
                 if before is not None and before.present:
                     raise SimulatorError(f"{spec.address}: there is a function already; pull it first")
@@ -122,20 +132,25 @@ class Functions:
     def bind(self, address: str, driver: str | None) -> None:
         """Give a function to a driver; None takes it from the one that has it.
 
-        :raises SimulatorError: it is not there.
+        :raises SimulatorError: it is not there, or no driver has such a name.
         """
+        _require_name(address, "driver", driver)
         with self._change() as functions:
-            plugged = self._present(functions, address)
-            self._detach(plugged)
-            plugged.driver = driver
-            self._attach(plugged)
+            self._give(self._present(functions, address), driver)
 
     def give_back(self, address: str) -> None:
         """Give a function back to the host's driver for it, as libvirt does for what it manages.
 
         :raises SimulatorError: it is not there.
         """
-        self.bind(address, self.all()[address].spec.driver)
+        with self._change() as functions:
+            plugged = self._present(functions, address)
+            self._give(plugged, plugged.spec.driver)
+
+    def _give(self, plugged: PluggedFunction, driver: str | None) -> None:
+        self._detach(plugged)
+        plugged.driver = driver
+        self._attach(plugged)
 
     def _attach(self, plugged: PluggedFunction) -> None:
         self._tree.set_driver(plugged)
@@ -149,7 +164,7 @@ class Functions:
 
     def _present(self, functions: dict[str, PluggedFunction], address: str) -> PluggedFunction:
         if address not in functions or not functions[address].present:
-            raise SimulatorError(f"{address}: there is no function")
+            raise SimulatorError(f"{address}: there is no function that is no drive; `autoclave sim list` shows all")
         return functions[address]
 
     @contextmanager
@@ -158,6 +173,11 @@ class Functions:
             functions = self.all()
             yield functions
             files.write_json(self._file, {address: asdict(plugged) for address, plugged in functions.items()})
+
+
+def _require_name(address: str, what: str, name: str | None) -> None:
+    if name is not None and _NAME.fullmatch(name) is None:
+        raise SimulatorError(f"function at {address}: {name!r} is no name of {what}: letters, digits, '_', '-', '.'")
 
 
 def _plugged(fields: dict[str, Any]) -> PluggedFunction:

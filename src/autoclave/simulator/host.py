@@ -300,7 +300,10 @@ class SimulatedHost:
 
     def _plug(self, inventory: Inventory, *specs: DriveSpec) -> None:
         slots = []
+        functions = self.functions.all()
         for spec in specs:
+            if spec.address in functions and functions[spec.address].present:
+                raise SimulatorError(f"{spec.address}: there is a function that is no drive; pull it first")
             sharing = inventory.sharing(spec.drive_id)
             if sharing and spec.subsystem is None and spec.physfn is None:
                 raise SimulatorError(f"{spec.address}: drive {spec.serial} is in {sharing[0].address}")
