@@ -10,6 +10,7 @@ from computeworld import ComputeWorld
 from failing_placement import FAILURES, every_failure_at, failing
 from strikes import Death, Strike, death, no_database
 
+from autoclave.db import instances
 from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
@@ -357,6 +358,21 @@ def test_a_deletion_that_placement_fails_is_finished_by_a_sweep(
     world.sweep()
     assert world.find(instance) is None
     assert_nothing_held(world, instance)
+
+
+def test_a_deletion_that_nobody_took_over_changes_nothing_for_the_build(world: ComputeWorld) -> None:
+    instance = world.ask(specs=TWO_DRIVES)
+
+    def mark_and_take_back() -> None:
+        world.mark_deleted(instance)
+        with world.db.write() as tx:
+            marked = instances.get(tx, instance.uuid)
+            assert marked is not None
+            instances.swap(tx, marked, expect_task=TaskState.DELETING, task_state=TaskState.SCHEDULING)
+
+    world.faults.add(before(mark_and_take_back), "PUT", "^/allocations", times=1)
+    world.build(instance)
+    assert_handed_over(world, instance)
 
 
 def test_a_builder_that_was_taken_for_dead_gives_back_what_it_got_later(world: ComputeWorld) -> None:

@@ -79,7 +79,7 @@ class Builder:
         except AutoclaveError as error:
             self._fail(context, instance, error)
             return
-        handed = self._swap(instance, host=claim.host, agent_run_id=None)
+        handed = self._move(instance, host=claim.host, agent_run_id=None)
         if handed is None:
             self._let_go(context, instance)
             return
@@ -174,7 +174,7 @@ class Builder:
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: AutoclaveError) -> None:
         LOG.warning("Instance %s was not built: %s", instance.uuid, error)
-        failed = self._swap(
+        failed = self._move(
             instance,
             vm_state=VMState.ERROR,
             host=None,
@@ -217,6 +217,19 @@ class Builder:
         give_back(self._ports, self._unbinder, context, instance_uuid)
         self._ports.db.transact(lambda tx: instance_rows.delete(tx, instance_uuid))
 
+    def _move(self, instance: InstanceRecord, **values: Any) -> InstanceRecord | None:
+        """Write *values* if the same one has it still: a mark that was taken away again changes nothing for him."""
+
+        def move(tx: Connection) -> InstanceRecord | None:
+            now = instance_rows.get(tx, instance.uuid, lock=True)
+            if now is None or _holder(now) != _holder(instance):
+                return None
+            return instance_rows.swap(
+                tx, now, expect_task=TaskState.SCHEDULING, updated_at=self._ports.clock(), **values
+            )
+
+        return self._ports.db.transact(move)
+
     def _swap(
         self, instance: InstanceRecord, *, expect_task: TaskState | None = TaskState.SCHEDULING, **values: Any
     ) -> InstanceRecord | None:
@@ -224,6 +237,10 @@ class Builder:
         return self._ports.db.transact(
             lambda tx: instance_rows.swap(tx, instance, expect_task=expect_task, updated_at=now, **values)
         )
+
+
+def _holder(instance: InstanceRecord) -> tuple[VMState, str | None, str | None]:
+    return instance.vm_state, instance.agent_run_id, instance.host
 
 
 def _make_arqs(tx: Connection, instance: InstanceRecord, profile: ProfileRecord) -> list[ARQRecord]:

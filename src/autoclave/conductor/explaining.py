@@ -15,7 +15,7 @@ from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.rules.request_group import RequestGroup
-from autoclave.rules.resource_request import ResourceRequest
+from autoclave.rules.resource_request import HOST_TRAIT, ResourceRequest
 
 
 class Explainer:
@@ -68,6 +68,8 @@ class Explainer:
     def _lacking(self, host: ComputeHost, request: ResourceRequest) -> list[str]:
         if not self._ports.placement.providers_in_tree(host.root):
             return ["It has no resource provider in Placement."]
+        if HOST_TRAIT not in self._ports.placement.get_traits(host.root).names:
+            return [f"Its resource provider has not the trait {HOST_TRAIT}, which its agent gives it."]
         why = [f"{_called(group)}: {reason}" for group in request.groups.values() for reason in self._of(host, group)]
         return why or ["It has what each group asks for, but not for all of them at once."]
 

@@ -1,0 +1,161 @@
+"""An administrator is told what is asked of Placement, and of each host why it gets the instance or does not."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from computeworld import ComputeWorld
+
+from autoclave.exceptions import BadRequest, NotFound
+from autoclave.placement.embedded import EmbeddedPlacement
+from autoclave.placement.records import ConsumerAllocations
+from computerows import make_flavor, make_image
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ComputeWorld]:
+    """No hosts yet; the real Placement."""
+    service = EmbeddedPlacement.start(tmp_path / "placement.db")
+    made = ComputeWorld(tmp_path, service)
+    yield made
+    made.close()
+    service.stop()
+
+
+def explain(
+    world: ComputeWorld, specs: Mapping[str, str] | None = None, image: Mapping[str, str] | None = None, **flavor: Any
+) -> dict[str, Any]:
+    with world.db.write() as tx:
+        one = make_flavor(tx, extra_specs=dict(specs or {}), **flavor)
+        other = make_image(tx, properties=dict(image or {}))
+    found: dict[str, Any] = world.conductor().explain(world.context, one.name, other.uuid)
+    return found
+
+
+def why_not(found: dict[str, Any], host: str = "host-1") -> list[str]:
+    [told] = [each for each in found["hosts"] if each["name"] == host]
+    return list(told["why_not"])
+
+
+def test_the_query_the_groups_and_the_candidates_are_told(world: ComputeWorld) -> None:
+    root = world.add_host(traits=["CUSTOM_TRUSTED"], gpus=1)
+    found = explain(world, {"pci_passthrough:alias": "gpu"}, {"trait:CUSTOM_TRUSTED": "required"})
+    assert "resources=DISK_GB:1,MEMORY_MB:512,VCPU:1&required=CUSTOM_TRUSTED&" in found["query"]
+    assert [(group["suffix"], group["asked_by"]) for group in found["groups"]] == [
+        ("", "flavor"),
+        ("pci0", "PCI alias gpu"),
+    ]
+    [candidate] = found["candidates"]
+    assert candidate["host"] == "host-1"
+    assert candidate["groups"][""] == [root]
+    assert found["hosts"] == [{"name": "host-1", "candidates": 1, "why_not": []}]
+
+
+def test_properties_of_the_image_that_are_no_demand_are_told_with_the_reason(world: ComputeWorld) -> None:
+    world.add_host()
+    ignored = explain(world, image={"trait:CUSTOM_X": "Required"})["ignored_properties"]
+    assert list(ignored) == ["trait:CUSTOM_X"]
+    assert "'Required'" in ignored["trait:CUSTOM_X"]
+
+
+def test_of_each_host_the_missing_trait_is_named(world: ComputeWorld) -> None:
+    world.add_host("host-1", traits=["CUSTOM_A"])
+    world.add_host("host-2", traits=["CUSTOM_A", "CUSTOM_B", "CUSTOM_BAD"])
+    specs = {"trait:CUSTOM_B": "required", "trait:CUSTOM_BAD": "forbidden"}
+    found = explain(world, specs, {"trait:CUSTOM_A": "required"})
+    assert why_not(found) == [
+        "The host itself: nothing with free DISK_GB and MEMORY_MB and VCPU has the trait CUSTOM_B."
+    ]
+    assert why_not(found, "host-2") == [
+        "The host itself: all that has free DISK_GB and MEMORY_MB and VCPU has the forbidden trait CUSTOM_BAD."
+    ]
+
+
+def test_what_a_host_has_too_little_of_is_named(world: ComputeWorld) -> None:
+    world.add_host(memory_mb=1024)
+    assert why_not(explain(world, ram=4096)) == ["The host itself: less than 4096 of MEMORY_MB is free."]
+
+
+def test_a_device_that_is_taken_is_named_by_its_group(world: ComputeWorld) -> None:
+    world.add_host(gpus=1)
+    gpu = next(each.uuid for each in world.onlooker.providers_in_tree(world.roots["host-1"]) if each.parent is not None)
+    world.onlooker.put_allocations(
+        ConsumerAllocations("00000000-0000-4000-8000-000000000001", {gpu: {"CUSTOM_GPU": 1}}, None, "p", "u")
+    )
+    assert why_not(explain(world, {"pci_passthrough:alias": "gpu"})) == [
+        "Group pci0 (PCI alias gpu): no CUSTOM_GPU is free: it has none, or all of it is in use or reserved."
+    ]
+
+
+def test_a_device_that_lacks_a_trait_is_named_by_its_group(world: ComputeWorld) -> None:
+    world.add_host(gpus=1)
+    world.onlooker.ensure_traits(["CUSTOM_BIG"])
+    specs = {"resources_gpu:CUSTOM_GPU": "1", "trait_gpu:CUSTOM_BIG": "required"}
+    assert why_not(explain(world, specs)) == [
+        "Group _gpu (flavor): nothing with free CUSTOM_GPU has the trait CUSTOM_BIG."
+    ]
+
+
+def test_traits_that_no_single_device_has_together_are_told_as_that(world: ComputeWorld) -> None:
+    root = world.add_host()
+    for number, trait in enumerate(["CUSTOM_A", "CUSTOM_B"]):
+        world.add_provider(f"card-{number}", {"CUSTOM_CARD": 1}, [trait], parent=root)
+    specs = {"resources1:CUSTOM_CARD": "1", "trait1:CUSTOM_A": "required", "trait1:CUSTOM_B": "required"}
+    assert why_not(explain(world, specs)) == [
+        "Group 1 (flavor): nothing with free CUSTOM_CARD meets all of it at once: CUSTOM_A, CUSTOM_B."
+    ]
+
+
+def test_groups_that_fit_alone_but_not_together_are_told_as_that(world: ComputeWorld) -> None:
+    world.add_host(gpus=2)
+    assert why_not(explain(world, {"pci_passthrough:alias": "gpu:3"})) == [
+        "It has what each group asks for, but not for all of them at once."
+    ]
+
+
+def test_a_host_that_could_but_may_not_is_told_with_its_candidates(world: ComputeWorld) -> None:
+    world.add_host("host-1")
+    world.add_host("host-2")
+    world.change_host("host-1", disabled=True, disabled_reason="a fan is broken")
+    world.silence("host-2")
+    found = explain(world)
+    assert found["hosts"][0] == {"name": "host-1", "candidates": 1, "why_not": ["It is disabled: a fan is broken."]}
+    assert why_not(found, "host-2")[0].startswith("It has an agent that was last seen 3600 s ago")
+
+
+def test_a_host_that_placement_does_not_know_is_told_as_that(world: ComputeWorld) -> None:
+    world.add_host()
+    world.change_host("host-1", rp_uuid="00000000-0000-4000-8000-000000000009")
+    assert why_not(explain(world)) == ["It has no resource provider in Placement."]
+
+
+def test_a_host_whose_provider_is_not_a_compute_nodes_is_told_as_that(world: ComputeWorld) -> None:
+    root = world.add_host()
+    world.onlooker.put_traits(root, world.onlooker.get_traits(root).generation, [])
+    assert why_not(explain(world)) == [
+        "Its resource provider has not the trait COMPUTE_NODE, which its agent gives it."
+    ]
+
+
+def test_what_can_be_had_nowhere_is_refused_by_name(world: ComputeWorld) -> None:
+    world.add_host()
+    with pytest.raises(BadRequest, match="CUSTOM_NEVER_MADE"):
+        explain(world, image={"trait:CUSTOM_NEVER_MADE": "required"})
+
+
+def test_flavor_and_image_are_found_by_name_or_id(world: ComputeWorld) -> None:
+    world.add_host()
+    with world.db.write() as tx:
+        flavor, image = make_flavor(tx, name="m1", flavorid="77"), make_image(tx, name="cirros")
+        make_image(tx, name="twice")
+        make_image(tx, name="twice")
+    ask = world.conductor().explain
+    assert ask(world.context, "77", "cirros")["flavor"] == "m1"
+    assert ask(world.context, "m1", image.uuid)["image"] == "cirros"
+    with pytest.raises(NotFound, match="flavor 'm2'"):
+        ask(world.context, "m2", "cirros")
+    with pytest.raises(NotFound, match="image 'debian'"):
+        ask(world.context, flavor.name, "debian")
+    with pytest.raises(BadRequest, match="2 images have the name 'twice'"):
+        ask(world.context, "m1", "twice")
