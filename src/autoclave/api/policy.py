@@ -107,6 +107,19 @@ RULES = (
         "POST /autoclave/v1/devices/{device}/accept",
         "POST /autoclave/v1/devices/{device}/forget",
     ),
+    _documented(
+        "autoclave:burned:get",
+        ADMIN,
+        "See which devices of one time use are burned.",
+        "GET /autoclave/v1/burned",
+        "GET /autoclave/v1/burned/{provider}",
+    ),
+    _documented(
+        "autoclave:burned:release",
+        ADMIN,
+        "Say that a burned device is clean.",
+        "POST /autoclave/v1/burned/{provider}/release",
+    ),
     _documented("autoclave:metrics:get", ADMIN, "Read the metrics.", "GET /metrics"),
 )
 

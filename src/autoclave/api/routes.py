@@ -10,7 +10,7 @@ from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
 from autoclave.api.context import Api
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
-from autoclave.api.operator import actions
+from autoclave.api.operator import actions, burned
 from autoclave.api.operator import devices as operator_devices
 
 _BASES = ("", "/accelerator")
@@ -74,11 +74,15 @@ def _operator(api: Api) -> dict[str, Resource]:
         "/accept": actions.Accept(api),
         "/forget": actions.Forget(api),
     }
-    root = "/autoclave/v1/devices"
+    of_burned: dict[str, Resource] = {"": burned.BurnedDevice(api), "/release": burned.Release(api)}
+    devices_root, burned_root = "/autoclave/v1/devices", "/autoclave/v1/burned"
     return {
-        root: operator_devices.Devices(api),
-        **{f"{root}/{{device}}{path}": resource for path, resource in of_device.items()},
-        **{f"{root}/{{device}}/{{address}}{path}": resource for path, resource in of_device.items()},
+        devices_root: operator_devices.Devices(api),
+        **{f"{devices_root}/{{device}}{path}": resource for path, resource in of_device.items()},
+        **{f"{devices_root}/{{device}}/{{address}}{path}": resource for path, resource in of_device.items()},
+        burned_root: burned.BurnedDevices(api),
+        **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
+        **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
     }
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import requests
@@ -27,7 +28,15 @@ class ServiceClient:
         self._session.trust_env = False
         self._session.headers["X-Auth-Token"] = token
 
-    def ask(self, method: str, path: str, body: Any = None, *, version: str | None = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        version: str | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
         """What is answered to one request; an empty mapping if nothing is.
 
         :param version: microversion, such as ``accelerator 2.5``.
@@ -35,7 +44,9 @@ class ServiceClient:
         """
         headers = {} if version is None else {"OpenStack-API-Version": version}
         try:
-            answer = self._session.request(method, self._url + path, json=body, headers=headers, timeout=_TIMEOUT)
+            answer = self._session.request(
+                method, self._url + path, json=body, headers=headers, params=query, timeout=_TIMEOUT
+            )
         except requests.RequestException as error:
             raise AutoclaveError(
                 f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? "

@@ -95,13 +95,14 @@ def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> S
     )
 
 
-def ask_release(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
+def ask_release(db: Database, placement: PlacementClient, rp_uuid: str, burned_for: str | None = None) -> Settled:
     """Take the operator's word that a burned device is clean, and offer it again.
 
     The word is committed first. A Placement that is away keeps the device from being offered until it is back.
 
+    :param burned_for: only if this instance has burned it; None: whoever has.
     :raises NotFound: there is no such provider.
-    :raises Conflict: it is not burned, or an instance has it.
+    :raises Conflict: it is not burned, or by another instance, or an instance has it.
     :raises PlacementError: the word is taken, unless Placement could not say whether the device is in use; Placement
         is told later.
     """
@@ -121,6 +122,11 @@ def ask_release(db: Database, placement: PlacementClient, rp_uuid: str) -> Settl
         if used or pci.is_claimed(tx, provider):
             holder = f"instance {provider.burned_for}" if provider.burned_for else "an instance"
             raise Conflict(f"{found.address} of {found.hostname} is in use by {holder}: delete that first.")
+        if burned_for not in (None, provider.burned_for):
+            raise Conflict(
+                f"{found.address} of {found.hostname} was burned by instance {provider.burned_for}, not by "
+                f"{burned_for}: nobody has said that it was cleaned since."
+            )
         pci.swap(tx, provider, {"release_pending": True})
 
     db.transact(note)

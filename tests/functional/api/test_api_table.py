@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from api_world import REMOVE_OPS, World, new_uuid
+from api_world import HOST, REMOVE_OPS, World, new_uuid
 from keystone_double import Keystone
 from keystone_world import ask, cloud, keystone
 from routed import routed
 
 from autoclave.db.devices import DeviceRecord
 from autoclave.rules.device_states import DeviceState
+from burnedrows import OneTimeUse
 
 __all__ = ["cloud", "keystone"]
 
@@ -43,6 +44,13 @@ class Objects:
     def device(self, **changes: Any) -> DeviceRecord:
         self._made += 1
         return self.world.add_device(f"0000:{self._made:02x}:00.0", **changes)
+
+    def burned(self) -> tuple[str, str]:
+        """The uuid of the provider of a burned device, and its address."""
+        self._made += 1
+        address = f"{self._made >> 8:04x}:{self._made & 0xFF:02x}:00.0"
+        devices = OneTimeUse(self.world.db, self.world.ports.placement, HOST)
+        return devices.burned(address), address
 
     def profile(self) -> str:
         made = ask(self.world, "admin", "POST", "/v2/device_profiles", new_profile())
@@ -107,7 +115,9 @@ class Case:
 
 ARQS = "/v2/accelerator_requests"
 OURS = "/autoclave/v1/devices"
+BURNED = "/autoclave/v1/burned"
 BY_UUID, BY_PLACE = "/{device}", "/{device}/{address}"
+BURNED_BY_UUID, BURNED_BY_PLACE = "/{provider}", "/{provider}/{address}"
 TO_BIND: Row = (401, 403, 403, 403, 403, 403, 403, 202, 404)
 """Through Nova only, and Nova for its user's own project only."""
 BOUND: Row = (401, 403, 403, 403, 403, 404, 404, 204, 404)
@@ -122,6 +132,14 @@ def named(objects: Objects, **changes: Any) -> dict[str, Any]:
 def placed(objects: Objects, **changes: Any) -> dict[str, Any]:
     device = objects.device(**changes)
     return {"device": device.hostname, "address": device.pci_address}
+
+
+def burned(objects: Objects) -> dict[str, Any]:
+    return {"provider": objects.burned()[0]}
+
+
+def burned_there(objects: Objects) -> dict[str, Any]:
+    return {"provider": HOST, "address": objects.burned()[1]}
 
 
 def to_bind(objects: Objects) -> dict[str, Any]:
@@ -202,6 +220,15 @@ CASES = [
             Case("POST", f"{OURS}{which}/release", admin(200), lambda o, n=names: {**n(o, held=True), "body": {}}),
             Case("POST", f"{OURS}{which}/forget", admin(200), lambda o, n=names: {**n(o, missing=True), "body": {}}),
             Case("POST", f"{OURS}{which}/accept", admin(200), lambda o, n=names: {**n(o, **STRANGER), "body": {}}),
+        )
+    ),
+    Case("GET", BURNED, admin(200)),
+    *(
+        case
+        for which, names in ((BURNED_BY_UUID, burned), (BURNED_BY_PLACE, burned_there))
+        for case in (
+            Case("GET", f"{BURNED}{which}", admin(200), names),
+            Case("POST", f"{BURNED}{which}/release", admin(200), names),
         )
     ),
 ]

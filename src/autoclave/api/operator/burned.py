@@ -1,0 +1,147 @@
+"""``/autoclave/v1/burned``: devices of one time use that an instance has used up, and their release.
+
+A device is named by the uuid of its resource provider, or as ``hostname/pci_address``. What somebody keeps reserved
+in Placement for another reason is not burned, and not listed.
+"""
+
+from datetime import UTC
+from typing import Any
+
+import falcon
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.api import uuids
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.burned import BURNED, BURNED_LIST, VALIDATE_RELEASE
+from autoclave.api.schemas.operator_devices import SAID
+from autoclave.db import burned as burned_rows
+from autoclave.db import pci
+from autoclave.db.burned import BurnedView
+from autoclave.db.pci import ProviderRecord
+from autoclave.exceptions import BadRequest, NotFound, PlacementError
+from autoclave.lifecycle.burn import ask_release
+from autoclave.lifecycle.ports import Ports
+from autoclave.rules.pci_address import PCIAddress
+
+LOG = logging.getLogger(__name__)
+
+_GET = "autoclave:burned:get"
+_HOST = Argument("hostname", "Only devices of this host.")
+
+
+class BurnedDevices(Resource):
+    """``GET /autoclave/v1/burned``."""
+
+    @Operation("List the burned devices", rule=_GET, query=(_HOST,), answers={200: BURNED_LIST})
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        with self._api.ports.db.read() as tx:
+            found = burned_rows.list_all(tx, asked.query.get("hostname"))
+        resp.media = {"burned": [_shown(view) for view in found]}
+
+
+class BurnedDevice(Resource):
+    """``GET /autoclave/v1/burned/{provider}``. A device that is not burned is not there."""
+
+    @Operation("Show a burned device", rule=_GET, answers={200: BURNED})
+    def on_get(
+        self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, provider: str, address: str | None = None
+    ) -> None:
+        with self._api.ports.db.read() as tx:
+            found = burned_rows.view(tx, _find(tx, provider, address))
+        if not found.provider.burned:
+            raise NotFound(f"{found.provider.address} of {found.provider.hostname} is not burned.")
+        resp.media = _shown(found)
+
+
+class Release(Resource):
+    """``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
+
+    200 when Placement offers the device again, 202 when it was away and will be told later.
+    """
+
+    @Operation(
+        "Release a burned device, which is clean",
+        rule="autoclave:burned:release",
+        body=VALIDATE_RELEASE,
+        body_optional=True,
+        answers={200: SAID, 202: SAID},
+        fails={409: "The device is in use, is not burned, or was burned by another instance; the text says which."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, provider: str, address: str | None = None
+    ) -> None:
+        ports = self._api.ports
+        with ports.db.read() as tx:
+            found = _find(tx, provider, address)
+        where = f"{found.address} of {found.hostname} (provider {found.uuid})"
+        burned_for = asked.body.get("burned_for")
+        try:
+            ask_release(ports.db, ports.placement, found.uuid, burned_for and burned_for.lower())
+        except PlacementError as error:
+            if not _is_pending(ports, found.uuid):
+                raise
+            LOG.warning("Placement does not know yet that %s was released: %s", where, error)
+        LOG.info("%s was released by %s, request %s", where, asked.context.user_id, asked.context.request_id)
+        settled = not _is_pending(ports, found.uuid)
+        resp.status = falcon.HTTP_200 if settled else falcon.HTTP_202
+        resp.media = {"placement_settled": settled}
+
+
+def _is_pending(ports: Ports, rp_uuid: str) -> bool:
+    with ports.db.read() as tx:
+        found = pci.get(tx, rp_uuid)
+    return found is not None and found.release_pending
+
+
+def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
+    """The provider that a path names.
+
+    :raises BadRequest: *address* is no PCI address.
+    :raises NotFound: there is none.
+    """
+    found = None
+    if address is not None:
+        try:
+            slot = str(PCIAddress.parse(address))
+        except ValueError as error:
+            raise BadRequest(f"{address!r} is no PCI address: {error}") from None
+        found = next((row for row in pci.providers(tx, provider) if row.address == slot), None)
+    elif (canonical := uuids.canonical(provider)) is not None:
+        found = pci.get(tx, canonical)
+    if found is None:
+        named = provider if address is None else f"{provider}/{address}"
+        raise NotFound(f"No provider of PCI functions for instances is {named}.")
+    return found
+
+
+def _shown(view: BurnedView) -> dict[str, Any]:
+    provider = view.provider
+    return {
+        "rp_uuid": provider.uuid,
+        "hostname": provider.hostname,
+        "pci_address": provider.address,
+        "resource_class": provider.resource_class,
+        "one_time_use": provider.one_time_use,
+        "burned_for": provider.burned_for,
+        "burned_at": provider.burned_at.replace(tzinfo=UTC).isoformat() if provider.burned_at else None,
+        "in_use": view.instance_uuid is not None,
+        "instance_uuid": view.instance_uuid,
+        "confirmed": provider.burn_confirmed,
+        "release_pending": provider.release_pending,
+        "missing": view.missing,
+        "waiting_for": _waiting_for(view),
+    }
+
+
+def _waiting_for(view: BurnedView) -> str | None:
+    if view.instance_uuid is not None:
+        return None
+    if view.provider.release_pending:
+        return "It was released: Placement has to be told."
+    if view.missing:
+        return f"{view.provider.hostname}, or [pci] device_spec there, has it no more: put it back, or release it."
+    if not view.provider.burn_confirmed:
+        return "Its agent has to see it idle. Then clean it, and release it."
+    return "Clean it, and release it."

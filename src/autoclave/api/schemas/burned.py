@@ -1,0 +1,46 @@
+"""Bodies and answers of ``/autoclave/v1/burned``."""
+
+from typing import Any
+
+from autoclave.api.body import compiled
+from autoclave.api.schemas.common import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, shape
+
+RELEASE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "burned_for": {
+            **UUID,
+            "description": "Release only what this instance has burned: whoever has cleaned a device for long may "
+            "find that others have used it meanwhile.",
+        },
+    },
+}
+VALIDATE_RELEASE = compiled(RELEASE)
+
+BURNED = shape(
+    "BurnedDevice",
+    {
+        "rp_uuid": UUID,
+        "hostname": STRING,
+        "pci_address": STRING,
+        "resource_class": STRING,
+        "one_time_use": {
+            **BOOLEAN,
+            "description": "[pci] device_spec still says so; what is burned stays so until it is released, anyway.",
+        },
+        "burned_for": {**nullable(UUID), "description": "The instance that has burned it."},
+        "burned_at": nullable(TIMESTAMP),
+        "in_use": BOOLEAN,
+        "instance_uuid": {**nullable(UUID), "description": "The instance that has it now."},
+        "confirmed": {
+            **BOOLEAN,
+            "description": "It was seen idle and reserved since it was burned; from then on, whoever lowers reserved "
+            "in Placement releases it.",
+        },
+        "release_pending": {**BOOLEAN, "description": "It was released, and Placement has not been told yet."},
+        "missing": {**BOOLEAN, "description": "Its host, or the configuration there, has it no more."},
+        "waiting_for": {**nullable(STRING), "description": "What must happen before it is offered again."},
+    },
+)
+BURNED_LIST = listed("BurnedDevices", "burned", BURNED)

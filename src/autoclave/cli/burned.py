@@ -1,0 +1,89 @@
+"""``autoclave burned``: devices of one time use that instances have used up, over ``/autoclave/v1``."""
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from cliff import command, lister, show
+
+from autoclave.cli.cells import Cell
+from autoclave.cli.client import add_service, service_of
+
+_BURNED = "/autoclave/v1/burned"
+_COLUMNS = ("hostname", "pci_address", "burned_at", "burned_for", "in_use", "waiting_for")
+_DETAILS = ("rp_uuid", "resource_class", "one_time_use", "instance_uuid", "confirmed", "release_pending", "missing")
+_WIDTHS = {"waiting_for": 24}
+"""Characters of a line in the table of all devices."""
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    add_service(parser)
+    parser.add_argument("device", help="uuid of its resource provider, or HOST/PCI-ADDRESS")
+
+
+def _second(at: str) -> str:
+    return f"{at[:10]} {at[11:19]}"
+
+
+def _cell(name: str, value: Any) -> Cell:
+    return Cell(value, _second if name == "burned_at" else str, _WIDTHS.get(name))
+
+
+class BurnedList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+    """List the devices that are not offered again until they are released. Moments are in UTC."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        parser.add_argument("--host", help="only of this host")
+        parser.add_argument("--long", action="store_true", help="all that is known, for programs: best with -f json")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
+        """Ask, and show."""
+        asked = {} if parsed_args.host is None else {"hostname": parsed_args.host}
+        rows = service_of(parsed_args).ask("GET", _BURNED, query=asked)["burned"]
+        columns = _COLUMNS + _DETAILS if parsed_args.long else _COLUMNS
+        return columns, [tuple(_cell(name, row[name]) for name in columns) for row in rows]
+
+
+class BurnedShow(show.ShowOne):  # type: ignore[misc]
+    """Show what is known of a burned device."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_device(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
+        """Ask, and show."""
+        row = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}")
+        return tuple(row), tuple(Cell(value) for value in row.values())
+
+
+class BurnedRelease(command.Command):  # type: ignore[misc]
+    """Say that a burned device is clean: it is offered again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_device(parser)
+        parser.add_argument(
+            "--burned-for",
+            metavar="INSTANCE",
+            help="only if it is still burned by this instance: nobody has used it since it was looked at",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Say it, and tell whether Placement knows already.
+
+        :raises AutoclaveError: the service does not answer, or the device cannot be released.
+        """
+        body = {} if parsed_args.burned_for is None else {"burned_for": parsed_args.burned_for}
+        answer = service_of(parsed_args).ask("POST", f"{_BURNED}/{parsed_args.device}/release", body)
+        later = "released; Placement does not answer and will be told later"
+        told = "released and offered again" if answer["placement_settled"] else later
+        self.app.stdout.write(f"{parsed_args.device}: {told}\n")

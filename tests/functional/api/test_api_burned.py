@@ -1,0 +1,202 @@
+"""/autoclave/v1/burned, and the command over it: what is burned, and who may be told that it is clean."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_world import HOST, World, fault, new_uuid
+
+from autoclave.cli.main import main
+from autoclave.db.compute_tables import pci_functions
+from autoclave.lifecycle.burn import Settled
+from autoclave.placement.faults import refuse
+from burnedrows import CLASS, OneTimeUse
+
+PATH = "/autoclave/v1/burned"
+GPU = "0000:81:00.0"
+
+
+@pytest.fixture
+def devices(world: World) -> OneTimeUse:
+    return OneTimeUse(world.db, world.ports.placement, HOST)
+
+
+def listed(world: World, query: str = "") -> list[dict[str, Any]]:
+    answer = world.call("GET", f"{PATH}{query}")
+    assert answer.status_code == 200
+    return list(answer.json["burned"])
+
+
+def test_everything_that_is_known_of_a_burned_device_is_shown(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    instance = devices.use_up(rp_uuid)
+    found = world.call("GET", f"{PATH}/{rp_uuid}").json
+    assert found.pop("burned_at").endswith("+00:00")
+    assert found == {
+        "rp_uuid": rp_uuid,
+        "hostname": HOST,
+        "pci_address": GPU,
+        "resource_class": CLASS,
+        "one_time_use": True,
+        "burned_for": instance,
+        "in_use": False,
+        "instance_uuid": None,
+        "confirmed": True,
+        "release_pending": False,
+        "missing": False,
+        "waiting_for": "Clean it, and release it.",
+    }
+    by_place = world.call("GET", f"{PATH}/{HOST}/{GPU.upper()}").json
+    assert [by_place] == listed(world)
+
+
+def test_what_is_clean_or_held_by_hand_is_not_listed(world: World, devices: OneTimeUse) -> None:
+    clean, held = devices.add(), devices.add("0000:82:00.0")
+    devices.hold(held)
+    assert devices.settle(held) is Settled.OPERATORS_HOLD
+    assert listed(world) == []
+    for rp_uuid in (clean, held):
+        answer = world.call("GET", f"{PATH}/{rp_uuid}")
+        assert (answer.status_code, "is not burned" in fault(answer)) == (404, True)
+
+
+def test_the_list_is_of_all_hosts_or_of_one_exactly(world: World, devices: OneTimeUse) -> None:
+    devices.burned()
+    other = OneTimeUse(world.db, world.ports.placement, "rack_7")
+    theirs = other.burned()
+    assert [row["hostname"] for row in listed(world)] == [HOST, "rack_7"]
+    assert [row["rp_uuid"] for row in listed(world, "?hostname=rack_7")] == [theirs]
+    assert listed(world, "?hostname=rack") == []
+    refused = world.call("GET", f"{PATH}?host=rack_7")
+    assert (refused.status_code, fault(refused)) == (400, 'Unknown argument: "host"')
+
+
+def test_a_device_in_use_is_listed_with_who_has_it_and_is_not_released(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    instance = devices.use(rp_uuid)
+    [row] = listed(world)
+    assert (row["in_use"], row["instance_uuid"], row["waiting_for"]) == (True, instance, None)
+    refused = world.call("POST", f"{PATH}/{rp_uuid}/release")
+    assert refused.status_code == 409
+    assert fault(refused) == f"{GPU} of {HOST} is in use by instance {instance}: delete that first."
+    assert (devices.inventory(rp_uuid).reserved, devices.row(rp_uuid).release_pending) == (1, False)
+
+
+def test_what_a_device_waits_for_is_told(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.delete(devices.use(rp_uuid))
+    assert listed(world)[0]["waiting_for"] == "Its agent has to see it idle. Then clean it, and release it."
+    with world.db.write() as tx:
+        tx.execute(pci_functions.update().values(missing=True))
+    assert listed(world)[0]["missing"]
+    assert listed(world)[0]["waiting_for"].startswith(f"{HOST}, or [pci] device_spec there, has it no more")
+
+
+@pytest.mark.parametrize("path", ["{uuid}", f"{HOST}/{GPU}"])
+def test_a_released_device_is_offered_again_and_is_not_burned_any_more(
+    world: World, devices: OneTimeUse, path: str
+) -> None:
+    rp_uuid = devices.burned()
+    released = world.call("POST", f"{PATH}/{path.format(uuid=rp_uuid)}/release")
+    assert (released.status_code, released.json) == (200, {"placement_settled": True})
+    assert devices.offered(rp_uuid)
+    assert listed(world) == []
+    again = world.call("POST", f"{PATH}/{rp_uuid}/release")
+    assert (again.status_code, fault(again)) == (409, f"{GPU} of {HOST} is not burned: there is nothing to release.")
+
+
+def test_a_hold_is_not_ended_by_a_release(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.hold(rp_uuid)
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 409
+    assert not devices.offered(rp_uuid)
+
+
+def test_a_release_of_what_another_instance_has_used_meanwhile_is_refused(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    first = devices.use_up(rp_uuid)
+    body = {"burned_for": first.upper()}
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release", body).status_code == 200
+    second = devices.use_up(rp_uuid)
+    refused = world.call("POST", f"{PATH}/{rp_uuid}/release", body)
+    assert (refused.status_code, second in fault(refused)) == (409, True)
+    assert not devices.offered(rp_uuid)
+
+
+def test_a_placement_that_goes_away_is_told_later_and_the_word_stands(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    world.placement.add(refuse, method="PUT")
+    released = world.call("POST", f"{PATH}/{rp_uuid}/release")
+    assert (released.status_code, released.json) == (202, {"placement_settled": False})
+    assert not devices.offered(rp_uuid)
+    assert listed(world)[0]["waiting_for"] == "It was released: Placement has to be told."
+    world.placement.clear()
+    assert devices.settle(rp_uuid) is Settled.LOWERED
+    assert devices.offered(rp_uuid)
+
+
+def test_a_placement_that_cannot_say_whether_it_is_in_use_takes_no_word(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    world.placement.add(refuse)
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 503
+    assert not devices.row(rp_uuid).release_pending
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        (new_uuid(), 404, "No provider of PCI functions for instances is"),
+        ("nonsense", 404, "No provider of PCI functions for instances is nonsense."),
+        (f"{HOST}/0000:99:00.0", 404, f"is {HOST}/0000:99:00.0."),
+        (f"{HOST}/gpu", 400, "'gpu' is no PCI address"),
+    ],
+    ids=["uuid", "no uuid", "place", "no address"],
+)
+def test_a_path_that_names_nothing_is_told(world: World, path: str, status: int, said: str) -> None:
+    for answer in (world.call("GET", f"{PATH}/{path}"), world.call("POST", f"{PATH}/{path}/release")):
+        assert answer.status_code == status
+        assert said in fault(answer)
+
+
+@pytest.mark.parametrize("body", [{"burned_for": "x"}, {"reason": "clean"}, [], "now"], ids=repr)
+def test_a_body_that_is_not_understood_releases_nothing(world: World, devices: OneTimeUse, body: Any) -> None:
+    rp_uuid = devices.burned()
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release", body).status_code == 400
+    assert devices.row(rp_uuid).burned
+    assert not devices.row(rp_uuid).release_pending
+
+
+# The command
+
+
+def ask(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> Any:
+    assert main(["burned", *words, "--url", url, "-f", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_lists_shows_and_releases(
+    world: World, devices: OneTimeUse, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rp_uuid = devices.add()
+    instance = devices.use_up(rp_uuid)
+    [row] = ask(capsys, url, "list", "--long", "--host", HOST)
+    assert row == ask(capsys, url, "show", f"{HOST}/{GPU}")
+    assert (row["rp_uuid"], row["burned_for"]) == (rp_uuid, instance)
+    assert ask(capsys, url, "list", "--host", "another") == []
+    assert main(["burned", "list", "--url", url]) == 0
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 130
+    assert main(["burned", "release", rp_uuid, "--burned-for", instance, "--url", url]) == 0
+    assert capsys.readouterr().out == f"{rp_uuid}: released and offered again\n"
+    assert devices.offered(rp_uuid)
+
+
+def test_the_command_tells_a_refusal_in_one_line(world: World, devices: OneTimeUse, url: str) -> None:
+    devices.add()
+    command = [str(Path(sys.executable).with_name("autoclave")), "burned", "release", f"{HOST}/{GPU}", "--url", url]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"ERROR autoclave: 409: {GPU} of {HOST} is not burned: there is nothing to release.\n"
