@@ -83,7 +83,8 @@ class OneTimeUse:
         """An operator keeps it reserved, by hand in Placement."""
         present = self.placement.get_inventories(rp_uuid)
         [resource_class] = present.records
-        self.placement.put_inventory(rp_uuid, present.generation, resource_class, Inventory(1, 1, 1, 1, 1, 1.0))
+        held = Inventory(1, 1, 1, 1, 1, 1.0)
+        self.placement.put_inventories(rp_uuid, present.generation, {resource_class: held})
 
     def settle(self, rp_uuid: str) -> Settled:
         """What the agent does in every period."""
