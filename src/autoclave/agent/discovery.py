@@ -89,7 +89,7 @@ class Discovery:
             LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
         changed = self._observe(known, found, blind, cause)
-        root, tree = self._root.tree()
+        root, tree = self._root.tree(keep=True)
         new = {address: seen for address, seen in found.items() if address not in known}
         if not changed and not new and self._all_verified(known, tree):
             return

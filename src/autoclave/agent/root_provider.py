@@ -18,19 +18,33 @@ class RootProvider:
         self._host = host
         self._create = create
         self._uuid: str | None = None
+        self._seen: tuple[str, list[Provider]] | None = None
 
-    def tree(self) -> tuple[str, list[Provider]]:
+    def tree(self, *, keep: bool = False) -> tuple[str, list[Provider]]:
         """The root's uuid, and all providers of its tree, itself included. One request when it is known.
 
         A known root whose tree is empty has been deleted: somebody may have made it anew, with another uuid.
 
+        :param keep: for :meth:`tree_once_more`.
         :raises PlacementNotFound: there is none, and it is not ours to make.
         :raises PlacementError: Placement could not be asked.
         """
-        if self._uuid is not None and (known := self._placement.providers_in_tree(self._uuid)):
-            return self._uuid, known
-        self._uuid = self._find_or_make()
-        return self._uuid, self._placement.providers_in_tree(self._uuid)
+        if self._uuid is None or not (providers := self._placement.providers_in_tree(self._uuid)):
+            self._uuid = self._find_or_make()
+            providers = self._placement.providers_in_tree(self._uuid)
+        if keep:
+            self._seen = self._uuid, providers
+        return self._uuid, providers
+
+    def tree_once_more(self) -> tuple[str, list[Provider]]:
+        """What another part of this agent has just been told, which kept it; asked for if there is none. Told once.
+
+        Generations in it may be old by now. Whoever compares them notices in the next period.
+
+        :raises PlacementError: as :meth:`tree`.
+        """
+        seen, self._seen = self._seen, None
+        return seen or self.tree()
 
     def _find_or_make(self) -> str:
         found = self._placement.find_provider(self._host)

@@ -95,6 +95,20 @@ def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> S
     )
 
 
+def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
+    """Whether *present* is the whole inventory that the row demands, and there is nothing to confirm or to end."""
+    row = _read(db, rp_uuid)
+    if row is None:
+        return False
+    provider, facts = row.provider, row.facts
+    record = present.records.get(provider.resource_class)
+    if record is None or set(present.records) - row.added != {provider.resource_class}:
+        return False
+    if must_be_reserved(facts):
+        return record == whole_record(provider.total, provider.total) and (facts.claimed or facts.confirmed)
+    return not facts.release_pending and record == whole_record(provider.total, record.reserved)
+
+
 def ask_release(db: Database, placement: PlacementClient, rp_uuid: str, burned_for: str | None = None) -> Settled:
     """Take the operator's word that a burned device is clean, and offer it again.
 

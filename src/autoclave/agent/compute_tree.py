@@ -1,0 +1,139 @@
+"""A compute host in Placement: its root provider, those of its PCI functions, and what the operator adds to them.
+
+A period in which nothing changed costs one Placement request, which is shared with the accelerator half's discovery.
+"""
+
+from collections.abc import Mapping
+
+from oslo_log import log as logging
+
+from autoclave.agent.pci_tree import PCITree
+from autoclave.agent.provider_additions import ProviderAdditions
+from autoclave.agent.root_provider import RootProvider
+from autoclave.db import compute_hosts
+from autoclave.exceptions import PlacementConflict
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.records import Inventory, Provider
+from autoclave.virt.driver import ComputeDriver, HostInventory
+
+LOG = logging.getLogger(__name__)
+
+COMPUTE_NODE = "COMPUTE_NODE"
+"""The trait of every root provider that can run instances."""
+
+_INITIAL_RATIO = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
+"""Allocation ratios of a host that is new. From then on they are the operator's, to be changed in Placement."""
+
+_ATTEMPTS = 4
+
+
+class ComputeTree:
+    """Keeps what a host publishes.
+
+    :param host: the host's name, which is its root provider's.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        root: RootProvider,
+        driver: ComputeDriver,
+        pci_tree: PCITree,
+        provider_additions: ProviderAdditions,
+        *,
+        host: str,
+    ) -> None:
+        self._ports = ports
+        self._root = root
+        self._driver = driver
+        self._pci = pci_tree
+        self._additions = provider_additions
+        self._host = host
+        self._verified: tuple[object, ...] | None = None
+
+    def sync(self, *, starting: bool = False) -> None:
+        """Make Placement and our rows say what this host has. After discovery, once a period.
+
+        :param starting: what contradicts itself in the configuration stops the agent; later it is logged, and what
+            was published stays.
+        :raises InvalidConfiguration: see *starting*.
+        :raises GuestError: the hypervisor does not say what the host has.
+        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises PlacementError: Placement could not be told all of it.
+        """
+        inventory = self._driver.inventory()
+        # At the start, discovery has made providers since it asked for the tree.
+        root, tree = self._root.tree() if starting else self._root.tree_once_more()
+        self._report(root, inventory)
+        withdrawn = self._pci.observe(tree, starting=starting)
+        self._sync_root(next(each for each in tree if each.uuid == root), inventory)
+        failure = self._pci.sync(root, tree)
+        self._pci.withdraw(withdrawn)
+        if self._pci.made:
+            root, tree = self._root.tree()
+        own_classes, own_traits = frozenset(_INITIAL_RATIO), self._traits(inventory)
+        failure = self._additions.sync(root, tree, own_classes, own_traits, starting=starting) or failure
+        if failure is not None:
+            raise failure
+
+    def _report(self, root: str, inventory: HostInventory) -> None:
+        values = {
+            "rp_uuid": root,
+            "hypervisor_type": inventory.hypervisor_type,
+            "hypervisor_version": inventory.hypervisor_version,
+            "vcpus": inventory.vcpus,
+            "memory_mb": inventory.memory_mb,
+            "local_gb": inventory.local_gb,
+        }
+        self._ports.db.transact(lambda tx: compute_hosts.report(tx, self._host, values))
+
+    def _sync_root(self, present: Provider, inventory: HostInventory) -> None:
+        fingerprint = (present.uuid, present.generation, inventory)
+        if self._verified == fingerprint:
+            return
+        written = self._sync_traits(present.uuid, self._traits(inventory))
+        for _ in range(_ATTEMPTS):
+            known = self._ports.placement.get_inventories(present.uuid)
+            # What others added stays: an operator's class by provider config, or by hand.
+            wanted = {**known.records, **_records(inventory, known.records)}
+            if known.records == wanted:
+                if not written and known.generation == present.generation:
+                    self._verified = fingerprint
+                return
+            try:
+                self._ports.placement.put_inventories(present.uuid, known.generation, wanted)
+                return
+            except PlacementConflict as error:
+                LOG.debug("The inventory of %s moved on, starting again: %s", self._host, error)
+        raise PlacementConflict(f"the inventory of {self._host} moved on at each of {_ATTEMPTS} attempts")
+
+    def _sync_traits(self, root: str, wanted: frozenset[str]) -> bool:
+        known = self._ports.placement.get_traits(root)
+        if wanted <= known.names:
+            return False
+        self._ports.placement.ensure_traits(wanted)
+        self._ports.placement.put_traits(root, known.generation, known.names | wanted)
+        return True
+
+    def _traits(self, inventory: HostInventory) -> frozenset[str]:
+        return inventory.traits | {COMPUTE_NODE}
+
+
+def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[str, Inventory]:
+    """The whole records of what a host has for instances. What it has nothing of has none: Placement knows no 0.
+
+    :param known: what Placement has, of which the allocation ratios are kept.
+    """
+    totals = {"VCPU": inventory.vcpus, "MEMORY_MB": inventory.memory_mb, "DISK_GB": inventory.local_gb}
+    return {
+        name: Inventory(
+            total=total,
+            reserved=0,
+            min_unit=1,
+            max_unit=total,
+            step_size=1,
+            allocation_ratio=known[name].allocation_ratio if name in known else _INITIAL_RATIO[name],
+        )
+        for name, total in totals.items()
+        if total > 0
+    }

@@ -1,0 +1,66 @@
+"""What ``[pci] device_spec`` means of a host's PCI functions at this moment."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from autoclave.conf.agent import allowed_host_devices
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.pci_functions import HostFunctions
+from autoclave.rules.device_spec import DeviceSpec
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_claims import refuse_double_claims
+from autoclave.rules.pci_device_spec import parse_pci_device_spec
+from autoclave.rules.pci_matches import matches
+from autoclave.rules.pci_providers import PCIProvider, translate
+
+LOG = logging.getLogger(__name__)
+
+
+class PCIBus:
+    """Looks at the bus, by sysfs.
+
+    :param paths: where the host's kernel interfaces are.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
+        self._conf = conf
+        self._paths = paths
+        self._told: dict[PCIAddress, str] = {}
+
+    @cached_property
+    def specs(self) -> tuple[DeviceSpec, ...]:
+        """The entries of ``[pci] device_spec``.
+
+        :raises InvalidConfiguration: they cannot be read.
+        """
+        return parse_pci_device_spec(self._conf.pci.device_spec)
+
+    def look(self, taken: Mapping[PCIAddress, str]) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
+        """The providers of what instances may get, and the addresses of what does not say what it is.
+
+        A function that something speaks against giving away is left out, and the operator told once.
+
+        :param taken: what device drivers offer, and the name of the driver.
+        :raises HardwareError: the bus cannot be listed.
+        :raises InvalidConfiguration: the entries cannot be read, contradict each other on this host, or mean what a
+            device driver has.
+        """
+        if not self.specs:
+            return (), frozenset()
+        host = HostFunctions(self._paths)
+        refuse_double_claims(host.functions, self.specs, taken)
+        allowed = allowed_host_devices(self._conf)
+        withheld = {}
+        for match in matches(host.functions, self.specs):
+            why = host.withheld(match, allowed)
+            if why is not None:
+                withheld[match.function.address] = why
+        for address, why in withheld.items():
+            if self._told.get(address) != why:
+                LOG.error("%s is not offered: %s", address, why)
+        self._told = withheld
+        given = [function for function in host.functions if function.address not in withheld]
+        return translate(given, self.specs), frozenset(host.unreadable)

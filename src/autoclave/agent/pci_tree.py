@@ -1,0 +1,217 @@
+"""The providers of a host's PCI functions: rows, providers, traits; their inventories by ``lifecycle.burn``."""
+
+from collections.abc import Mapping, Sequence
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.agent.known_devices import known_devices
+from autoclave.agent.pci_bus import PCIBus
+from autoclave.db import additions, pci
+from autoclave.db.additions import AdditionKind
+from autoclave.db.pci import ProviderRecord
+from autoclave.exceptions import (
+    HardwareError,
+    InvalidConfiguration,
+    PlacementConflict,
+    PlacementError,
+    PlacementNotFound,
+)
+from autoclave.lifecycle.burn import Settled, is_settled, settle_provider
+from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.records import Provider
+from autoclave.placement.sync import provider_named
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_providers import PCIProvider
+from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
+
+LOG = logging.getLogger(__name__)
+
+_OWN = "COMPUTE_MANAGED_PCI_DEVICE"
+
+
+class PCITree:
+    """Keeps the rows of the host's PCI functions, and Placement's providers of them.
+
+    A provider that is at the generation at which it was last found right, for a row that has not changed, is not
+    looked at again.
+    """
+
+    def __init__(self, ports: Ports, bus: PCIBus, host: str) -> None:
+        self._ports = ports
+        self._bus = bus
+        self._host = host
+        self._verified: dict[str, tuple[object, ...]] = {}
+        self._told: set[str] = set()
+        self.made = False
+        """Whether the last :meth:`sync` has made a provider."""
+
+    def observe(self, tree: Sequence[Provider], *, starting: bool) -> list[ProviderRecord]:
+        """Make the rows say what the host has. Returns those whose providers are to go.
+
+        :raises InvalidConfiguration: while *starting*: the configuration and the host contradict each other. Later,
+            that is logged, and everything is left as it is.
+        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises PlacementError: what Placement has of a new provider could not be asked.
+        """
+        try:
+            wanted, unreadable = self._bus.look(self._taken_by_drivers())
+        except HardwareError as error:
+            LOG.error(
+                "The PCI bus of %s cannot be looked at; its functions are left as they are: %s", self._host, error
+            )
+            return []
+        except InvalidConfiguration as error:
+            if starting:
+                raise
+            self._tell_once(f"The PCI functions of {self._host} are left as they are: {error}")
+            return []
+        found = self._changes(wanted, unreadable)
+        if found.to_write:
+            adopted = self._adopted(found.new, tree)
+            foreign = self._foreign(found.new, tree)
+            ours = [each for each in wanted if str(each.address) not in foreign]
+
+            def write(tx: Connection) -> Changes:
+                again = changes(tx, self._host, ours, unreadable)
+                apply(tx, self._host, again, adopted, self._ports.clock())
+                return again
+
+            found = self._ports.db.transact(write)
+        for words in found.kept:
+            self._tell_once(words)
+        return found.withdrawn
+
+    def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
+        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
+        present = {provider.uuid: provider for provider in tree}
+        with self._ports.db.read() as tx:
+            rows = pci.providers(tx, self._host)
+            claimed = {each.provider_id for each in pci.functions(tx, self._host) if each.instance_uuid is not None}
+            added = additions.of_host(tx, self._host)
+        failure: PlacementError | None = None
+        self.made = False
+        for row in rows:
+            traits = row.trait_names | {
+                each.name for each in added if each.rp_uuid == row.uuid and each.kind is AdditionKind.TRAIT
+            }
+            try:
+                self._sync_one(root, tree, present.get(row.uuid), row, row.id in claimed, traits)
+            except PlacementError as error:
+                LOG.warning("Provider %s is not as it should be yet: %s", self._name(row), error)
+                failure = error
+        return failure
+
+    def withdraw(self, rows: Sequence[ProviderRecord]) -> None:
+        """Remove providers that nothing is configured for any more; then their rows.
+
+        One that Placement has a user of is kept: an instance is on its way to it, and will be refused.
+        """
+        for row in rows:
+            try:
+                self._ports.placement.delete_provider(row.uuid)
+            except PlacementNotFound:
+                LOG.debug("Provider %s was gone already", self._name(row))
+            except PlacementError as error:
+                LOG.warning("Provider %s, of which nothing is configured, cannot go yet: %s", self._name(row), error)
+                continue
+            if self._ports.db.transact(lambda tx, row=row: pci.delete(tx, row)):  # type: ignore[misc]
+                LOG.info(
+                    "Provider %s is gone: its function is not there, or not configured, any more.", self._name(row)
+                )
+
+    def _changes(self, wanted: Sequence[PCIProvider], unreadable: frozenset[str]) -> Changes:
+        with self._ports.db.read() as tx:
+            return changes(tx, self._host, wanted, unreadable)
+
+    def _taken_by_drivers(self) -> dict[PCIAddress, str]:
+        taken = {}
+        for address, entry in known_devices(self._ports.db, self._host).items():
+            if entry.device.missing:
+                continue
+            for text in (address, *(use.handle.identity for use in entry.handles)):
+                try:
+                    taken[PCIAddress.parse(text)] = entry.deployable.driver_name
+                except ValueError:
+                    continue  # a device that is in no slot has a name
+        return taken
+
+    def _foreign(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> frozenset[str]:
+        """The addresses of new providers that exist already and are not ours."""
+        foreign = set()
+        for wanted in new:
+            name = provider_name(self._host, wanted.address)
+            present = provider_named(tree, name)
+            if present is None:
+                continue
+            traits = self._ports.placement.get_traits(present.uuid).names
+            if OWNER_CYBORG in traits or _OWN not in traits:
+                foreign.add(str(wanted.address))
+                self._tell_once(
+                    f"{wanted.address} is skipped: provider {name} exists without the trait {_OWN}, so somebody else "
+                    "manages it. Delete that provider, or let [pci] device_spec not match the function."
+                )
+        return frozenset(foreign)
+
+    def _adopted(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> Mapping[str, Adopted]:
+        adopted = {}
+        for wanted in new:
+            present = provider_named(tree, provider_name(self._host, wanted.address))
+            if present is not None:
+                used = any(self._ports.placement.get_usages(present.uuid).values())
+                adopted[str(wanted.address)] = Adopted(present.uuid, used)
+        return adopted
+
+    def _sync_one(
+        self,
+        root: str,
+        tree: Sequence[Provider],
+        present: Provider | None,
+        row: ProviderRecord,
+        claimed: bool,
+        traits: frozenset[str],
+    ) -> None:
+        generation = present.generation if present else None
+        fingerprint = (generation, row.state_version, row.resource_class, row.total, claimed, traits)
+        if present is not None and self._verified.get(row.uuid) == fingerprint:
+            return
+        if present is None:
+            self._make(root, tree, row)
+        # Traits go first, so that whoever sees the inventory sees whose it is.
+        known = self._ports.placement.get_traits(row.uuid)
+        if known.names != traits:
+            self._ports.placement.ensure_traits(traits)
+            self._ports.placement.put_traits(row.uuid, known.generation, traits)
+        inventories = self._ports.placement.get_inventories(row.uuid)
+        if is_settled(self._ports.db, row.uuid, inventories):
+            if known.names == traits and present is not None and inventories.generation == present.generation:
+                self._verified[row.uuid] = fingerprint
+            return
+        record = inventories.records.get(row.resource_class)
+        if settle_provider(self._ports.db, self._ports.placement, row.uuid) is Settled.RAISED and record is not None:
+            LOG.warning(
+                "Provider %s had reserved=%d, but %s is burned and must not be offered: raised to %d. Something other "
+                "than Autoclave wrote it, or an instance's claim was cut short.",
+                self._name(row),
+                record.reserved,
+                row.address,
+                row.total,
+            )
+
+    def _make(self, root: str, tree: Sequence[Provider], row: ProviderRecord) -> None:
+        taken = provider_named(tree, self._name(row))
+        if taken is not None:
+            raise PlacementConflict(
+                f"it has the uuid {taken.uuid} in Placement, and {row.uuid} here: delete the foreign one"
+            )
+        self._ports.placement.create_provider(row.uuid, self._name(row), root)
+        self.made = True
+
+    def _name(self, row: ProviderRecord) -> str:
+        return provider_name(row.hostname, PCIAddress.parse(row.address))
+
+    def _tell_once(self, words: str) -> None:
+        if words not in self._told:
+            self._told.add(words)
+            LOG.warning("%s", words)

@@ -1,0 +1,224 @@
+"""What the operator's provider config adds to the providers of a host (provider-config-file specification).
+
+Each addition is remembered before it is written to Placement, and forgotten after it was taken away there: so that
+what is ours is always known as ours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from oslo_log import log as logging
+
+from autoclave.db import additions, pci
+from autoclave.db import devices as device_rows
+from autoclave.db.additions import Addition, AdditionKind
+from autoclave.exceptions import InvalidConfiguration, PlacementConflict, PlacementError
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.records import Inventory, Provider
+from autoclave.rules.provider_config import (
+    AddedInventory,
+    Conflict,
+    Merge,
+    ProviderChange,
+    ProviderConfig,
+    ProviderEntry,
+    TreeProvider,
+    merge,
+)
+
+LOG = logging.getLogger(__name__)
+
+OPTION = "[compute] provider_config_location"
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """What other parts of this agent write at a provider."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+    traits_only: bool = False
+
+
+class ProviderAdditions:
+    """Merges the provider config of a host into its tree.
+
+    :param config: read when the agent started.
+    """
+
+    def __init__(self, ports: Ports, config: ProviderConfig, host: str) -> None:
+        self._ports = ports
+        self._config = config
+        self._host = host
+        self._verified: dict[str, int] = {}
+        self._settled: tuple[object, ...] | None = None
+        self._told: frozenset[object] = frozenset()
+
+    def sync(
+        self,
+        root: str,
+        tree: Sequence[Provider],
+        root_classes: frozenset[str],
+        root_traits: frozenset[str],
+        *,
+        starting: bool,
+    ) -> PlacementError | None:
+        """Add what is configured, and take away what no longer is. The last thing of a sync.
+
+        A tree in which the providers concerned are at the generations at which all was found right is not looked at.
+
+        :param root_classes: what this agent itself writes at the root.
+        :param starting: an entry that cannot be followed stops the agent; later it is logged, once, and left out.
+        :returns: why Placement does not have all of it yet, if so.
+        :raises InvalidConfiguration: see *starting*.
+        :raises PlacementError: Placement could not be asked.
+        """
+        with self._ports.db.read() as tx:
+            remembered = additions.of_host(tx, self._host)
+        if not self._config.entries and not remembered:
+            return None
+        concerned = [each for each in tree if self._concerns(each, root, remembered)]
+        state = (remembered, tuple((each.uuid, each.name, each.generation) for each in concerned))
+        if state == self._settled:
+            return None
+        owned = self._owned(root, root_classes, root_traits)
+        merged = merge(
+            self._config,
+            [self._tree_provider(each, each in concerned, root, owned, remembered) for each in tree],
+        )
+        self._tell(merged, starting)
+        failure: PlacementError | None = None
+        wrote = False
+        for rp_uuid, change in merged.changes.items():
+            try:
+                wrote = self._apply(rp_uuid, change, remembered) or wrote
+            except PlacementError as error:
+                LOG.warning("What is configured for provider %s is not there yet: %s", rp_uuid, error)
+                failure = error
+        self._forget_gone(remembered, tree)
+        self._settled = state if failure is None and not wrote else None
+        return failure
+
+    def _concerns(self, provider: Provider, root: str, remembered: Iterable[Addition]) -> bool:
+        name = provider.name.casefold()
+        return (
+            any(entry.uuid == provider.uuid.lower() for entry in self._config.entries)
+            or any(entry.name is not None and entry.name.casefold() == name for entry in self._config.entries)
+            or any(each.rp_uuid == provider.uuid for each in remembered)
+            or (provider.uuid == root and any(entry.means_every_compute_node for entry in self._config.entries))
+        )
+
+    def _owned(self, root: str, root_classes: frozenset[str], root_traits: frozenset[str]) -> dict[str, _Owned]:
+        with self._ports.db.read() as tx:
+            functions = pci.providers(tx, self._host)
+            devices = device_rows.list_all(tx, hostname=self._host)
+            deployables = device_rows.deployables_of(tx, [device.id for device in devices])
+        owned = {root: _Owned(root_classes, root_traits)}
+        owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
+        owned |= {each.rp_uuid: _Owned(frozenset({each.resource_class}), traits_only=True) for each in deployables}
+        return owned
+
+    def _tree_provider(
+        self,
+        provider: Provider,
+        concerned: bool,
+        root: str,
+        owned: Mapping[str, _Owned],
+        remembered: Iterable[Addition],
+    ) -> TreeProvider:
+        own = owned.get(provider.uuid, _Owned())
+        if not concerned:
+            return TreeProvider(provider.uuid, provider.name)
+        placement = self._ports.placement
+        mine = [each for each in remembered if each.rp_uuid == provider.uuid]
+        return TreeProvider(
+            uuid=provider.uuid,
+            name=provider.name,
+            is_compute_node=provider.uuid == root,
+            classes=frozenset(placement.get_inventories(provider.uuid).records),
+            traits=placement.get_traits(provider.uuid).names,
+            owned_classes=own.classes,
+            owned_traits=own.traits,
+            remembered_classes=frozenset(each.name for each in mine if each.kind is AdditionKind.INVENTORY),
+            remembered_traits=frozenset(each.name for each in mine if each.kind is AdditionKind.TRAIT),
+            traits_only=own.traits_only,
+        )
+
+    def _tell(self, merged: Merge, starting: bool) -> None:
+        if starting and merged.conflicts:
+            raise InvalidConfiguration("; ".join(str(each) for each in merged.conflicts), option=OPTION)
+        told: set[Conflict | ProviderEntry] = set()
+        for conflict in merged.conflicts:
+            told.add(conflict)
+            if conflict not in self._told:
+                LOG.warning("%s; the entry is not followed in that", conflict)
+        for entry in merged.absent:
+            told.add(entry)
+            if entry not in self._told:
+                LOG.warning("%s: there is no provider %r on this host", entry.place, entry.provider)
+        self._told = frozenset(told)  # what was put right and is wrong again, is told again
+
+    def _apply(self, rp_uuid: str, change: ProviderChange, remembered: frozenset[Addition]) -> bool:
+        """Remember, write, forget; returns whether anything was written."""
+        wanted = _additions(rp_uuid, change.inventories, change.traits)
+        new = wanted - remembered
+        if new:
+            self._ports.db.transact(lambda tx: additions.remember(tx, self._host, new))
+        wrote = self._write_traits(rp_uuid, change)
+        wrote = self._write_inventories(rp_uuid, change) or wrote
+        forgotten = _additions(rp_uuid, change.forgotten_classes, change.forgotten_traits) & remembered
+        if forgotten:
+            self._ports.db.transact(lambda tx: additions.forget(tx, self._host, forgotten))
+        return wrote or bool(new or forgotten)
+
+    def _write_traits(self, rp_uuid: str, change: ProviderChange) -> bool:
+        known = self._ports.placement.get_traits(rp_uuid)
+        wanted = (known.names - change.removed_traits) | change.traits
+        if wanted == known.names:
+            return False
+        self._ports.placement.ensure_traits(change.traits)
+        self._ports.placement.put_traits(rp_uuid, known.generation, wanted)
+        return True
+
+    def _write_inventories(self, rp_uuid: str, change: ProviderChange) -> bool:
+        """What others have at the provider is written back as it was read, at the generation at which it was read."""
+        for _ in range(_ATTEMPTS):
+            known = self._ports.placement.get_inventories(rp_uuid)
+            wanted = {name: kept for name, kept in known.records.items() if name not in change.removed_classes}
+            wanted |= {name: _record(added) for name, added in change.inventories.items()}
+            if wanted == known.records:
+                return False
+            for name in change.inventories:
+                self._ports.placement.ensure_resource_class(name)
+            try:
+                self._ports.placement.put_inventories(rp_uuid, known.generation, wanted)
+                return True
+            except PlacementConflict as error:
+                LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
+                failure = error
+        raise failure
+
+    def _forget_gone(self, remembered: frozenset[Addition], tree: Sequence[Provider]) -> None:
+        there = {each.uuid for each in tree}
+        gone = frozenset(each for each in remembered if each.rp_uuid not in there)
+        if gone:
+            self._ports.db.transact(lambda tx: additions.forget(tx, self._host, gone))
+
+
+def _additions(rp_uuid: str, classes: Iterable[str], traits: Iterable[str]) -> frozenset[Addition]:
+    return frozenset(
+        [Addition(rp_uuid, AdditionKind.INVENTORY, name) for name in classes]
+        + [Addition(rp_uuid, AdditionKind.TRAIT, name) for name in traits]
+    )
+
+
+def _record(added: AddedInventory) -> Inventory:
+    return Inventory(
+        total=added.total,
+        reserved=added.reserved,
+        min_unit=added.min_unit,
+        max_unit=added.max_unit,
+        step_size=added.step_size,
+        allocation_ratio=added.allocation_ratio,
+    )

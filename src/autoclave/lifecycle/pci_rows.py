@@ -1,0 +1,210 @@
+"""The rows of a host's PCI functions, made to say what the host has and what ``[pci] device_spec`` means of it.
+
+What an instance has, and what is burned, outlives both: it is kept as it was until that is over, and only then becomes
+what the configuration says, or goes.
+"""
+
+import json
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from autoclave.db import pci
+from autoclave.db.pci import FunctionRecord, ProviderRecord
+from autoclave.rules.pci_matches import ONE_TIME_USE
+from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A provider that was in Placement before it was in the database.
+
+    :param used: something is allocated from it.
+    """
+
+    uuid: str
+    used: bool
+
+
+@dataclass
+class Changes:
+    """What the rows lack of what they should say.
+
+    :ivar withdrawn: providers that are to go: nothing of them is configured, in use or burned.
+    :ivar kept: what differs and is kept for now, each in words for the operator.
+    """
+
+    new: list[PCIProvider] = field(default_factory=list)
+    providers: list[tuple[ProviderRecord, dict[str, Any]]] = field(default_factory=list)
+    new_functions: list[tuple[ProviderRecord, ClaimableFunction]] = field(default_factory=list)
+    functions: list[tuple[FunctionRecord, dict[str, Any]]] = field(default_factory=list)
+    gone_functions: list[FunctionRecord] = field(default_factory=list)
+    burn: list[tuple[ProviderRecord, str]] = field(default_factory=list)
+    withdrawn: list[ProviderRecord] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def to_write(self) -> bool:
+        """Whether any row is to be written."""
+        return bool(
+            self.new or self.providers or self.new_functions or self.functions or self.gone_functions or self.burn
+        )
+
+
+def changes(tx: Connection, hostname: str, wanted: Sequence[PCIProvider], unreadable: Collection[str]) -> Changes:
+    """Compare the rows of a host with its PCI functions and its configuration.
+
+    :param unreadable: addresses of functions that are there and do not say what they are: nothing follows from that.
+    """
+    found = Changes()
+    rows = pci.providers(tx, hostname)
+    members: dict[int, list[FunctionRecord]] = {row.id: [] for row in rows}
+    for function in pci.functions(tx, hostname):
+        members[function.provider_id].append(function)
+    by_address = {str(each.address): each for each in wanted}
+    known = {row.address for row in rows}
+    found.new = [each for address, each in by_address.items() if address not in known]
+    for row in rows:
+        own = members[row.id]
+        if not {row.address, *(each.address for each in own)}.isdisjoint(unreadable):
+            continue
+        if row.address in by_address:
+            _compare(found, row, own, by_address[row.address])
+        else:
+            _withdraw(found, row, own)
+    _wait_for_former_slots(found, {each.address for own in members.values() for each in own})
+    return found
+
+
+def _wait_for_former_slots(found: Changes, taken: set[str]) -> None:
+    """Leave out, for now, functions that are still on record in another slot: that goes first."""
+    found.new_functions = [each for each in found.new_functions if str(each[1].address) not in taken]
+    found.new = [each for each in found.new if taken.isdisjoint(str(function.address) for function in each.functions)]
+
+
+def _compare(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord], wanted: PCIProvider) -> None:
+    holders = [each.instance_uuid for each in own if each.instance_uuid is not None]
+    given = {str(each.address): each for each in wanted.functions}
+    known = {each.address for each in own}
+    found.new_functions += [(row, each) for address, each in given.items() if address not in known]
+    held_back = 0
+    for function in own:
+        described = given.get(function.address)
+        if described is not None:
+            _describe(found, function, described)
+        elif function.instance_uuid is not None:
+            held_back += 1
+            _miss(found, function)
+        else:
+            found.gone_functions.append(function)
+    traits = wanted.traits | ({ONE_TIME_USE} if row.burned else frozenset())
+    values: dict[str, Any] = {
+        "resource_class": wanted.resource_class,
+        "traits": _as_json(traits),
+        "total": wanted.total + held_back,
+        "one_time_use": wanted.one_time_use,
+    }
+    if wanted.resource_class != row.resource_class and (holders or row.burned):
+        values["resource_class"] = row.resource_class
+        why = f"instance {holders[0]} has it" if holders else "it is burned; release it"
+        found.kept.append(
+            f"{row.address} stays of the class {row.resource_class}, and becomes {wanted.resource_class} later: {why}"
+        )
+    if row.burned and not wanted.one_time_use:
+        found.kept.append(f"{row.address} is of one time use no more, but burned, and stays so until it is released")
+    _update(found, row, values)
+    if wanted.one_time_use and holders and not row.burned:
+        found.burn.append((row, holders[0]))
+
+
+def _withdraw(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord]) -> None:
+    holders = [each.instance_uuid for each in own if each.instance_uuid is not None]
+    for function in own:
+        _miss(found, function)
+    if not holders and not row.burned:
+        found.withdrawn.append(row)
+        return
+    why = f"instance {holders[0]} has it" if holders else "it is burned, and must not be forgotten before its release"
+    found.kept.append(f"{row.address} is not there, or not configured, any more; its provider is kept: {why}")
+    if holders:
+        _update(found, row, {"total": len(holders)})
+
+
+def _describe(found: Changes, function: FunctionRecord, described: ClaimableFunction) -> None:
+    values: dict[str, Any] = {
+        "dev_type": described.dev_type.value,
+        "vendor_id": described.vendor_id,
+        "product_id": described.product_id,
+        "missing": False,
+    }
+    if function.instance_uuid is None:  # a guest keeps the mode that it was started with
+        values["managed"] = described.managed
+    if any(getattr(function, name) != value for name, value in values.items()):
+        found.functions.append((function, values))
+
+
+def _miss(found: Changes, function: FunctionRecord) -> None:
+    if not function.missing:
+        found.functions.append((function, {"missing": True}))
+
+
+def _update(found: Changes, row: ProviderRecord, values: Mapping[str, Any]) -> None:
+    different = {name: value for name, value in values.items() if getattr(row, name) != value}
+    if different:
+        found.providers.append((row, different))
+
+
+def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, Adopted], now: datetime) -> None:
+    """Write what :func:`changes` has found in the same transaction. Withdrawn providers go later, by ``pci.delete``.
+
+    What has become of one time use while an instance has it is burned with that, so that no moment is in between.
+
+    :param adopted: what Placement has of new ones already, by their address.
+    """
+    for row, values in found.providers:
+        pci.describe(tx, row, values)
+    for function, values in found.functions:
+        pci.describe_function(tx, function, values)
+    pci.delete_functions(tx, [each.id for each in found.gone_functions])
+    for row, described in found.new_functions:
+        pci.insert_functions(tx, [_function(hostname, row.id, described)])
+    for row, holder in found.burn:
+        pci.swap(tx, row, pci.burned_for(holder, now))
+    for wanted in found.new:
+        _insert(tx, hostname, wanted, adopted.get(str(wanted.address)), now)
+
+
+def _insert(tx: Connection, hostname: str, wanted: PCIProvider, adopted: Adopted | None, now: datetime) -> None:
+    values: dict[str, Any] = {
+        "uuid": adopted.uuid if adopted else str(uuid.uuid4()),
+        "hostname": hostname,
+        "address": str(wanted.address),
+        "resource_class": wanted.resource_class,
+        "traits": _as_json(wanted.traits),
+        "total": wanted.total,
+        "one_time_use": wanted.one_time_use,
+    }
+    if adopted is not None and adopted.used and wanted.one_time_use:
+        values |= {"burned": True, "burned_at": now}  # by an instance of which nothing is on record
+    provider_id = pci.insert_provider(tx, values)
+    pci.insert_functions(tx, [_function(hostname, provider_id, each) for each in wanted.functions])
+
+
+def _function(hostname: str, provider_id: int, described: ClaimableFunction) -> dict[str, Any]:
+    return {
+        "provider_id": provider_id,
+        "hostname": hostname,
+        "address": str(described.address),
+        "dev_type": described.dev_type.value,
+        "vendor_id": described.vendor_id,
+        "product_id": described.product_id,
+        "managed": described.managed,
+    }
+
+
+def _as_json(traits: Collection[str]) -> str:
+    return json.dumps(sorted(traits))

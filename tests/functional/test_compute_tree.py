@@ -1,0 +1,374 @@
+"""What a compute host publishes in Placement, and what becomes of that when the host or its configuration changes."""
+
+import pytest
+from hostworld import (
+    CARD,
+    FUNCTIONS,
+    GPU,
+    GPU_CLASS,
+    GPU_SPEC,
+    HOST,
+    NIC,
+    NIC_SPEC,
+    VF_CLASS,
+    VF_SPEC,
+    VFS,
+    HostWorld,
+)
+from pciworld import ONE, TWO
+
+from autoclave.db import additions, compute_hosts, pci
+from autoclave.db.columns import utcnow
+from autoclave.exceptions import InvalidConfiguration, PlacementError
+from autoclave.lifecycle.burn import burn
+from autoclave.placement.faults import refuse
+from autoclave.placement.records import ConsumerAllocations, Inventory
+
+
+def claim(world: HostWorld, address: str = GPU, instance: str = ONE, *, function: str | None = None) -> None:
+    """An instance is allocated a function and claims it."""
+    row = world.row(address)
+    allocation = ConsumerAllocations(instance, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    world.onlooker.put_allocations(allocation)
+    with world.db.write() as tx:
+        found = next(each for each in pci.functions_of(tx, row) if each.address == (function or each.address))
+        assert pci.claim(tx, [found.id], instance)
+        assert burn(tx, row, instance, utcnow())
+
+
+def give_back(world: HostWorld, instance: str = ONE) -> None:
+    with world.db.write() as tx:
+        pci.free(tx, instance)
+    world.onlooker.delete_allocations(instance)
+
+
+def use_up(world: HostWorld) -> None:
+    """The card has served an instance and is idle, burned, and confirmed so."""
+    tree = world.synced()
+    claim(world)
+    tree.sync()
+    give_back(world)
+    tree.sync()
+    assert world.row().burn_confirmed
+
+
+def test_a_host_publishes_itself_and_its_functions(host_world: HostWorld) -> None:
+    host_world.synced()
+    root = host_world.onlooker.find_provider(HOST)
+    assert root is not None
+    records = host_world.onlooker.get_inventories(root.uuid).records
+    assert records["VCPU"] == Inventory(32, 0, 1, 32, 1, 4.0)
+    assert set(records) == {"VCPU", "MEMORY_MB", "DISK_GB"}
+    assert "COMPUTE_NODE" in host_world.onlooker.get_traits(root.uuid).names
+    gpu = host_world.provider(GPU)
+    assert (gpu.name, gpu.parent) == (f"{HOST}_{GPU}", root.uuid)
+    assert host_world.records(GPU) == {GPU_CLASS: Inventory(1, 0, 1, 1, 1, 1.0)}
+    assert host_world.onlooker.get_traits(gpu.uuid).names == {
+        "COMPUTE_MANAGED_PCI_DEVICE",
+        "OWNER_NOVA",
+        "HW_PCI_ONE_TIME_USE",
+    }
+    assert host_world.records(CARD) == {VF_CLASS: Inventory(2, 0, 1, 2, 1, 1.0)}
+    with host_world.db.read() as tx:
+        host = compute_hosts.find(tx, HOST)
+    assert host is not None
+    assert (host.rp_uuid, host.vcpus, host.hypervisor_type) == (root.uuid, 32, "null")
+
+
+def test_a_sync_that_finds_nothing_new_costs_one_request(host_world: HostWorld) -> None:
+    host_world.configure(
+        "meta: {schema_version: '1.0'}\nproviders:\n- identification: {uuid: $COMPUTE_NODE}\n"
+        "  traits: {additional: [CUSTOM_GOLD]}\n"
+    )
+    tree = host_world.synced()
+    tree.sync()
+    host_world.faults.clear()
+    tree.sync()
+    assert [call.method for call in host_world.faults.calls] == ["GET"], host_world.faults.calls
+
+
+def test_a_burned_device_is_confirmed_and_then_costs_nothing(host_world: HostWorld) -> None:
+    use_up(host_world)
+    tree = host_world.tree()
+    tree.sync()
+    tree.sync()
+    host_world.faults.clear()
+    tree.sync()
+    assert len(host_world.faults.calls) == 1, host_world.faults.calls
+
+
+def test_a_device_in_use_costs_nothing(host_world: HostWorld) -> None:
+    tree = host_world.synced()
+    claim(host_world)
+    for _ in range(3):
+        tree.sync()
+    assert host_world.reserved() == 1
+    host_world.faults.clear()
+    tree.sync()
+    assert len(host_world.faults.calls) == 1, host_world.faults.calls
+
+
+def test_a_burned_device_is_not_offered_when_its_provider_was_deleted(host_world: HostWorld) -> None:
+    use_up(host_world)
+    uuid = host_world.provider().uuid
+    host_world.onlooker.delete_provider(uuid)
+    host_world.synced()
+    assert host_world.provider().uuid == uuid
+    assert host_world.offered() == 0
+
+
+def test_a_burned_device_is_not_offered_when_its_entry_was_removed_and_put_back(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.specs = (NIC_SPEC, VF_SPEC)
+    host_world.synced()
+    assert host_world.offered() == 0
+    assert host_world.reserved() == 1
+    host_world.specs = (GPU_SPEC, NIC_SPEC)
+    host_world.synced()
+    assert host_world.offered() == 0
+
+
+def test_a_burned_device_keeps_its_class_until_it_is_released(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.specs = ({**GPU_SPEC, "resource_class": "CUSTOM_GPU"},)
+    host_world.synced()
+    assert host_world.records() == {GPU_CLASS: Inventory(1, 1, 1, 1, 1, 1.0)}
+    host_world.by_hand(0)
+    tree = host_world.synced()
+    tree.sync()
+    assert host_world.records() == {"CUSTOM_GPU": Inventory(1, 0, 1, 1, 1, 1.0)}
+
+
+def test_the_flag_taken_from_a_burned_device_changes_nothing_until_it_is_released(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
+    host_world.synced()
+    assert host_world.offered() == 0
+    assert "HW_PCI_ONE_TIME_USE" in host_world.onlooker.get_traits(host_world.provider().uuid).names
+    host_world.by_hand(0)
+    tree = host_world.synced()
+    tree.sync()
+    assert host_world.offered() == 1
+    assert "HW_PCI_ONE_TIME_USE" not in host_world.onlooker.get_traits(host_world.provider().uuid).names
+
+
+def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: HostWorld) -> None:
+    host_world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
+    host_world.synced()
+    claim(host_world)
+    assert not host_world.row().burned
+    host_world.specs = (GPU_SPEC,)
+    host_world.synced()
+    assert (host_world.row().burned, host_world.row().burned_for) == (True, ONE)
+    assert host_world.reserved() == 1
+
+
+def test_a_device_in_use_that_somebody_lowered_is_burned_again_in_the_next_period(host_world: HostWorld) -> None:
+    tree = host_world.synced()
+    claim(host_world)
+    tree.sync()
+    host_world.by_hand(0)
+    tree.sync()
+    assert host_world.reserved() == 1
+
+
+def test_a_release_by_hand_is_noticed_in_the_next_period(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.by_hand(0)
+    host_world.tree().sync()
+    assert not host_world.row().burned
+    assert host_world.offered() == 1
+
+
+def test_what_is_configured_no_more_goes_if_it_is_idle(host_world: HostWorld) -> None:
+    host_world.synced()
+    host_world.specs = (GPU_SPEC,)
+    host_world.synced()
+    assert host_world.onlooker.find_provider(f"{HOST}_{NIC}") is None
+    assert host_world.find_row(NIC) is None
+    host_world.specs = (GPU_SPEC, NIC_SPEC)
+    host_world.synced()
+    assert host_world.offered(NIC) == 1
+
+
+def test_what_is_in_use_stays_as_much_as_is_used_of_it(host_world: HostWorld, caplog: pytest.LogCaptureFixture) -> None:
+    host_world.synced()
+    claim(host_world, CARD, function=VFS[1])
+    host_world.specs = (GPU_SPEC,)
+    tree = host_world.synced()
+    assert host_world.records(CARD)[VF_CLASS].total == 1
+    assert host_world.offered(CARD) == 0
+    assert (
+        f"{CARD} is not there, or not configured, any more; its provider is kept: instance {ONE} has it" in caplog.text
+    )
+    give_back(host_world)
+    tree.sync()
+    assert host_world.find_row(CARD) is None
+
+
+def test_a_function_in_use_is_padded_when_its_virtual_functions_become_fewer(host_world: HostWorld) -> None:
+    host_world.synced()
+    claim(host_world, CARD, function=VFS[1])
+    host_world.specs = ({**VF_SPEC, "address": VFS[0]},)
+    host_world.synced()
+    assert host_world.records(CARD)[VF_CLASS].total == 2
+    assert host_world.function(VFS[1]).missing
+    give_back(host_world)
+    host_world.synced()
+    assert host_world.records(CARD)[VF_CLASS].total == 1
+
+
+def test_an_instance_on_its_way_to_what_is_withdrawn_keeps_the_provider(host_world: HostWorld) -> None:
+    host_world.synced()
+    row = host_world.row(NIC)
+    host_world.onlooker.put_allocations(
+        ConsumerAllocations(TWO, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    )
+    host_world.specs = (GPU_SPEC,)
+    tree = host_world.synced()
+    with host_world.db.write() as tx:
+        assert not pci.claim(tx, [host_world.function(NIC).id], TWO), "it is not for instances any more"
+    host_world.onlooker.delete_allocations(TWO)
+    tree.sync()
+    assert host_world.find_row(NIC) is None
+
+
+def test_a_provider_that_another_database_left_in_use_is_taken_for_burned(host_world: HostWorld) -> None:
+    host_world.synced()
+    claim(host_world)
+    with host_world.db.write() as tx:
+        for row in pci.providers(tx):
+            tx.exec_driver_sql(f"DELETE FROM pci_functions WHERE provider_id={row.id}")
+            tx.exec_driver_sql(f"DELETE FROM pci_providers WHERE id={row.id}")
+    host_world.synced()
+    assert host_world.row().burned
+    assert host_world.reserved() == 1
+
+
+def test_a_new_device_that_is_reserved_already_is_held(host_world: HostWorld) -> None:
+    tree = host_world.synced()
+    host_world.by_hand(1)
+    tree.sync()
+    assert host_world.reserved() == 1
+    assert not host_world.row().burned
+
+
+def test_a_provider_of_somebody_else_is_left_alone(host_world: HostWorld, caplog: pytest.LogCaptureFixture) -> None:
+    host_world.specs = ()
+    host_world.synced()
+    root = host_world.onlooker.find_provider(HOST)
+    assert root is not None
+    host_world.onlooker.create_provider(ONE, f"{HOST}_{GPU}", root.uuid)
+    host_world.specs = (GPU_SPEC,)
+    host_world.synced()
+    assert host_world.find_row() is None
+    assert f"{GPU} is skipped" in caplog.text
+
+
+def test_a_card_that_was_pulled_is_kept_while_it_is_burned(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.sim.functions.pull(GPU)
+    tree = host_world.synced()
+    assert host_world.function().missing
+    host_world.sim.functions.plug(FUNCTIONS[0])
+    tree.sync()
+    assert not host_world.function().missing
+    assert host_world.offered() == 0
+
+
+def test_one_provider_that_cannot_be_written_does_not_keep_the_others(host_world: HostWorld) -> None:
+    tree = host_world.tree()
+    tree.sync(starting=True)
+    for address in (GPU, NIC):
+        host_world.onlooker.delete_provider(host_world.provider(address).uuid)
+    host_world.faults.add(refuse, method="POST", path="/resource_providers$", times=1)
+    with pytest.raises(PlacementError):
+        tree.sync()
+    assert (host_world.offered(GPU), host_world.offered(NIC)) == (0, 1)
+    tree.sync()
+    assert host_world.offered(GPU) == 1
+
+
+def test_what_the_operator_set_at_the_root_stays(host_world: HostWorld) -> None:
+    tree = host_world.synced()
+    root = host_world.onlooker.find_provider(HOST)
+    assert root is not None
+    present = host_world.onlooker.get_inventories(root.uuid)
+    generous = Inventory(32, 5, 1, 32, 1, 16.0)
+    host_world.onlooker.put_inventories(root.uuid, present.generation, {**present.records, "VCPU": generous})
+    tree.sync()
+    assert host_world.onlooker.get_inventories(root.uuid).records["VCPU"] == Inventory(32, 0, 1, 32, 1, 16.0)
+
+
+# Provider config
+
+ROOT_CONFIG = """
+meta: {schema_version: '1.0'}
+providers:
+- identification: {uuid: $COMPUTE_NODE}
+  inventories: {additional: {CUSTOM_LICENCE: {total: 8}}}
+  traits: {additional: [CUSTOM_GOLD]}
+"""
+GPU_CONFIG = f"""
+meta: {{schema_version: '1.0'}}
+providers:
+- identification: {{name: '{HOST}_{GPU}'}}
+  inventories: {{additional: {{CUSTOM_LICENCE: {{total: 8}}}}}}
+  traits: {{additional: [CUSTOM_GOLD]}}
+"""
+
+
+@pytest.mark.parametrize(("config", "name"), [(ROOT_CONFIG, HOST), (GPU_CONFIG, f"{HOST}_{GPU}")], ids=["root", "gpu"])
+def test_what_is_added_is_there_at_every_sync_and_goes_with_its_entry(
+    host_world: HostWorld, config: str, name: str
+) -> None:
+    host_world.configure(config)
+    tree = host_world.synced()
+    provider = host_world.onlooker.find_provider(name)
+    assert provider is not None
+    for _ in range(2):
+        assert host_world.onlooker.get_inventories(provider.uuid).records["CUSTOM_LICENCE"].total == 8
+        assert "CUSTOM_GOLD" in host_world.onlooker.get_traits(provider.uuid).names
+        tree.sync()
+    host_world.configure("meta: {schema_version: '1.0'}\n")
+    host_world.synced()
+    assert "CUSTOM_LICENCE" not in host_world.onlooker.get_inventories(provider.uuid).records
+    assert "CUSTOM_GOLD" not in host_world.onlooker.get_traits(provider.uuid).names
+    with host_world.db.read() as tx:
+        assert additions.of_host(tx, HOST) == frozenset()
+
+
+def test_an_addition_leaves_a_burned_device_burned(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.configure(GPU_CONFIG)
+    host_world.synced()
+    records = host_world.records()
+    assert (records[GPU_CLASS].reserved, records["CUSTOM_LICENCE"].reserved) == (1, 0)
+
+
+def test_a_conflict_stops_the_start_and_is_later_only_told(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    host_world.configure(GPU_CONFIG.replace("CUSTOM_LICENCE", GPU_CLASS))
+    host_world.specs = ()
+    tree = host_world.tree()
+    tree.sync(starting=True)  # there is no such provider yet
+    host_world.specs = (GPU_SPEC,)
+    tree = host_world.tree()
+    tree.sync()
+    tree.sync()
+    assert caplog.text.count("the entry is not followed in that") == 1
+    with pytest.raises(InvalidConfiguration, match="provider_config_location"):
+        host_world.tree().sync(starting=True)
+
+
+def test_a_contradiction_in_device_spec_stops_the_start_and_is_later_only_told(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    host_world.synced()
+    host_world.specs = ({**VF_SPEC, "address": VFS[0], "resource_class": "CUSTOM_A"}, VF_SPEC)
+    with pytest.raises(InvalidConfiguration, match="virtual functions"):
+        host_world.tree().sync(starting=True)
+    host_world.tree().sync()
+    assert "are left as they are" in caplog.text
+    assert (host_world.offered(GPU), host_world.offered(CARD)) == (1, 2)
