@@ -248,9 +248,10 @@ def test_what_placement_was_not_told_of_an_enabled_device_is_a_debt_that_anybody
     world.assert_offered()
 
 
+@whoever_pays
 @every_failure_at(SETTLE)
-def test_what_placement_was_not_told_of_a_disabled_device_it_is_told_by_the_next_period(
-    world: AgentWorld, at: int, effect: Effect, times: int | None
+def test_what_placement_was_not_told_of_a_disabled_device_it_is_told_by_anybody(
+    world: AgentWorld, payer: Payer, at: int, effect: Effect, times: int | None
 ) -> None:
     agent = world.start()
     with failing(world, at, effect, times):
@@ -259,7 +260,7 @@ def test_what_placement_was_not_told_of_a_disabled_device_it_is_told_by_the_next
         assert not told or world.inventory().reserved == 1
         world.assert_promises()
 
-    agent.period()
+    payer(world, agent)
 
     assert_out_of_service(world)
 
@@ -314,17 +315,18 @@ def test_an_enabling_that_dies_at_any_write_was_not_said_or_is_finished_by_other
         world.assert_offered()
 
 
+@whoever_pays
 @before_or_after
 @pytest.mark.parametrize("at", range(1, DISABLE_WRITES + 1))
-def test_a_disabling_that_dies_at_any_write_was_not_said_or_is_finished_by_the_agent(
-    world: AgentWorld, at: int, applied: bool
+def test_a_disabling_that_dies_at_any_write_was_not_said_or_is_finished_by_others(
+    world: AgentWorld, payer: Payer, at: int, applied: bool
 ) -> None:
     agent = world.start()
     with pytest.raises(Death):
         disable(world, death(at, applied=applied).ports(world))
     world.assert_promises()
 
-    agent.period()
+    payer(world, agent)
 
     if at == 1 and not applied:
         world.assert_offered()

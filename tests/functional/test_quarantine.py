@@ -176,7 +176,7 @@ def test_a_quarantine_is_in_the_history_with_who_asked_for_it(world: AgentWorld)
 def test_a_placement_that_is_away_is_told_by_the_agent(world: AgentWorld) -> None:
     fault = world.faults.add(refuse, method="PUT", times=None)
     [done] = quarantine(world)
-    assert "will be told by the agent" in done
+    assert "will be told later" in done
     assert world.device().device_state is DeviceState.ERROR
     fault.times = fault.struck
     [agent] = world._agents

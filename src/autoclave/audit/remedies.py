@@ -12,12 +12,13 @@ from autoclave.lifecycle.distrust import distrust, quarantine, raise_reserved
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Row
-from autoclave.rules.audit.kinds import Finding, Fix
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Fix
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import SILENCE
 from autoclave.rules.device_states import Actor, DeviceState
 
-_TOLD = {True: "reserved=total", False: "Placement does not answer and will be told by the agent"}
+_TOLD = {True: "reserved=total", False: "Placement does not answer and will be told later"}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
+from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor
 
@@ -37,6 +38,7 @@ class ConductorManager:
         self._ports = ports
         self._instances = compute
         self._name = name
+        self._withdrawals = Withdrawals(ports)
         self._binder = Binder(ports, name, lease_seconds, resolved)
         self._unbinder = Unbinder(ports, name, lease_seconds)
 
@@ -84,9 +86,10 @@ class ConductorManager:
         run_all(self._ports, Cause(Actor.CONDUCTOR, self._name, RequestContext.admin().request_id))
 
     def sweep(self) -> None:
-        """Finish what others left; run every ``[conductor] sweep_interval``."""
+        """Finish what others left, and what they left unsaid; run every ``[conductor] sweep_interval``."""
         context = RequestContext.admin()
         sweep(self._ports, context, self._name)
+        self._withdrawals.tell()
         if self._instances is not None:
             self._instances.sweep(context)
 

@@ -180,6 +180,25 @@ def list_all(
     return [to_record(DeviceRecord, row) for row in tx.execute(paged(query, devices, after=after, limit=limit))]
 
 
+def withdrawn(tx: Connection) -> list[DeviceRecord]:
+    """Devices that are not offered because of an operator, of what was found of them, or of an error.
+
+    Not those without a state: they are not judged yet, and what reads ``reserved`` then is an operator's word.
+    """
+    query = sa.select(*_DEVICE).where(
+        devices.c.device_state.is_not(None),
+        sa.or_(
+            devices.c.device_state == DeviceState.ERROR,
+            devices.c.status == DeviceStatus.MAINTAINING,
+            devices.c.held.is_(True),
+            devices.c.forgetting.is_(True),
+            devices.c.missing.is_(True),
+            devices.c.excluded_reason.is_not(None),
+        ),
+    )
+    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
+
+
 def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
     """Devices of a host that are allocated although active ARQs hold none, or not all, of their handles."""
     holders = (

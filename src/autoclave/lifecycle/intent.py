@@ -64,7 +64,7 @@ def debt(device: DeviceRecord) -> dict[str, Any]:
 def tell_placement(ports: Ports, uuid: str) -> bool:
     """Settle a device about which something is recorded; returns whether Placement agrees.
 
-    One that cannot be told now is told by the agent's next period; a debt is paid by any conductor's sweep, too.
+    One that cannot be told now is told by the agent's next period, or by any conductor's sweep.
     """
     try:
         settle(ports.db, ports.placement, uuid)

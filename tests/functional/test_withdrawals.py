@@ -1,0 +1,99 @@
+"""What must not be offered is told to Placement by any conductor, too: the agent of the host may be gone for good."""
+
+from collections.abc import Callable
+
+import pytest
+from agentworld import HOST, SANITIZING, AgentWorld
+from tenant import conductor
+
+from autoclave.db.tables import devices
+from autoclave.lifecycle import holds, status, withdrawn
+from autoclave.lifecycle.distrust import distrust
+from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.withdrawn import Withdrawals
+from autoclave.placement.faults import refuse
+from autoclave.rules.device_states import Actor, DeviceState
+
+OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "smells")
+
+Word = Callable[[AgentWorld, str], object]
+WORDS: dict[str, Word] = {
+    "disable": lambda world, uuid: status.disable(world.ports, uuid, OPERATOR),
+    "hold": lambda world, uuid: holds.hold(world.ports, uuid, OPERATOR),
+    "distrust": lambda world, uuid: distrust(world.db, world.placement, uuid, world.device().state_version, OPERATOR),
+}
+
+
+@pytest.fixture
+def world(one_drive: AgentWorld) -> AgentWorld:
+    """The drive is offered, and its host's agent is gone."""
+    one_drive.end(one_drive.start())
+    return one_drive
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+def test_a_device_of_a_host_without_an_agent_is_offered_no_more_though_placement_was_away(
+    world: AgentWorld, word: Word
+) -> None:
+    world.faults.add(refuse)
+    word(world, world.device().uuid)
+    sweeper = conductor(world)
+    sweeper.sweep()
+    assert world.inventory().reserved == 0
+    world.faults.clear()
+    sweeper.sweep()
+    assert world.inventory().reserved == 1
+
+
+def test_it_is_told_once_by_each_conductor_and_again_when_it_is_withdrawn_again(world: AgentWorld) -> None:
+    uuid = world.device().uuid
+    status.disable(world.ports, uuid, OPERATOR)
+    sweeper = conductor(world)
+    sweeper.sweep()
+    told = world.onlooker.get_inventories(world.provider().uuid).generation
+    sweeper.sweep()
+    assert world.onlooker.get_inventories(world.provider().uuid).generation == told
+
+    status.enable(world.ports, uuid, OPERATOR)
+    sweeper.sweep()
+    world.assert_offered()
+    world.faults.add(refuse)
+    status.disable(world.ports, uuid, OPERATOR)
+    world.faults.clear()
+    sweeper.sweep()
+    assert world.inventory().reserved == 1
+
+
+def test_a_round_tells_of_a_few_and_the_next_of_the_rest(world: AgentWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(withdrawn, "ROUND", 0)
+    world.faults.add(refuse)
+    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    world.faults.clear()
+    withdrawals = Withdrawals(world.ports)
+    withdrawals.tell()
+    assert world.inventory().reserved == 0
+    monkeypatch.setattr(withdrawn, "ROUND", 1)
+    withdrawals.tell()
+    assert world.inventory().reserved == 1
+
+
+def test_a_device_that_has_no_state_yet_is_left_to_the_backfill(world: AgentWorld) -> None:
+    with world.db.write() as tx:
+        mine = devices.update().where(devices.c.hostname == HOST, devices.c.pci_address == SANITIZING)
+        tx.execute(mine.values(device_state=None))
+    sweeper = conductor(world)
+    sweeper.sweep()
+    assert world.inventory().reserved == 0
+    sweeper.init_host()
+    assert world.device().device_state is DeviceState.AVAILABLE
+    world.assert_offered()
+
+
+def test_a_device_whose_provider_is_gone_keeps_no_sweep_from_the_others(world: AgentWorld) -> None:
+    status.disable(world.ports, world.device().uuid, OPERATOR)
+    world.onlooker.delete_provider(world.provider().uuid)
+    sweeper = conductor(world)
+    sweeper.sweep()
+    world.faults.clear()
+    sweeper.sweep()
+    assert list(world.faults.calls) == []
