@@ -16,7 +16,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.tables import devices
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.virt.domains import Domains, GivenDomains
 
 ALL = Scope()

@@ -7,7 +7,8 @@ import pytest
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Row, Slot, Stock, Wanted
-from autoclave.rules.audit.kinds import Finding, Fix, Kind, Severity
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Fix, Kind, Severity
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import loose_request, of_agents, of_drives, of_row

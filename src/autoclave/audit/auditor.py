@@ -12,7 +12,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Row
-from autoclave.rules.audit.kinds import Finding, Kind, Severity
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind, Severity
 from autoclave.rules.audit.rows import about, loose_request, of_agents, of_drives, of_row
 
 _MORE_LOOKS = 2

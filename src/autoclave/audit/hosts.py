@@ -9,7 +9,8 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import pci_function
 from autoclave.rules.audit.facts import Guest, Row, Slot
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import about
 from autoclave.rules.audit.slots import of_guests, of_slot
 from autoclave.rules.device_states import DeviceState

@@ -7,7 +7,8 @@ from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUna
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
 from autoclave.rules.audit.facts import Found, Row, Stock
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.rows import about
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name

@@ -14,7 +14,7 @@ from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.remedies import Remedies
 from autoclave.cli.cells import Cell
 from autoclave.exceptions import AutoclaveError
-from autoclave.rules.audit.kinds import Finding
+from autoclave.rules.audit.findings import Finding
 from autoclave.services.audit import Audited, audited
 from autoclave.services.service import Resources
 

@@ -16,7 +16,8 @@ from autoclave.db.sqlite_file import require_sound, sqlite_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources

@@ -1,7 +1,7 @@
 """Everything that an audit can find: how bad it is, where it comes from as a rule, and what may safely be done."""
 
 from enum import Enum, StrEnum, unique
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Severity(StrEnum):
@@ -37,7 +37,10 @@ class _Text(NamedTuple):
 
 _RISK, _LESS, _UNTIDY, _UNSEEN, _INFO = Severity
 _AGENT_DOES_IT = "The agent of {host} puts it right in its next period: start it if it does not run."
-_CLEAN = "`autoclave audit --fix` puts it into error, as its agent does; then see to the cause and `autoclave device clean {slot}`."  # noqa: E501
+_CLEAN = (
+    "`autoclave audit --fix` puts it into error, as its agent does; then see to the cause and `autoclave device clean "
+    "{slot}`."
+)
 
 
 @unique  # two with the same text would be one
@@ -266,33 +269,3 @@ class Kind(Enum):
     def fix(self) -> Fix | None:
         """What ``--fix`` does about it."""
         return self.value.fix
-
-
-class Finding(NamedTuple):
-    """Something that was found.
-
-    :param subject: the slot or the host that it is about.
-    :param seen: what was seen where.
-    :param remedy: what to do, with all names filled in.
-    :param device: uuid of the device, if it is one's.
-    :param about: what tells it from others of its kind at the same subject, such as a consumer.
-    :param version: of the device's row when it was found.
-    """
-
-    kind: Kind
-    subject: str
-    seen: str
-    remedy: str
-    device: str | None = None
-    about: str = ""
-    version: tuple[int, int] | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is a disagreement, and no mere information."""
-        return self.kind.severity is not Severity.INFO
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """The same for two looks that found the same thing."""
-        return self.kind, self.subject, self.about, self.version

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator
 
 from autoclave.rules.audit.facts import Found, Row, Stock, Wanted
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import UNFINISHED, about
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import must_be_reserved

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Drive, Hold, Row
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
 
 SILENCE = 300.0

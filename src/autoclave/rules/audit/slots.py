@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Guest, Row, Slot
-from autoclave.rules.audit.kinds import Finding, Kind
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import about
 from autoclave.rules.device_states import IDLE_STATES, DeviceState
 
