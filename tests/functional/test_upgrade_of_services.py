@@ -6,14 +6,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, SECRET, AgentWorld
+from strikes import Death, death
 from tenant import Tenant, assert_promises, conductor, recover
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db import ledger
 from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.exceptions import Conflict
+from autoclave.lifecycle.backfill import run_all
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_states import Actor, DeviceState
+
+BACKFILL_WRITES = 2
+"""State and link of the one device; reserved=total."""
+before_or_after = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 
 
 @pytest.fixture
@@ -118,6 +126,42 @@ def test_what_the_release_before_has_bound_is_not_offered_after_its_unbind_thoug
     world.clean()
     world.assert_offered()
     assert not world.sim.find(SANITIZING, SECRET)
+
+
+@before_or_after
+@pytest.mark.parametrize("at", range(1, BACKFILL_WRITES + 1))
+@pytest.mark.parametrize(("actor", "hostname"), [(Actor.CONDUCTOR, None), (Actor.AGENT, HOST)])
+def test_a_service_that_dies_at_any_write_of_the_backfill_leaves_the_rest_to_the_agents_next_period(
+    world: AgentWorld, before: Before, actor: Actor, hostname: str | None, at: int, applied: bool
+) -> None:
+    before.binds(Tenant(world))
+    with pytest.raises(Death):
+        run_all(death(at, applied=applied).ports(world), Cause(actor, "who"), hostname=hostname)
+    agent = world.start()
+    agent.period()
+    assert world.device().device_state is DeviceState.ALLOCATED
+    assert world.inventory().reserved == 1
+
+
+def test_a_backfill_writes_as_often_as_is_struck_above(world: AgentWorld, before: Before) -> None:
+    before.binds(Tenant(world))
+    counted = death()
+    conductor(world, counted.ports(world)).init_host()
+    assert counted.calls == BACKFILL_WRITES
+
+
+@before_or_after
+def test_a_known_dirty_drive_whose_backfill_placement_did_not_hear_of_is_offered_no_more_after_any_sweep(
+    world: AgentWorld, before: Before, applied: bool
+) -> None:
+    device = world.device()
+    with world.db.write() as tx:
+        ledger.add(tx, device.serial, device.drive_model, "another")
+    with pytest.raises(Death):
+        conductor(world, death(2, applied=applied).ports(world)).init_host()
+    assert world.device().device_state is DeviceState.ERROR
+    conductor(world).sweep()
+    assert world.inventory().reserved == 1
 
 
 @pytest.mark.parametrize("state", [ARQState.BIND_STARTED, ARQState.DELETING])

@@ -53,19 +53,22 @@ def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) ->
 
 def read_if_any(req: falcon.Request, validator: Draft202012Validator, max_size: int) -> Any:
     """As :func:`read`; an empty mapping if there is no body at all."""
-    return read(req, validator, max_size) if req.content_length else {}
+    return read(req, validator, max_size) if req.content_length or _is_chunked(req) else {}
 
 
 def _bounded(req: falcon.Request, max_size: int) -> bytes:
     if (req.content_length or 0) > max_size:
         raise _too_large(max_size)
     # The length of a chunked body is known only when it has been read; the server ends the stream.
-    chunked = "chunked" in req.env.get("HTTP_TRANSFER_ENCODING", "").lower()
-    stream = req.env["wsgi.input"] if chunked else req.bounded_stream
+    stream = req.env["wsgi.input"] if _is_chunked(req) else req.bounded_stream
     raw: bytes = stream.read(max_size + 1)
     if len(raw) > max_size:
         raise _too_large(max_size)
     return raw
+
+
+def _is_chunked(req: falcon.Request) -> bool:
+    return "chunked" in req.env.get("HTTP_TRANSFER_ENCODING", "").lower()
 
 
 def _too_large(max_size: int) -> falcon.HTTPContentTooLarge:

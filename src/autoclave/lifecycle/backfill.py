@@ -112,7 +112,8 @@ def run(
 def run_all(ports: Ports, cause: Cause, *, hostname: str | None = None) -> None:
     """Run every migration at the start of a service, and tell Placement what must not be offered.
 
-    A Placement that is away is told later: by the device's agent, or by whoever unbinds the device.
+    What a Placement that is away, or a death in between, leaves untold is told by the device's agent in its next
+    period; of a device that a request holds also by whoever unbinds it, and of one in error by any conductor.
 
     :param hostname: only the devices of this host.
     :raises DatabaseUnavailable: see :func:`run`; the service must not go on.

@@ -43,6 +43,21 @@ def test_what_a_device_is_doing_is_no_reason_to_refuse(world: World, state: Devi
     assert world.reserved(device) == (0 if state is DeviceState.AVAILABLE else 1)
 
 
+def test_a_reason_of_which_the_length_is_not_said_beforehand_is_kept_or_refused_like_any_other(world: World) -> None:
+    device = world.add_device()
+    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Content-Length": ""}
+
+    def disable(body: bytes) -> int:
+        path = f"/v2/devices/{device.uuid}/disable"
+        return world.http.simulate_post(path, body=body, headers=headers).status_code
+
+    assert disable(b'{"reason": ""}') == 400
+    assert shown(world, device.uuid)[0] == "enabled"
+    assert disable(b'{"reason": "new firmware"}') == 200
+    history = world.call("GET", f"/autoclave/v1/devices/{device.uuid}/history").json["events"]
+    assert "new firmware" in [event["reason"] for event in history]
+
+
 @pytest.mark.parametrize("effect", [effects.refuse, effects.lose_answer, effects.answer(500)])
 @pytest.mark.parametrize("word", ["disable", "enable"])
 def test_the_answer_says_that_placement_has_not_heard_of_it_yet(world: World, word: str, effect: Effect) -> None:
