@@ -1,7 +1,6 @@
 """``autoclave audit`` beside ``autoclave up`` that runs, in the place of one that does not, and on a controller."""
 
 import json
-import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -62,9 +61,7 @@ class Operator:
 
 
 @pytest.fixture
-def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Operator:
-    # Each command adds a handler that writes to the screen, and the screens of earlier tests are gone.
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Operator:
     return Operator(tmp_path / "data", capsys)
 
 
@@ -110,6 +107,9 @@ def test_what_cannot_be_looked_at_is_told_in_a_line_and_by_its_code(operator: Op
     config = tmp_path / "autoclave.conf"
     config.write_text(f"[database]\nconnection = sqlite:///{tmp_path}/no/such.db\n")
     assert "unable to open" in operator.refused("--config-file", str(config))
+    assert "/nowhere.conf" in operator.refused("--config-file", "/nowhere.conf")
+    assert "not a file" in operator.refused("--config-file", str(tmp_path))
+    assert "File name too long" in operator.refused("--data-dir", "/" + "x" * 300)
     with pytest.raises(SystemExit):
         main(["audit", "--wait", "long"])
 

@@ -241,6 +241,13 @@ def test_a_use_that_cannot_be_told_keeps_it_from_being_offered(host: SysfsTree) 
     assert "cannot read" in (one(host, {"address": NIC}).excluded or "")
 
 
+def test_a_use_that_makes_no_sense_keeps_this_function_from_being_offered_and_no_other(host: SysfsTree) -> None:
+    host.function(NIC, vendor="0x8086", device="0x1572", class_="0x020000", driver="i40e")
+    host.interface(NIC, "ens1", up=False)
+    (host.sys / "class/net/ens1/flags").write_text("\n")
+    assert "which is not a number" in (one(host, {"address": NIC}).excluded or "")
+
+
 # What operators are told
 
 

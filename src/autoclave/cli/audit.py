@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cliff import lister
+from oslo_config import cfg
 
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.remedies import Remedies
@@ -92,7 +93,7 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         """Audit, show, and return the exit code."""
         try:
             super().run(parsed_args)
-        except AutoclaveError as error:
+        except (AutoclaveError, cfg.Error, OSError) as error:
             if self.app.options.debug:
                 raise
             self.app.LOG.error(error)

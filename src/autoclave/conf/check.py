@@ -46,10 +46,7 @@ def require_text(files: Sequence[str]) -> None:
     :raises InvalidConfiguration: names the file, and the line that is not UTF-8.
     """
     for file in files:
-        path = Path(file).expanduser()
-        if path.is_dir():
-            raise InvalidConfiguration(f"{file} is a directory, not a file", option="--config-file")
-        for number, line in enumerate(path.read_bytes().split(b"\n") if path.exists() else (), start=1):
+        for number, line in enumerate(_lines(file), start=1):
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
@@ -59,6 +56,17 @@ def require_text(files: Sequence[str]) -> None:
                 ) from None
             if "\0" in text:
                 raise InvalidConfiguration(f"line {number} of {file} is no text", option="--config-file")
+
+
+def _lines(file: str) -> list[bytes]:
+    try:
+        return Path(file).expanduser().read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except IsADirectoryError:
+        raise InvalidConfiguration(f"{file} is a directory, not a file", option="--config-file") from None
+    except OSError as error:
+        raise InvalidConfiguration(f"{file} cannot be read: {error.strerror}", option="--config-file") from error
 
 
 def as_in_a_file(conf: cfg.ConfigOpts, group: str, name: str, values: Sequence[str]) -> list[str]:

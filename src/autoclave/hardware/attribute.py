@@ -25,14 +25,14 @@ def read_if_there(path: Path) -> str | None:
     return read(path) if is_there(path) else None
 
 
-def number(path: Path) -> int:
-    """The decimal number of an attribute.
+def number(path: Path, base: int = 10) -> int:
+    """The number of an attribute, which is decimal unless *base* says otherwise.
 
     :raises HardwareError: it cannot be read or is no number.
     """
     text = read(path)
     try:
-        return int(text)
+        return int(text, base)
     except ValueError:
         raise HardwareError(f"{path} says {text[:40]!r}, which is not a number") from None
 

@@ -75,7 +75,7 @@ def _interfaces(paths: HostPaths, directory: Path) -> list[str]:
         master = attribute.link_name(interface / "master")
         if master is not None:
             lines.append(f"interface {interface.name} belongs to {master}")
-        elif int(attribute.read(interface / "flags"), 16) & _IFF_UP:
+        elif attribute.number(interface / "flags", 16) & _IFF_UP:
             lines.append(f"interface {interface.name} is up")
     return lines
 
