@@ -321,6 +321,20 @@ def test_an_instance_with_a_host_is_its_agents_to_delete(world: ComputeWorld) ->
     assert len(world.held(instance)) == 3, "its guest may still run"
 
 
+def test_an_instance_on_a_dead_host_stays_until_the_host_is_back(
+    world: ComputeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = world.ask(specs=TWO_DRIVES)
+    world.build(instance)
+    world.silence("host-1")
+    world.mark_deleted(instance)
+    world.conductor().delete_instance(world.context, instance.uuid)
+    world.sweep()
+    assert world.instance(instance).task_state is TaskState.DELETING
+    assert len(world.held(instance)) == 3
+    assert "is deleted when host host-1 is back, which has an agent that was last seen" in caplog.text
+
+
 def test_an_instance_that_nobody_wants_deleted_is_not_deleted(world: ComputeWorld) -> None:
     instance = world.build(world.ask())
     world.conductor().delete_instance(world.context, instance.uuid)

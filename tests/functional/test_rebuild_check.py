@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from computeworld import ComputeWorld
 from failing_placement import FAILURES
+from strikes import Death, death
 
 from autoclave.db import instances
 from autoclave.db.instances import InstanceRecord
+from autoclave.lifecycle.ports import Ports
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Effect, lose_answer
 from autoclave.rules.instance_states import TaskState, VMState
@@ -38,13 +40,17 @@ def running(world: ComputeWorld, **asked: object) -> InstanceRecord:
 
 
 def rebuild(
-    world: ComputeWorld, instance: InstanceRecord, properties: Mapping[str, str], image_uuid: str = "another"
+    world: ComputeWorld,
+    instance: InstanceRecord,
+    properties: Mapping[str, str],
+    image_uuid: str = "another",
+    ports: Ports | None = None,
 ) -> InstanceRecord:
     """As the API asks for it; the instance afterwards."""
     wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": dict(properties)}}
     with world.db.write() as tx:
         instances.swap(tx, instance, expect_task=None, task_state=TaskState.REBUILDING, rebuild=wanted)
-    world.conductor().rebuild_instance(world.context, instance.uuid)
+    world.conductor(ports).rebuild_instance(world.context, instance.uuid)
     world.deliver()
     return world.instance(instance)
 
@@ -158,6 +164,41 @@ def test_an_instance_that_was_never_built_is_not_rebuilt(world: ComputeWorld) ->
     found = rebuild(world, instance, {})
     assert (found.vm_state, found.task_state, found.rebuild) == (VMState.ERROR, None, None)
     assert "has no host" in (found.fault_message or "")
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("trait", ["CUSTOM_TRUSTED_HOST", "CUSTOM_ELSEWHERE"])
+def test_a_conductor_that_dies_while_it_checks_is_replaced_by_the_sweep(
+    world: ComputeWorld, trait: str, at: int, applied: bool
+) -> None:
+    instance = running(world)
+    strike = death(at, applied=applied)
+    try:
+        rebuild(world, instance, {f"trait:{trait}": "required"}, ports=strike.ports(world))  # type: ignore[arg-type]
+    except Death:
+        assert strike.struck.is_set()
+    else:
+        assert (trait, at) == ("CUSTOM_TRUSTED_HOST", 2), "what is handed over is not written"
+        world.agents["host-1"].rebuilt.clear()  # the message was lost
+
+    world.sweep()
+
+    if trait == "CUSTOM_TRUSTED_HOST":
+        assert_goes_on(world, instance)
+    else:
+        assert trait in assert_refused(world, instance)
+
+
+def test_a_rebuild_that_its_agent_works_on_is_not_handed_over_again(world: ComputeWorld) -> None:
+    instance = running(world)
+    found = rebuild(world, instance, {})
+    with world.db.write() as tx:
+        instances.swap(tx, found, expect_task=TaskState.REBUILDING, agent_run_id="run of host-1")
+    world.sweep()
+    world.conductor().rebuild_instance(world.context, instance.uuid)
+    world.deliver()
+    assert world.agents["host-1"].rebuilt == [instance.uuid]
 
 
 def test_an_instance_that_is_deleted_meanwhile_is_not_rebuilt(world: ComputeWorld) -> None:

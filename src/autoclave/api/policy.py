@@ -120,6 +120,12 @@ RULES = (
         "Say that a burned device is clean.",
         "POST /autoclave/v1/burned/{provider}/release",
     ),
+    _documented(
+        "autoclave:explain",
+        ADMIN,
+        "See which hosts an instance could go to, and what the others lack.",
+        "GET /autoclave/v1/explain",
+    ),
     _documented("autoclave:metrics:get", ADMIN, "Read the metrics.", "GET /metrics"),
 )
 

@@ -12,6 +12,7 @@ from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
 from autoclave.api.operator import actions, burned
 from autoclave.api.operator import devices as operator_devices
+from autoclave.api.operator.explain import Explain
 
 _BASES = ("", "/accelerator")
 """Clients follow the links of the version documents, which name the second whatever they were given."""
@@ -83,6 +84,7 @@ def _operator(api: Api) -> dict[str, Resource]:
         burned_root: burned.BurnedDevices(api),
         **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
         **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
+        "/autoclave/v1/explain": Explain(api),
     }
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "audit": "audit:Audit",
     "plan": "plan:Plan",
     "plan show": "plan:PlanShow",
+    "explain": "explain:Explain",
     "check device-spec": "check:CheckDeviceSpec",
     "check passthrough-whitelist": "check:CheckPassthroughWhitelist",
     "check pci-device-spec": "check_pci:CheckPCIDeviceSpec",

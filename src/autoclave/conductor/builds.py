@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.conductor.binding import Binder, BindRequest
 from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.requests import Requests
 from autoclave.conductor.returning import give_back
 from autoclave.conductor.scheduling import Claim, Scheduler
@@ -54,6 +55,7 @@ class Builder:
         binder: Binder,
         unbinder: Unbinder,
         agents: ComputeAgents,
+        hosts: ComputeHosts,
         lease_seconds: float,
     ) -> None:
         self._ports = ports
@@ -62,6 +64,7 @@ class Builder:
         self._binder = binder
         self._unbinder = unbinder
         self._agents = agents
+        self._hosts = hosts
         self._lease = timedelta(seconds=lease_seconds)
 
     def build(self, context: RequestContext, instance_uuid: str) -> None:
@@ -103,15 +106,14 @@ class Builder:
             if instance.agent_run_id is None or self.expired(instance):
                 self._remove(context, instance.uuid)
             return
+        why = self._hosts.unheard(instance.host)
         try:
             self._agents.delete(context, instance.host, instance.uuid)
         except RPCError as error:
-            LOG.warning(
-                "Instance %s is deleted when the agent of host %s is back, which was not told: %s",
-                instance.uuid,
-                instance.host,
-                error,
-            )
+            why = f"could not be told: {error}"
+        if why is not None:
+            # Its guest may still run there: nobody else can say that the devices are free.
+            LOG.warning("Instance %s is deleted when host %s is back, which %s", instance.uuid, instance.host, why)
 
     def expired(self, instance: InstanceRecord) -> bool:
         """Whether nobody has written the row for longer than a builder's lease."""

@@ -53,7 +53,7 @@ class Compute:
         self._scheduler = Scheduler(ports, hosts)
         self._explainer = Explainer(ports, self._requests, self._scheduler, hosts)
         self._rebuilder = Rebuilder(ports, agents)
-        self._builder = Builder(ports, self._requests, self._scheduler, binder, unbinder, agents, lease_seconds)
+        self._builder = Builder(ports, self._requests, self._scheduler, binder, unbinder, agents, hosts, lease_seconds)
         self.build = self._builder.build
         self.delete = self._builder.delete
         self.rebuild = self._rebuilder.rebuild
@@ -71,7 +71,7 @@ class Compute:
         self._scheduler.require_known(request)
 
     def sweep(self, context: RequestContext) -> None:
-        """Undo builds that nobody goes on with, and finish deletions that are nobody's.
+        """Undo builds that nobody goes on with, finish deletions that are nobody's, check rebuilds that nobody checks.
 
         What cannot be finished now is logged and found again by the next sweep.
 
@@ -80,7 +80,7 @@ class Compute:
         with self._ports.db.read() as tx:
             unfinished = [
                 instance
-                for task in (TaskState.SCHEDULING, TaskState.DELETING)
+                for task in (TaskState.SCHEDULING, TaskState.DELETING, TaskState.REBUILDING)
                 for instance in instance_rows.list_for(tx, filters={"task_state": task})
             ]
         for instance in unfinished:
@@ -93,6 +93,9 @@ class Compute:
         if instance.task_state is TaskState.DELETING:
             if instance.host is None:
                 self._builder.delete(context, instance.uuid)
+        elif instance.task_state is TaskState.REBUILDING:
+            if instance.agent_run_id is None and self._builder.expired(instance):
+                self._rebuilder.rebuild(context, instance.uuid)
         elif instance.vm_state is VMState.ERROR or self._builder.expired(instance):
             why = "Nobody has gone on with building it; ask for it again."
             self._builder.undo(context, instance, NoValidHost(why, _who_had(instance)))

@@ -47,15 +47,29 @@ class ComputeHosts:
             ComputeHost(host.hostname, host.rp_uuid, self._why_not(host, agents.get(host.hostname))) for host in hosts
         ]
 
+    def unheard(self, name: str) -> str | None:
+        """Why a message to the agent of a host may wait long, as the end of a sentence about the host; None if not.
+
+        :raises DatabaseUnavailable: it could not be read.
+        """
+        with self._ports.db.read() as tx:
+            return self._silence(agent_rows.get(tx, name))
+
     def _why_not(self, host: ComputeHostRecord, agent: AgentRecord | None) -> str | None:
         if host.forced_down:
             return "is forced down"
         if host.disabled:
             return "is disabled" + (f": {host.disabled_reason}" if host.disabled_reason else "")
+        silence = self._silence(agent)
+        if silence is not None:
+            return silence
+        refusal = self._agents.why_not(host.hostname)
+        return None if refusal is None else f"has an agent that cannot run instances: {refusal}"
+
+    def _silence(self, agent: AgentRecord | None) -> str | None:
         if agent is None:
             return "has no agent"
         silence = self._ports.clock() - agent.last_seen
-        if silence > self._patience:
-            return f"has an agent that was last seen {silence.total_seconds():.0f} s ago"
-        refusal = self._agents.why_not(host.hostname)
-        return None if refusal is None else f"has an agent that cannot run instances: {refusal}"
+        return (
+            f"has an agent that was last seen {silence.total_seconds():.0f} s ago" if silence > self._patience else None
+        )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.conductor.builds import fault
 from autoclave.conductor.compute_agents import ComputeAgents
@@ -31,11 +32,12 @@ class Rebuilder:
     def rebuild(self, context: RequestContext, instance_uuid: str) -> None:
         """Have the host start it from the image that the row names; or leave it on its old one, with a fault.
 
+        Until the host's agent puts its run on the row, this may be done again: by a sweep, if nothing comes of it.
+
         :raises DatabaseUnavailable: nothing was decided, or it is not known what; a sweep does it again.
         """
-        with self._ports.db.read() as tx:
-            instance = instance_rows.get(tx, instance_uuid)
-        if instance is None or instance.task_state is not TaskState.REBUILDING or instance.rebuild is None:
+        instance = self._ports.db.transact(lambda tx: self._take(tx, instance_uuid))
+        if instance is None or instance.rebuild is None:
             return
         try:
             self._check(instance, instance.rebuild)
@@ -46,6 +48,13 @@ class Rebuilder:
             raise
         except AutoclaveError as error:
             self._refuse(instance, error)
+
+    def _take(self, tx: Connection, instance_uuid: str) -> InstanceRecord | None:
+        """The instance, noted as begun now; None if its agent has it already, or it is not to be rebuilt."""
+        instance = instance_rows.get(tx, instance_uuid, lock=True)
+        if instance is None or instance.agent_run_id is not None:
+            return None
+        return instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, updated_at=self._ports.clock())
 
     def _check(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> None:
         """Refuse an image whose traits the instance's providers do not have.

@@ -209,6 +209,8 @@ CASES = [
         lambda o: {"uuid": o.arq()},
         "of one that is not",
     ),
+    # what conductors answer where [compute] is not enabled: who may, is told that
+    Case("GET", "/autoclave/v1/explain", admin(409), lambda _o: {"query": "flavor=f&image=i"}),
     Case("GET", OURS, admin(200)),
     *(
         case

@@ -1,0 +1,76 @@
+"""``autoclave explain``: why an instance of a flavor and an image gets which host, and why not another."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from cliff import show
+
+from autoclave.cli.cells import Cell
+from autoclave.cli.client import add_service, service_of
+
+_MOST = 10
+"""Candidates in a table for people."""
+
+
+class Explain(show.ShowOne):  # type: ignore[misc]  # cliff comes without types
+    """Explain which hosts an instance could go to, and what each of the others lacks. Nothing is made or claimed."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        parser.add_argument("flavor", help="name or id")
+        parser.add_argument("image", help="name or uuid")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
+        """Ask, and show."""
+        query = urlencode({"flavor": parsed_args.flavor, "image": parsed_args.image})
+        told = service_of(parsed_args).ask("GET", f"/autoclave/v1/explain?{query}")
+        return tuple(told), tuple(Cell(value, _SHOWN.get(name, str)) for name, value in told.items())
+
+
+def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(_group(group) for group in groups)
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    resources = ", ".join(f"{amount} {name}" for name, amount in group["resources"].items())
+    traits = [*group["required"], *(f"not {name}" for name in group["forbidden"])]
+    head = f"{group['suffix']} ({group['asked_by']})" if group["suffix"] else "the host itself"
+    return f"{head}: {resources}{' with ' + ', '.join(traits) if traits else ''}"
+
+
+def _ignored(properties: Mapping[str, str]) -> str:
+    return "\n".join(f"{key}: {why}" for key, why in properties.items())
+
+
+def _candidates(candidates: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        f"{each['host'] or 'a tree that is no host here'}: "
+        + "; ".join(f"{suffix}: {', '.join(uuids)}" for suffix, uuids in each["groups"].items() if suffix)
+        for each in candidates[:_MOST]
+    ]
+    more = len(candidates) - _MOST
+    return "\n".join([line.rstrip(": ") for line in lines] + ([f"and {more} more"] if more > 0 else []))
+
+
+def _hosts(hosts: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(line for host in hosts for line in _host(host))
+
+
+def _host(host: Mapping[str, Any]) -> list[str]:
+    count = host["candidates"]
+    if not host["why_not"]:
+        return [f"{host['name']}: yes, in {count} way{'' if count == 1 else 's'}"]
+    return [f"{host['name']}: no", *(f"  {reason}" for reason in host["why_not"])]
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "groups": _groups,
+    "ignored_properties": _ignored,
+    "candidates": _candidates,
+    "hosts": _hosts,
+}
