@@ -117,6 +117,8 @@ RULES: dict[str, tuple[str, str, Any, set[str]]] = {
     "cyborg:arq:delete": ("DELETE", f"{ARQS}/{new_uuid()}", None, WRITERS),
     "autoclave:device:get": ("GET", "/autoclave/v1/devices", None, {"admin"}),
     "autoclave:device:act": ("POST", f"/autoclave/v1/devices/{new_uuid()}/release", {}, {"admin"}),
+    "autoclave:burned:get": ("GET", "/autoclave/v1/burned", None, {"admin"}),
+    "autoclave:burned:release": ("POST", f"/autoclave/v1/burned/{new_uuid()}/release", {}, {"admin"}),
     "autoclave:explain": ("GET", "/autoclave/v1/explain?flavor=f&image=i", None, {"admin"}),
     "autoclave:metrics:get": ("GET", "/metrics", None, {"admin"}),
 }
