@@ -16,6 +16,7 @@
     ├── StateConflict                 a swap found the row changed: somebody else was there first
     ├── DatabaseUnavailable           the database did not answer; nothing was decided
     │   └── TransactionAborted        the engine let another transaction go first; nothing was written
+    ├── StorageError                  a file of an image could not be read or written
     ├── HardwareError                 something on this host
     │   ├── DeviceVanished            the function or its controller is no longer there
     │   ├── DriverMismatch            the function is bound to another kernel driver
@@ -149,6 +150,10 @@ class TransactionAborted(DatabaseUnavailable):
 
     Nothing of it was written: the same transaction may be tried again.
     """
+
+
+class StorageError(AutoclaveError):
+    """A file of an image could not be read or written: no space, no permission, no directory."""
 
 
 class HardwareError(AutoclaveError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 
 from autoclave.conf import new_config
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
@@ -162,3 +163,16 @@ def test_a_name_that_is_no_hosts_name_is_refused_as_what_it_is(name: str) -> Non
     conf = new_config(overrides={("agent", "resource_provider_name"): name})
     with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is no host name"):
         host_name(conf)
+
+
+def test_instances_are_served_unless_the_file_says_that_they_are_not(tmp_path: Path) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text("[compute]\nenabled = false\n")
+    with running(tmp_path / "without", 1, config) as everything:
+        assert requests.get(f"{everything.url}/compute/v2.1", timeout=30).status_code == 404
+        assert requests.get(f"{everything.url}/image/v2/images", timeout=30).status_code == 404
+        assert "compute_endpoint_override" not in (everything.data_dir / "clouds.yaml").read_text()
+    with running(tmp_path / "with") as everything:
+        cloud = yaml.safe_load((everything.data_dir / "clouds.yaml").read_text())["clouds"]["autoclave"]
+        assert requests.get(cloud["compute_endpoint_override"], timeout=30).json()["version"]["version"] == "2.96"
+        assert requests.get(cloud["image_endpoint_override"], timeout=30).json()["versions"][0]["id"] == "v2.17"

@@ -1,5 +1,6 @@
 """The WSGI application: the resources, and the layers around them in their order."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from oslo_middleware import HTTPProxyToWSGI, RequestId
 
 from autoclave.api import errors, json_answers, routes
 from autoclave.api.auth import authenticated, is_public
+from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api, Callers, JSONOnly
 from autoclave.api.hosts import expected_hosts
 from autoclave.api.microversion import Negotiation
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
     Layer = Callable[[WSGIApplication], WSGIApplication]
 
+_NOT_JSON = re.compile(r"/metrics|/image/v2/images/[^/]*/file")
+
 CONDUCTOR_VERSION = "1.0"
-"""The version of the conductor's RPC API that this service needs."""
+"""The version of the conductor's RPC API that the accelerator API needs."""
 
 
 def create_app(
@@ -35,7 +39,8 @@ def create_app(
     :param transport: how conductors are reached.
     :param mounts: prefix to application; each authenticates its callers itself.
     """
-    api = Api(conf, ports, transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION), Policy(conf))
+    conductor = transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION)
+    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf))
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),
@@ -59,7 +64,7 @@ def create_app(
 def _resources(api: Api) -> "falcon.App[Any, Any]":
     app: falcon.App[Any, Any] = falcon.App(
         middleware=[
-            JSONOnly(frozenset({"/metrics"})),
+            JSONOnly(_NOT_JSON),
             Callers(api.policy, partial(is_public, api.conf)),
             Negotiation(),
         ]

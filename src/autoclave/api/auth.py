@@ -30,6 +30,10 @@ _PUBLIC = frozenset(
         "/healthcheck",
         "/identity",
         "/identity/v3",
+        "/compute",
+        "/compute/v2.1",
+        "/image",
+        "/image/v2",
     },
 )
 

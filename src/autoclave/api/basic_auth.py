@@ -79,10 +79,10 @@ def http_basic(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
             known = False
         except InvalidConfiguration as error:
             LOG.error("Nobody is let in: %s", error)
-            return answer(start_response, 503, "The service cannot find out who you are; its log tells why.")
+            return answer(environ, start_response, 503, "The service cannot find out who you are; its log tells why.")
         if not known:
             said = "Say who you are: a user and a password of this service, as HTTP basic authentication."
-            return answer(start_response, 401, said, ("WWW-Authenticate", CHALLENGE))
+            return answer(environ, start_response, 401, said, ("WWW-Authenticate", CHALLENGE))
         return app(as_caller(environ, name, PROJECT, ROLES), start_response)
 
     return guarded

@@ -16,6 +16,8 @@ _JSON_TYPES = ("application/json", "application/json-patch+json")
 _NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
 _NO_NUMBER = "not usable: it holds a number beyond all bounds"
 _SHOWN = 300
+_MAX_STORED = 60_000
+"""Bytes of JSON: MariaDB's TEXT holds 65,535."""
 
 
 def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
@@ -27,20 +29,33 @@ def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) -> Any:
+def read(
+    req: falcon.Request, validator: Draft202012Validator, max_size: int, media_type: str = "application/json"
+) -> Any:
     """The body of *req*.
 
     :param max_size: bytes that it may have (``[api] max_request_body_size``).
+    :param media_type: what it may be declared as, beside JSON and JSON patches.
     :raises BadRequest: it is missing, not JSON in UTF-8, or not what *validator* demands.
     :raises falcon.HTTPContentTooLarge: it is longer than *max_size*.
     :raises falcon.HTTPUnsupportedMediaType: it says that it is something else than JSON.
     """
-    if req.content_type is not None and req.content_type.partition(";")[0].strip().lower() not in _JSON_TYPES:
-        raise falcon.HTTPUnsupportedMediaType(description="Send the body as Content-Type: application/json.")
+    if req.content_type is not None and declared_type(req) not in (*_JSON_TYPES, media_type):
+        taken = " or ".join(dict.fromkeys((media_type, "application/json")))
+        raise falcon.HTTPUnsupportedMediaType(description=f"Send the body as Content-Type: {taken}.")
     raw = _bounded(req, max_size)
     if not raw:
         raise BadRequest("The request needs a body, as JSON.")
     document = _parsed(raw)
+    check(document, validator)
+    return document
+
+
+def check(document: Any, validator: Draft202012Validator) -> None:
+    """Refuse *document* unless it is what *validator* demands.
+
+    :raises BadRequest: says where it is not, and what must be there.
+    """
     error = best_match(validator.iter_errors(document))
     if error is not None:
         where = "".join(f"[{part!r}]" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
@@ -48,23 +63,45 @@ def read(req: falcon.Request, validator: Draft202012Validator, max_size: int) ->
         if "propertyNames" in error.absolute_schema_path:
             message = f"the key {error.instance!r} {message}"
         raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {shortened(message)}")
-    return document
 
 
-def read_if_any(req: falcon.Request, validator: Draft202012Validator, max_size: int) -> Any:
+def storable(value: Any, what: str) -> Any:
+    """*value*, if its JSON fits into a column.
+
+    :param what: names it in the refusal.
+    :raises BadRequest: it does not.
+    """
+    size = len(json.dumps(value))
+    if size > _MAX_STORED:
+        raise BadRequest(f"{what} would take {size} bytes; {_MAX_STORED} is the most.")
+    return value
+
+
+def read_if_any(
+    req: falcon.Request, validator: Draft202012Validator, max_size: int, media_type: str = "application/json"
+) -> Any:
     """As :func:`read`; an empty mapping if there is no body at all."""
-    return read(req, validator, max_size) if req.content_length or _is_chunked(req) else {}
+    return read(req, validator, max_size, media_type) if req.content_length or _is_chunked(req) else {}
+
+
+def declared_type(req: falcon.Request) -> str:
+    """What the body of *req* is declared to be; the empty string if it is not."""
+    return (req.content_type or "").partition(";")[0].strip().lower()
 
 
 def _bounded(req: falcon.Request, max_size: int) -> bytes:
     if (req.content_length or 0) > max_size:
         raise _too_large(max_size)
-    # The length of a chunked body is known only when it has been read; the server ends the stream.
-    stream = req.env["wsgi.input"] if _is_chunked(req) else req.bounded_stream
-    raw: bytes = stream.read(max_size + 1)
+    raw: bytes = stream_of(req).read(max_size + 1)
     if len(raw) > max_size:
         raise _too_large(max_size)
     return raw
+
+
+def stream_of(req: falcon.Request) -> Any:
+    """The body of *req*, to be read; it ends where the body ends."""
+    # The length of a chunked body is known only when it has been read; the server ends the stream.
+    return req.env["wsgi.input"] if _is_chunked(req) else req.bounded_stream
 
 
 def _is_chunked(req: falcon.Request) -> bool:

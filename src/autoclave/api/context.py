@@ -1,10 +1,12 @@
 """What a resource needs: the service's parts, and who is asking."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import falcon
 
+from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.policy import Policy
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
@@ -16,11 +18,13 @@ class Api:
     """The parts of the service, passed to every resource.
 
     :param conductor: sends to any conductor.
+    :param instances: reaches those who build and run instances.
     """
 
     conf: Any
     ports: Ports
     conductor: Client
+    instances: InstanceServices
     policy: Policy
 
     @property
@@ -58,11 +62,14 @@ class Callers:
 
 
 class JSONOnly:
-    """Falcon middleware: refuses callers who do not take JSON."""
+    """Falcon middleware: refuses callers who do not take JSON.
 
-    def __init__(self, exempt: frozenset[str]) -> None:
+    :param exempt: matches the paths that answer in something else.
+    """
+
+    def __init__(self, exempt: re.Pattern[str]) -> None:
         self._exempt = exempt
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
-        if req.path not in self._exempt and not req.client_accepts_json:
+        if not self._exempt.fullmatch(req.path) and not req.client_accepts_json:
             raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")

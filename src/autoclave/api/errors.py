@@ -1,13 +1,12 @@
-"""Errors as the clients of the accelerator API parse them.
+"""Errors, each in the shape that the clients of its API parse.
 
-The body is ``{"error_message": "<JSON>"}``, and that JSON is ``{"faultcode", "faultstring", "debuginfo"}``:
-Cyborg's clients decode twice. It tells what the caller can mend, never a traceback, a statement or a
-host of the system; those are in the log, under the request id that every answer carries. A token that
-Keystone does not accept is refused by keystonemiddleware, in Keystone's own words and shape.
+An error tells what the caller can mend, never a traceback, a statement or a host of the system; those are
+in the log, under the request id that every answer carries. A token that Keystone does not accept is refused
+by keystonemiddleware, in Keystone's own words and shape.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from autoclave.exceptions import (
     RPCTimeout,
     RPCUnavailable,
     StateConflict,
+    StorageError,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ NEUTRAL = "The service failed; its log tells why, under the id of this request."
 _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
     (StateConflict, 409, "Somebody else changed this meanwhile; look at it again."),
     (DatabaseUnavailable, 503, "The database did not answer; the request may or may not have been carried out."),
+    (StorageError, 503, "The image's data could not be read or written; the log tells why. Ask again later."),
     (RPCUnavailable, 503, "No service took the request over; nothing was done. Ask again later."),
     (RPCTimeout, 504, "No answer came in time; the request may still be carried out. Look before asking again."),
     (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed meanwhile."),
@@ -43,10 +44,43 @@ _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
 """What is not the caller's fault: status and text. The first class that matches counts."""
 
 
-def document(code: int, text: str) -> dict[str, str]:
-    """The body of an error answer."""
+NOVAS = {
+    400: "badRequest",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "itemNotFound",
+    405: "badMethod",
+    406: "notAcceptable",
+    409: "conflictingRequest",
+    413: "overLimit",
+    415: "badMediaType",
+    503: "serviceUnavailable",
+}
+"""The envelope of a fault of Nova's by its status; of any other it is ``computeFault``."""
+
+
+def _cyborgs(code: int, text: str) -> dict[str, Any]:
+    """``{"error_message": "<JSON>"}``: Cyborg's clients decode twice."""
     fault = {"faultcode": "Client" if code < 500 else "Server", "faultstring": text, "debuginfo": None}
     return {"error_message": json.dumps(fault)}
+
+
+def _novas(code: int, text: str) -> dict[str, Any]:
+    return {NOVAS.get(code, "computeFault"): {"code": code, "message": text}}
+
+
+def _glances(code: int, text: str) -> dict[str, Any]:
+    return {"code": code, "title": HTTPStatus(code).phrase, "message": text}
+
+
+_SHAPES: tuple[tuple[str, Callable[[int, str], dict[str, Any]]], ...] = (("/compute", _novas), ("/image", _glances))
+"""How errors are told below a path; everywhere else, as Cyborg tells them."""
+
+
+def document(path: str, code: int, text: str) -> dict[str, Any]:
+    """The body of an error answer at *path*."""
+    shapes = (shape for prefix, shape in _SHAPES if path == prefix or path.startswith(f"{prefix}/"))
+    return next(shapes, _cyborgs)(code, text)
 
 
 def install(app: "falcon.App[Any, Any]") -> None:
@@ -58,27 +92,27 @@ def install(app: "falcon.App[Any, Any]") -> None:
     app.add_error_handler(AutoclaveError, _autoclave_error)
 
 
-def respond(resp: falcon.Response, code: int, text: str) -> None:
-    """Make *resp* an error answer."""
+def respond(req: falcon.Request, resp: falcon.Response, code: int, text: str) -> None:
+    """Make *resp* an error answer to *req*."""
     resp.status = code
-    resp.media = document(code, text)
+    resp.media = document(req.path, code, text)
 
 
 def _autoclave_error(req: falcon.Request, resp: falcon.Response, error: AutoclaveError, _params: object) -> None:
     if isinstance(error, ApiError):
-        respond(resp, error.code, str(error))
+        respond(req, resp, error.code, str(error))
         return
     for known, code, text in _ANSWERS:
         if isinstance(error, known):
             LOG.warning("%s %s: %s: %s", req.method, req.path, type(error).__name__, error)
-            respond(resp, code, text)
+            respond(req, resp, code, text)
             return
     _unexpected(req, resp, error, _params)
 
 
 def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     LOG.error("%s %s failed", req.method, req.path, exc_info=error)
-    respond(resp, 500, NEUTRAL)
+    respond(req, resp, 500, NEUTRAL)
 
 
 def _http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
@@ -93,7 +127,7 @@ def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPErr
         404: f"There is nothing at {req.path}.",
         405: f"{req.path} does not take {req.method}.",
     }.get(code, error.description or error.title or HTTPStatus(code).phrase)
-    resp.media = document(code, text)
+    resp.media = document(req.path, code, text)
 
 
 def guarded(app: "WSGIApplication") -> "WSGIApplication":
@@ -104,17 +138,19 @@ def guarded(app: "WSGIApplication") -> "WSGIApplication":
             return app(environ, start_response)
         except Exception:
             LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO"))
-            return answer(start_response, 500, NEUTRAL)
+            return answer(environ, start_response, 500, NEUTRAL)
 
     return guard
 
 
-def answer(start_response: "StartResponse", code: int, text: str, *headers: tuple[str, str]) -> Iterable[bytes]:
+def answer(
+    environ: "WSGIEnvironment", start_response: "StartResponse", code: int, text: str, *headers: tuple[str, str]
+) -> Iterable[bytes]:
     """An error answer of a WSGI middleware.
 
     :param headers: beside those of the body.
     """
-    body = json.dumps(document(code, text)).encode()
+    body = json.dumps(document(environ.get("PATH_INFO", ""), code, text)).encode()
     shape = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     start_response(f"{code} {HTTPStatus(code).phrase}", [*shape, *headers])
     return [body]

@@ -44,7 +44,7 @@ def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
         if host == public or good(host):
             return app(environ, start_response)
         said = f"Nothing is served under the name {asked!r}; [api] public_endpoint says under which else."
-        return answer(start_response, 403, said)
+        return answer(environ, start_response, 403, said)
 
     return refuse_others
 

@@ -1,6 +1,7 @@
-"""Microversions of the accelerator API: what a client asks for, and what it is told."""
+"""Microversions: what a client asks for, and what it is told."""
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import falcon
@@ -8,7 +9,6 @@ import microversion_parse
 
 from autoclave.exceptions import NotAcceptable
 
-SERVICE_TYPE = "accelerator"
 HEADER = "OpenStack-API-Version"
 
 
@@ -38,35 +38,79 @@ MAXIMUM = DEVICE_STATE
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
 RESOURCES = ("devices", "deployables", "attributes", "device_profiles", "accelerator_requests")
 """What is served below ``/v2``, and without it too: who leaves the version out means the only one that there is."""
-_VERSIONED = re.compile(rf"(/accelerator)?/(v2|{'|'.join(RESOURCES)})(/.*)?", re.DOTALL)
 
 
-def negotiate(header: str | None) -> Microversion:
-    """The version that the value of ``OpenStack-API-Version`` asks for; :data:`MINIMUM` when it is absent.
+@dataclass(frozen=True)
+class VersionedAPI:
+    """One of the APIs that have microversions.
 
-    ``2.N`` without the service's name is accepted too, as old clients send it.
-
-    :raises NotAcceptable: it cannot be parsed, names only other services, or is not served.
+    :param service_type: its name in the header.
+    :param paths: what it serves.
+    :param own_header: a header of its own, with the number only, which its clients send too.
     """
-    if not header or not header.strip():
-        return MINIMUM
-    asked = header.strip()
-    if not _NUMBERS.fullmatch(asked):
-        try:
-            asked = microversion_parse.get_version({HEADER.lower(): header}, SERVICE_TYPE) or ""
-        except ValueError:
-            asked = ""
-    if asked == "latest":
-        return MAXIMUM
-    numbers = _NUMBERS.fullmatch(asked)
-    if numbers is None:
-        raise NotAcceptable(
-            f"Invalid value for {HEADER} header: write '{SERVICE_TYPE} {MAXIMUM}' or '{SERVICE_TYPE} latest'."
-        )
-    version = Microversion(int(numbers[1]), int(numbers[2]))
-    if not MINIMUM <= version <= MAXIMUM:
-        raise NotAcceptable(f"Version {version} is not supported: the versions are {MINIMUM} to {MAXIMUM}.")
-    return version
+
+    service_type: str
+    minimum: Microversion
+    maximum: Microversion
+    paths: re.Pattern[str]
+    own_header: str | None = None
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """What an answer depends on."""
+        return (HEADER,) if self.own_header is None else (HEADER, self.own_header)
+
+    def negotiate(self, header: str | None, own: str | None = None) -> Microversion:
+        """The version that a request asks for; the minimum when it does not say.
+
+        ``2.N`` without the service's name is accepted too, as old clients send it.
+
+        :param header: the value of ``OpenStack-API-Version``.
+        :param own: the value of :attr:`own_header`; it counts only where there is no other.
+        :raises NotAcceptable: it cannot be parsed, names only other services, or is not served.
+        """
+        if not (header and header.strip()) and own and own.strip():
+            header = f"{self.service_type} {own.strip()}"
+        if not header or not header.strip():
+            return self.minimum
+        asked = header.strip()
+        if not _NUMBERS.fullmatch(asked):
+            try:
+                asked = microversion_parse.get_version({HEADER.lower(): header}, self.service_type) or ""
+            except ValueError:
+                asked = ""
+        if asked == "latest":
+            return self.maximum
+        numbers = _NUMBERS.fullmatch(asked)
+        if numbers is None:
+            raise NotAcceptable(
+                f"Invalid value for {HEADER} header: write '{self.service_type} {self.maximum}' or "
+                f"'{self.service_type} latest'."
+            )
+        version = Microversion(int(numbers[1]), int(numbers[2]))
+        if not self.minimum <= version <= self.maximum:
+            raise NotAcceptable(
+                f"Version {version} is not supported: the versions are {self.minimum} to {self.maximum}."
+            )
+        return version
+
+
+ACCELERATOR = VersionedAPI(
+    "accelerator", MINIMUM, MAXIMUM, re.compile(rf"(/accelerator)?/(v2|{'|'.join(RESOURCES)})(/.*)?", re.DOTALL)
+)
+COMPUTE = VersionedAPI(
+    "compute",
+    Microversion(2, 1),
+    Microversion(2, 96),
+    re.compile(r"/compute/v2\.1(/.*)?", re.DOTALL),
+    "X-OpenStack-Nova-API-Version",
+)
+"""Every version is taken, as each of the clients' resources has a highest of its own; the answers are always 2.96's."""
+
+
+def api_at(path: str) -> VersionedAPI | None:
+    """The API that serves *path*, if it is one with microversions."""
+    return next((api for api in (ACCELERATOR, COMPUTE) if api.paths.fullmatch(path)), None)
 
 
 def of(req: falcon.Request) -> Microversion:
@@ -85,17 +129,23 @@ def require(req: falcon.Request, needed: Microversion, what: str) -> None:
 
 
 class Negotiation:
-    """Falcon middleware: negotiates each request for the accelerator API and says in each answer what was found."""
+    """Falcon middleware: negotiates each request for an API with versions, and says in each answer what was found."""
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
-        if _VERSIONED.fullmatch(req.path):
-            req.context.microversion = negotiate(req.get_header(HEADER))
+        api = api_at(req.path)
+        if api is not None:
+            own = req.get_header(api.own_header) if api.own_header else None
+            req.context.microversion = api.negotiate(req.get_header(HEADER), own)
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        if not _VERSIONED.fullmatch(req.path):
+        api = api_at(req.path)
+        if api is None:
             return
-        resp.append_header("Vary", HEADER)
-        resp.set_header("OpenStack-API-Minimum-Version", str(MINIMUM))
-        resp.set_header("OpenStack-API-Maximum-Version", str(MAXIMUM))
+        for header in api.headers:
+            resp.append_header("Vary", header)
+        resp.set_header("OpenStack-API-Minimum-Version", str(api.minimum))
+        resp.set_header("OpenStack-API-Maximum-Version", str(api.maximum))
         if hasattr(req.context, "microversion"):
-            resp.set_header(HEADER, f"{SERVICE_TYPE} {of(req)}")
+            resp.set_header(HEADER, f"{api.service_type} {of(req)}")
+            if api.own_header is not None:
+                resp.set_header(api.own_header, str(of(req)))

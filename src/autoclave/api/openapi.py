@@ -12,10 +12,10 @@ import falcon
 from autoclave.api.auth import is_public
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
-from autoclave.api.microversion import HEADER, MAXIMUM, MINIMUM, SERVICE_TYPE, Microversion
-from autoclave.api.operation import Asked, Operation, Resource, operations_of
+from autoclave.api.microversion import HEADER, Microversion, VersionedAPI, api_at
+from autoclave.api.operation import OCTETS, Asked, Operation, Resource, operations_of
 from autoclave.api.schemas.common import STRING, TEXT, UUID, Schema
-from autoclave.api.schemas.errors import ERROR
+from autoclave.api.schemas.errors import error_at
 
 _PCI_ADDRESS = {"type": "string", "pattern": r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -25,6 +25,13 @@ _PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "provider": ("The uuid of its resource provider; before a PCI address, the name of its host.", TEXT),
     "device": ("Its uuid; before a PCI address, the name of its host.", TEXT),
     "address": ("Its PCI address on that host, such as 0000:41:00.0.", _PCI_ADDRESS),
+    "flavor": ("Its id.", TEXT),
+    "spec": ("The key of an extra spec.", TEXT),
+    "server": ("Its uuid; there is none by any other name.", TEXT),
+    "item": ("The key of a metadata item.", TEXT),
+    "service": ("Its id.", TEXT),
+    "hypervisor": ("Its id.", TEXT),
+    "image": ("Its uuid; there is none by any other name.", TEXT),
 }
 _ALWAYS = (400, 403, 406, 500, 503)
 _WITH_BODY = (413, 415)
@@ -36,7 +43,7 @@ _FAILURES = {
     405: "The method came with a later microversion.",
     406: "The microversion is not served, or the caller does not take JSON.",
     413: "The body is too large.",
-    415: "The body is not declared as JSON.",
+    415: "The body is not declared to be of a type that is taken here.",
     500: "The service failed; its log tells why, under the id of the request.",
     503: "Something that the service needs is away; ask again later.",
 }
@@ -75,8 +82,9 @@ class OpenAPI(Resource):
             "info": {
                 "title": "Autoclave",
                 "version": version("autoclave"),
-                "description": "The accelerator API of Cyborg, from microversion 2.4 on with what is ours, and the "
-                "operator's own API. A property or operation with x-since is there from that microversion on.",
+                "description": "The accelerator API of Cyborg, from microversion 2.4 on with what is ours; the "
+                "operator's own API; and where this deployment runs instances itself, a subset of Nova's and Glance's "
+                "APIs. A property or operation with x-since is there from that microversion on.",
             },
             "paths": paths,
             "components": {
@@ -137,24 +145,29 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _operation(api: Api, path: str, method: str, declared: Operation, components: _Components) -> dict[str, Any]:
+    api_here = api_at(path)
     shown: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "summary": declared.summary,
         "tags": [_tag(path)],
         "parameters": [
             *_query_parameters(declared),
-            *([_version_parameter(declared.since)] if _versioned(path) else []),
+            *([] if api_here is None else [_version_parameter(api_here, declared.since, components)]),
         ],
         "responses": _responses(api, path, declared, components),
         "security": [] if is_public(api.conf, path) else _security(api),
     }
     if declared.rule is not None:
         shown["x-policy-rule"] = declared.rule
+    if declared.rules:
+        shown["x-policy-rules"] = list(declared.rules)
     if declared.since is not None:
         shown["x-since"] = str(declared.since)
     if declared.body is not None:
         content = {"schema": components.shown(declared.body.schema)}
-        shown["requestBody"] = {"required": not declared.body_optional, "content": {"application/json": content}}
+        shown["requestBody"] = {"required": not declared.body_optional, "content": {declared.body_type: content}}
+    if declared.takes_data:
+        shown["requestBody"] = {"required": True, "content": {OCTETS: {}}}
     return shown
 
 
@@ -172,11 +185,7 @@ def _tag(path: str) -> str:
     parts = path.split("/")
     if path.startswith("/v2/"):
         return parts[2]
-    return "operator" if parts[1] == "autoclave" else "service"
-
-
-def _versioned(path: str) -> bool:
-    return path == "/v2" or path.startswith("/v2/")
+    return {"autoclave": "operator", "compute": "compute", "image": "image"}.get(parts[1], "service")
 
 
 def _query_parameters(declared: Operation) -> list[dict[str, Any]]:
@@ -192,16 +201,18 @@ def _query_parameters(declared: Operation) -> list[dict[str, Any]]:
     ]
 
 
-def _version_parameter(since: Microversion | None) -> dict[str, Any]:
-    first = since or MINIMUM
-    served = [str(Microversion(first.major, minor)) for minor in range(first.minor, MAXIMUM.minor + 1)]
-    asked = [f"{SERVICE_TYPE} {text}" for text in [*served, "latest"]]
+def _version_parameter(api: VersionedAPI, since: Microversion | None, components: _Components) -> dict[str, Any]:
+    first = since or api.minimum
+    served = [str(Microversion(first.major, minor)) for minor in range(first.minor, api.maximum.minor + 1)]
+    asked = [f"{api.service_type} {text}" for text in [*served, "latest"]]
+    # said once for all operations
+    title = {} if since else {"title": f"{api.service_type.capitalize()}Version"}
     return {
         "name": HEADER,
         "in": "header",
         "required": since is not None,
-        "description": f"The microversion; {MINIMUM} if the header is absent or empty.",
-        "schema": {"enum": asked if since else ["", *asked]},
+        "description": f"The microversion; {api.minimum} if the header is absent or empty.",
+        "schema": components.shown({**title, "enum": asked if since else ["", *asked]}),
     }
 
 
@@ -211,13 +222,15 @@ def _responses(api: Api, path: str, declared: Operation, components: _Components
         *(() if is_public(api.conf, path) else (401,)),
         *((404,) if _PLACEHOLDER.search(path) else ()),
         *((405,) if declared.since is not None else ()),
-        *(_WITH_BODY if declared.body is not None else ()),
+        *(_WITH_BODY if declared.body is not None or declared.takes_data else ()),
     ]
-    names = list(_HEADERS) if _versioned(path) else ["x-openstack-request-id"]
+    names = list(_HEADERS) if api_at(path) is not None else ["x-openstack-request-id"]
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-    found: dict[int, dict[str, Any]] = {code: {"$ref": f"#/components/responses/{code}"} for code in common}
+    found: dict[int, dict[str, Any]] = {
+        code: {"$ref": f"#/components/responses/{_failure_name(path, code)}"} for code in common
+    }
     for code, text in declared.fails.items():
-        found[code] = _error(text, components)
+        found[code] = _error(path, text, components)
     for code, schema in declared.answers.items():
         found[code] = {"description": HTTPStatus(code).phrase, "headers": headers}
         if schema is not None:
@@ -226,13 +239,24 @@ def _responses(api: Api, path: str, declared: Operation, components: _Components
 
 
 def _failures(api: Api, components: _Components) -> dict[str, Any]:
-    found = {str(code): _error(text, components) for code, text in _FAILURES.items()}
+    compute = [f"/{service}" for service in ("compute", "image") if api.conf.compute.enabled]
+    found = {
+        _failure_name(path, code): _error(path, text, components)
+        for path in ("/", *compute)
+        for code, text in _FAILURES.items()
+    }
     if api.conf.api.auth_strategy == "keystone":
         # What Keystone's middleware says, when it does not accept a token or cannot ask, has a shape of its own.
-        del found["401"]["content"]
-        found["503"]["content"]["text/plain"] = {"schema": STRING}
+        for path in ("/", *compute):
+            del found[_failure_name(path, 401)]["content"]
+            found[_failure_name(path, 503)]["content"]["text/plain"] = {"schema": STRING}
     return found
 
 
-def _error(text: str, components: _Components) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": components.shown(ERROR)}}}
+def _failure_name(path: str, code: int) -> str:
+    service = path.split("/")[1]
+    return f"{service}-{code}" if service in ("compute", "image") else str(code)
+
+
+def _error(path: str, text: str, components: _Components) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": components.shown(error_at(path))}}}

@@ -34,6 +34,9 @@ class Resource:
 
 _DECLARED = "operation"
 
+OCTETS = "application/octet-stream"
+"""What data is declared to be that nobody looks into."""
+
 R = TypeVar("R", bound=Resource)
 P = ParamSpec("P")
 
@@ -58,7 +61,7 @@ class Asked:
 
     @property
     def version(self) -> Microversion:
-        """The microversion; only under ``/v2``."""
+        """The microversion; only of an API that has them."""
         return microversion.of(self._req)
 
 
@@ -68,10 +71,13 @@ class Operation:
 
     :param summary: what it does, in the imperative.
     :param rule: the policy rule that the caller must satisfy; None: everybody may.
+    :param rules: in its place, several rules: what the body asks for says which counts, and the responder asks for it.
     :param since: the microversion that brought it; below, the method is refused as one that is not there.
     :param query: the arguments that the query string may have.
     :param body: what the body must satisfy; None: a body is not looked at.
     :param body_optional: there may be no body at all.
+    :param body_type: what the body is declared as; ``application/json`` is always taken.
+    :param takes_data: the body is data of any size (:data:`OCTETS`), which the responder reads.
     :param answers: status of each good answer to the schema of its body; None: no body.
     :param fails: the operation's own errors, status to when; what every operation may say goes without saying.
     :param media_type: of the good answers.
@@ -79,10 +85,13 @@ class Operation:
 
     summary: str
     rule: str | None = None
+    rules: tuple[str, ...] = ()
     since: Microversion | None = None
     query: tuple[Argument, ...] = ()
     body: Draft202012Validator | None = None
     body_optional: bool = False
+    body_type: str = "application/json"
+    takes_data: bool = False
     answers: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
     fails: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
@@ -99,7 +108,7 @@ class Operation:
         if self.body is None:
             return Asked(asked, {}, req)
         read = body.read_if_any if self.body_optional else body.read
-        return Asked(asked, read(req, self.body, api.max_body), req)
+        return Asked(asked, read(req, self.body, api.max_body, self.body_type), req)
 
     def __call__(
         self, handler: Callable[Concatenate[R, falcon.Request, falcon.Response, Asked, P], None]

@@ -1,4 +1,4 @@
-"""Who may do what. The rules and their names are Cyborg's, in their new defaults; ``autoclave:*`` are ours.
+"""Who may do what. The rules and their names are Cyborg's, Nova's and Glance's; ``autoclave:*`` are ours.
 
 ``/etc/autoclave/policy.yaml`` (``[oslo_policy] policy_file``) changes them.
 """
@@ -17,6 +17,7 @@ LOG = logging.getLogger(__name__)
 ADMIN = "rule:admin_api"
 MANAGER_OR_ADMIN = "rule:project_manager_or_admin"
 READER_OR_ADMIN = "rule:project_reader_or_admin"
+MEMBER_OR_ADMIN = "rule:project_member_or_admin"
 MEMBER_OR_SERVICE = "rule:project_member_or_service"
 
 BASE_RULES = (
@@ -130,9 +131,87 @@ RULES = (
 )
 
 
+_SERVERS = "/compute/v2.1/servers"
+_SERVER = f"{_SERVERS}/{{server}}"
+_SPECS = "/compute/v2.1/flavors/{flavor}/os-extra_specs"
+_IMAGES = "/image/v2/images"
+_IMAGE = f"{_IMAGES}/{{image}}"
+
+
+def _nova(name: str, check: str, description: str, *operations: str) -> Any:
+    return _documented(f"os_compute_api:{name}", check, description, *operations)
+
+
+COMPUTE_RULES = (
+    _nova("os-flavor-manage:create", ADMIN, "Make a flavor.", "POST /compute/v2.1/flavors"),
+    _nova("os-flavor-manage:update", ADMIN, "Describe a flavor.", "PUT /compute/v2.1/flavors/{flavor}"),
+    _nova("os-flavor-manage:delete", ADMIN, "Delete a flavor.", "DELETE /compute/v2.1/flavors/{flavor}"),
+    _nova("os-flavor-extra-specs:index", READER_OR_ADMIN, "List a flavor's extra specs.", f"GET {_SPECS}"),
+    _nova("os-flavor-extra-specs:show", READER_OR_ADMIN, "Show an extra spec.", f"GET {_SPECS}/{{spec}}"),
+    _nova("os-flavor-extra-specs:create", ADMIN, "Set extra specs.", f"POST {_SPECS}"),
+    _nova("os-flavor-extra-specs:update", ADMIN, "Set an extra spec.", f"PUT {_SPECS}/{{spec}}"),
+    _nova("os-flavor-extra-specs:delete", ADMIN, "Delete an extra spec.", f"DELETE {_SPECS}/{{spec}}"),
+    _nova("servers:index", READER_OR_ADMIN, "List servers.", f"GET {_SERVERS}"),
+    _nova("servers:detail", READER_OR_ADMIN, "List servers in detail.", f"GET {_SERVERS}/detail"),
+    _nova("servers:show", READER_OR_ADMIN, "Show a server.", f"GET {_SERVER}"),
+    _nova("servers:create", MEMBER_OR_ADMIN, "Ask for servers.", f"POST {_SERVERS}"),
+    _nova("servers:update", MEMBER_OR_ADMIN, "Name or describe a server.", f"PUT {_SERVER}"),
+    _nova("servers:delete", MEMBER_OR_ADMIN, "Delete a server.", f"DELETE {_SERVER}"),
+    _nova("servers:start", MEMBER_OR_ADMIN, "Start a server.", f"POST {_SERVER}/action"),
+    _nova("servers:stop", MEMBER_OR_ADMIN, "Stop a server.", f"POST {_SERVER}/action"),
+    _nova("servers:reboot", MEMBER_OR_ADMIN, "Reboot a server.", f"POST {_SERVER}/action"),
+    _nova("servers:rebuild", MEMBER_OR_ADMIN, "Start a server anew from an image.", f"POST {_SERVER}/action"),
+    _nova("os-deferred-delete:force", MEMBER_OR_ADMIN, "Delete a server by force.", f"POST {_SERVER}/action"),
+    _nova("server-metadata:index", READER_OR_ADMIN, "List a server's metadata.", f"GET {_SERVER}/metadata"),
+    _nova("server-metadata:show", READER_OR_ADMIN, "Show a metadata item.", f"GET {_SERVER}/metadata/{{item}}"),
+    _nova("server-metadata:create", MEMBER_OR_ADMIN, "Add metadata.", f"POST {_SERVER}/metadata"),
+    _nova("server-metadata:update_all", MEMBER_OR_ADMIN, "Replace the metadata.", f"PUT {_SERVER}/metadata"),
+    _nova("server-metadata:update", MEMBER_OR_ADMIN, "Set a metadata item.", f"PUT {_SERVER}/metadata/{{item}}"),
+    _nova("server-metadata:delete", MEMBER_OR_ADMIN, "Delete a metadata item.", f"DELETE {_SERVER}/metadata/{{item}}"),
+    _nova("os-services:list", ADMIN, "List the agents that run servers.", "GET /compute/v2.1/os-services"),
+    _nova(
+        "os-services:update",
+        ADMIN,
+        "Enable or disable a host, or say that it is down.",
+        "PUT /compute/v2.1/os-services/{service}",
+    ),
+    _nova("os-hypervisors:list", ADMIN, "List the hosts.", "GET /compute/v2.1/os-hypervisors"),
+    _nova("os-hypervisors:list-detail", ADMIN, "List the hosts in detail.", "GET /compute/v2.1/os-hypervisors/detail"),
+    _nova("os-hypervisors:show", ADMIN, "Show a host.", "GET /compute/v2.1/os-hypervisors/{hypervisor}"),
+    _nova("os-aggregates:index", ADMIN, "List the aggregates: none.", "GET /compute/v2.1/os-aggregates"),
+    _nova(
+        "os-availability-zone:list",
+        READER_OR_ADMIN,
+        "List the availability zones: one.",
+        "GET /compute/v2.1/os-availability-zone",
+    ),
+    _nova(
+        "os-availability-zone:detail",
+        ADMIN,
+        "List the availability zones with their hosts.",
+        "GET /compute/v2.1/os-availability-zone/detail",
+    ),
+    _nova("os-migrations:index", ADMIN, "List the migrations: none.", "GET /compute/v2.1/os-migrations"),
+    _nova(
+        "os-instance-actions:list",
+        READER_OR_ADMIN,
+        "List what was done with a server: nothing is kept.",
+        f"GET {_SERVER}/os-instance-actions",
+    ),
+    _documented("get_images", READER_OR_ADMIN, "List images.", f"GET {_IMAGES}"),
+    _documented("get_image", READER_OR_ADMIN, "Show an image.", f"GET {_IMAGE}"),
+    _documented("add_image", MEMBER_OR_ADMIN, "Make an image.", f"POST {_IMAGES}"),
+    _documented("modify_image", MEMBER_OR_ADMIN, "Change an image.", f"PATCH {_IMAGE}"),
+    _documented("delete_image", MEMBER_OR_ADMIN, "Delete an image.", f"DELETE {_IMAGE}"),
+    _documented("download_image", READER_OR_ADMIN, "Fetch the data of an image.", f"GET {_IMAGE}/file"),
+    _documented("upload_image", MEMBER_OR_ADMIN, "Send the data of an image.", f"PUT {_IMAGE}/file"),
+)
+"""Of the compute half (``[compute] enabled``)."""
+
+
 def list_rules() -> list[Any]:
     """Every rule with its default, for oslopolicy-sample-generator."""
-    return [*BASE_RULES, *RULES]
+    return [*BASE_RULES, *RULES, *COMPUTE_RULES]
 
 
 class Policy:

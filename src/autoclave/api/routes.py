@@ -7,7 +7,15 @@ import falcon
 from autoclave.api import health, identity, metrics, versions
 from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
 from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
+from autoclave.api.compute import extra_specs, flavors, hypervisors, never, server_metadata, servers, zones
+from autoclave.api.compute import services as compute_services
+from autoclave.api.compute import versions as compute_versions
+from autoclave.api.compute.actions import ServerAction
+from autoclave.api.compute.links import ROOT
 from autoclave.api.context import Api
+from autoclave.api.image import images
+from autoclave.api.image import versions as image_versions
+from autoclave.api.image.files import ImageFile
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
 from autoclave.api.operator import actions, burned
@@ -24,6 +32,8 @@ def add_all(app: "falcon.App[Any, Any]", api: Api) -> None:
     :raises TypeError: a responder is not declared with :class:`~autoclave.api.operation.Operation`.
     """
     at_both, at_root = _accelerator(api), {**_operator(api), **_service(api)}
+    if api.conf.compute.enabled:
+        at_root |= {**_compute(api), **_image(api)}
     at_both["/openapi.json"] = OpenAPI(api, at_both, at_root)
     for base in _BASES:
         for path, resource in at_both.items():
@@ -85,6 +95,45 @@ def _operator(api: Api) -> dict[str, Resource]:
         **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
         **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
         "/autoclave/v1/explain": Explain(api),
+    }
+
+
+def _compute(api: Api) -> dict[str, Resource]:
+    flavor, server = "/flavors/{flavor}", "/servers/{server}"
+    below = {
+        "": compute_versions.V21(api),
+        "/flavors": flavors.Flavors(api),
+        "/flavors/detail": flavors.FlavorsInDetail(api),
+        flavor: flavors.Flavor(api),
+        f"{flavor}/os-extra_specs": extra_specs.ExtraSpecs(api),
+        f"{flavor}/os-extra_specs/{{spec}}": extra_specs.ExtraSpec(api),
+        "/servers": servers.Servers(api),
+        "/servers/detail": servers.ServersInDetail(api),
+        server: servers.Server(api),
+        f"{server}/action": ServerAction(api),
+        f"{server}/metadata": server_metadata.Metadata(api),
+        f"{server}/metadata/{{item}}": server_metadata.Item(api),
+        f"{server}/os-instance-actions": never.InstanceActions(api),
+        "/os-services": compute_services.Services(api),
+        "/os-services/{service}": compute_services.ComputeService(api),
+        "/os-hypervisors": hypervisors.Hypervisors(api),
+        "/os-hypervisors/detail": hypervisors.HypervisorsInDetail(api),
+        "/os-hypervisors/{hypervisor}": hypervisors.Hypervisor(api),
+        "/os-aggregates": never.Aggregates(api),
+        "/os-migrations": never.Migrations(api),
+        "/os-availability-zone": zones.Zones(api),
+        "/os-availability-zone/detail": zones.ZonesInDetail(api),
+    }
+    return {"/compute": compute_versions.Versions(api), **{f"{ROOT}{path}": found for path, found in below.items()}}
+
+
+def _image(api: Api) -> dict[str, Resource]:
+    return {
+        "/image": image_versions.Versions(api),
+        "/image/v2": image_versions.Versions(api),
+        "/image/v2/images": images.Images(api),
+        "/image/v2/images/{image}": images.Image(api),
+        "/image/v2/images/{image}/file": ImageFile(api),
     }
 
 

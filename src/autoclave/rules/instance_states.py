@@ -78,6 +78,10 @@ def allowed(action: Action, vm_state: VMState, task_state: TaskState | None) -> 
     return vm_state in _ALLOWED[action] and (task_state is None or action is Action.DELETE)
 
 
+STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "ERROR", "REBUILD", "REBOOT")
+"""What :func:`status_of` can say."""
+
+
 def status_of(vm_state: VMState, task_state: TaskState | None) -> str:
     """The ``status`` that the servers API shows."""
     if vm_state is VMState.ERROR:

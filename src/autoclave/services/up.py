@@ -41,6 +41,10 @@ clouds:
     identity_endpoint_override: {url}/identity/v3
     accelerator_default_microversion: "2.5"
 """
+_COMPUTE_CLOUDS = """\
+    compute_endpoint_override: {url}/compute/v2.1
+    image_endpoint_override: {url}/image/v2
+"""
 
 
 def placement_of(data_dir: Path) -> str:
@@ -78,8 +82,11 @@ class AllInOne:
             base["agent", "data_dir"] = str(data_dir.absolute())
         if bind is not None:
             base |= {("api", "host_ip"): bind[0], ("api", "port"): bind[1]}
-        _refuse_authentication(config_files)
+        said = new_config(config_files)
+        _refuse_authentication(said)
         base["api", "auth_strategy"] = "noauth"
+        if not _says(said, "compute", "enabled"):
+            base["compute", "enabled"] = True
         self._config_files = config_files
         self._base = base
         self._simulate = simulate
@@ -96,7 +103,8 @@ class AllInOne:
     @property
     def clouds_yaml(self) -> str:
         """A ``clouds.yaml`` with which OpenStack's clients reach it."""
-        return _CLOUDS.format(url=self.url)
+        text = _CLOUDS + (_COMPUTE_CLOUDS if self._conf.compute.enabled else "")
+        return text.format(url=self.url)
 
     def start(self) -> None:
         """Make what is missing in the data directory, and serve.
@@ -152,13 +160,17 @@ def _simulated(data_dir: Path, number: int) -> dict[tuple[str | None, str], obje
     overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=True))
     # a rehearsal is watched by a person: look and poll often
     overrides |= {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
+    overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
     return overrides
 
 
-def _refuse_authentication(config_files: Sequence[str]) -> None:
-    conf = new_config(config_files)
-    said = conf.get_location("auth_strategy", "api").location.is_user_controlled
-    if said and conf.api.auth_strategy != "noauth":
+def _says(conf: cfg.ConfigOpts, group: str, option: str) -> bool:
+    """Whether the operator, in a file or in the environment, gives *option* a value."""
+    return bool(conf.get_location(option, group).location.is_user_controlled)
+
+
+def _refuse_authentication(conf: cfg.ConfigOpts) -> None:
+    if _says(conf, "api", "auth_strategy") and conf.api.auth_strategy != "noauth":
         raise InvalidConfiguration(
             f"is {conf.api.auth_strategy}, but `autoclave up` takes every caller for an administrator; leave it out, "
             "or run the services apart: `autoclave api`, `conductor` and `agent`",

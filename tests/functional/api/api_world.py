@@ -1,4 +1,7 @@
-"""A whole service for the API's tests: real database, conductor and RPC; Placement's double; an agent that notes."""
+"""A whole service for the API's tests: real database, conductor and RPC; Placement's double.
+
+What concerns instances ends at RPC, at doubles that note it; so does cleaning.
+"""
 
 import atexit
 import json
@@ -8,24 +11,26 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import falcon.testing
 from cheroot import wsgi
+from compute_doubles import Doing, InstanceAgent, InstanceConductor
 from documented import Documented
 
 from autoclave.api.app import create_app
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
 from autoclave.conf import new_config
-from autoclave.db import agents, schema
+from autoclave.db import agents, compute_hosts, schema
 from autoclave.db import devices as device_rows
+from autoclave.db import instances as instance_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
+from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
+from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.lifecycle.agents import RPCCleaners
@@ -33,8 +38,6 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults
 from autoclave.rpc.casts import Cast, Deliver
@@ -53,16 +56,6 @@ class AtOnce:
 
     def close(self) -> None:
         pass
-
-
-@dataclass
-class NotingAgent:
-    """An agent's RPC endpoint that notes what it is asked to clean."""
-
-    asked: list[Device] = field(default_factory=list)
-
-    def cleanup_device(self, context: RequestContext, device: Device) -> None:
-        self.asked.append(device)
 
 
 @cache
@@ -101,14 +94,20 @@ class World:
         self.placement = Faults(FakePlacement())
         self.transport = InProcessTransport(casts=AtOnce())
         self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
+        self.instances = Doing(self.db)
         self.conductor = self.transport.serve(
-            CONDUCTOR_TOPIC, "conductor-1", ConductorManager(self.ports, "conductor-1", 240), RPC_VERSION
+            CONDUCTOR_TOPIC, "conductor-1", InstanceConductor(self.instances, self.ports, "conductor-1", 240), "1.1"
         )
         self.conductor.start()
-        self.agent = NotingAgent()
-        self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.1")
+        self.agent = InstanceAgent(self.instances)
+        self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.2")
         self.agent_server.start()
-        self.conf = new_config(config_files, {("api", "auth_strategy"): "noauth", **(overrides or {})})
+        everything: dict[tuple[str | None, str], Any] = {
+            ("api", "auth_strategy"): "noauth",
+            ("compute", "enabled"): True,
+            ("agent", "data_dir"): str(directory),
+        }
+        self.conf = new_config(config_files, {**everything, **(overrides or {})})
         self.app = Documented(create_app(self.conf, self.ports, self.transport, mounts), mounts or ())
         # Falcon's client wants to inspect a plain function.
         self.http = _Client(lambda environ, start: self.app(environ, start))
@@ -188,6 +187,70 @@ class World:
         with self.db.write() as tx:
             agents.register(tx, AgentRecord(host, "run-1", "1.1", utcnow(), utcnow()))
 
+    # Servers
+
+    def add_host(self, host: str = HOST, **values: Any) -> ComputeHostRecord:
+        """A host that runs servers, whose agent was seen just now."""
+        report = {"hypervisor_type": "null", "hypervisor_version": 1, "vcpus": 4, "memory_mb": 8192, "local_gb": 100}
+        with self.db.write() as tx:
+            agents.register(tx, AgentRecord(host, "run-1", "1.2", utcnow(), utcnow()))
+            made = compute_hosts.report(tx, host, {"rp_uuid": str(uuid.uuid4()), **report})
+            compute_hosts.update(tx, made, values)
+            found = compute_hosts.find(tx, host)
+        assert found is not None
+        return found
+
+    def compute(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> falcon.testing.Result:
+        """One request of a client of Nova."""
+        headers = {"OpenStack-API-Version": "compute 2.96", "X-OpenStack-Nova-API-Version": "2.96"}
+        if token is not None:
+            headers["X-Auth-Token"] = token
+        return self.http.simulate_request(method, f"/compute/v2.1{path}", json=body, headers=headers)
+
+    def add_flavor(self, name: str = "small", **values: Any) -> str:
+        wanted = {"id": None, "name": name, "ram": 512, "vcpus": 1, "disk": 1, **values}
+        made = self.compute("POST", "/flavors", {"flavor": wanted})
+        assert made.status_code == 200, made.text
+        return str(made.json["flavor"]["id"])
+
+    def add_image(self, name: str = "cirros", data: bytes | None = b"a disk", **values: Any) -> str:
+        """An image that everybody may use."""
+        wanted = {"name": name, "disk_format": "raw", "container_format": "bare", "visibility": "public", **values}
+        made = self.http.simulate_post("/image/v2/images", json=wanted)
+        assert made.status_code == 201, made.text
+        if data is not None:
+            assert self.send_data(str(made.json["id"]), data).status_code == 204
+        return str(made.json["id"])
+
+    def send_data(self, image: str, data: bytes, *, token: str | None = None) -> falcon.testing.Result:
+        headers = {"Content-Type": "application/octet-stream", **({"X-Auth-Token": token} if token else {})}
+        return self.http.simulate_put(f"/image/v2/images/{image}/file", body=data, headers=headers)
+
+    def new_server(self, name: str = "vm1", **values: Any) -> dict[str, Any]:
+        """The body of a request for a server, as openstackclient sends it."""
+        image = values.pop("imageRef", None) or self.add_image()
+        boot = {"boot_index": 0, "source_type": "image", "destination_type": "local", "delete_on_termination": True}
+        server = {
+            "name": name,
+            "imageRef": image,
+            "flavorRef": values.pop("flavorRef", None) or self.add_flavor(f"flavor-of-{name}"),
+            "min_count": 1,
+            "max_count": 1,
+            "networks": "none",
+            "block_device_mapping_v2": [{"uuid": image, **boot}],
+            **values,
+        }
+        return {"server": server}
+
+    def add_server(self, name: str = "vm1", *, token: str | None = None, **values: Any) -> str:
+        made = self.compute("POST", "/servers", self.new_server(name, **values), token=token)
+        assert made.status_code == 202, made.text
+        return str(made.json["server"]["id"])
+
+    def server(self, uuid: str) -> InstanceRecord | None:
+        with self.db.read() as tx:
+            return instance_rows.get(tx, uuid)
+
     # HTTP
 
     def call(
@@ -232,8 +295,20 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
+def said(result: falcon.testing.Result) -> str:
+    """The text of an error of whichever API, as its clients find it."""
+    if "error_message" in result.json:
+        return fault(result)
+    if "title" in result.json:
+        assert result.json["code"] == result.status_code
+        return str(result.json["message"])
+    [inner] = result.json.values()
+    assert inner["code"] == result.status_code
+    return str(inner["message"])
+
+
 def fault(result: falcon.testing.Result) -> str:
-    """The text of an error, decoded twice as clients do."""
+    """The text of an error of the accelerator API, decoded twice as clients do."""
     inner = json.loads(result.json["error_message"])
     assert set(inner) == {"faultcode", "faultstring", "debuginfo"}
     assert inner["faultcode"] == ("Client" if result.status_code < 500 else "Server")

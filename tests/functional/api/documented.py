@@ -124,7 +124,8 @@ class Document:
                 name: False if name in absent else part for name, part in exact["properties"].items()
             }
             if "required" in schema:
-                exact["required"] = [name for name in schema["properties"] if name not in absent]
+                maybe = absent | {name for name, part in schema["properties"].items() if part.get("x-optional")}
+                exact["required"] = [name for name in schema["properties"] if name not in maybe]
             exact.setdefault("additionalProperties", False)
         return exact
 

@@ -41,9 +41,12 @@ def cloud(tmp_path: Path, keystone: Keystone) -> Iterator[World]:
 def ask(
     world: World, user: str | None, method: str, path: str, body: Any = None, *, service: str | None = None
 ) -> Result:
-    headers = {"OpenStack-API-Version": "accelerator 2.5"}
+    headers = {"OpenStack-API-Version": "compute 2.96" if path.startswith("/compute") else "accelerator 2.5"}
     if user is not None:
         headers["X-Auth-Token"] = f"{user}-token"
     if service is not None:
         headers["X-Service-Token"] = f"{service}-token"
+    if isinstance(body, bytes):
+        headers["Content-Type"] = "application/octet-stream"
+        return world.http.simulate_request(method, path, body=body, headers=headers)
     return world.http.simulate_request(method, path, json=body, headers=headers)

@@ -27,16 +27,35 @@ for line in sys.stdin:
 """
 
 
-class OpenStack:
-    """``openstack accelerator …`` as an operator's shell runs it, in one process.
+PATHS = {
+    "accelerator": "accelerator/v2",
+    "identity": "identity/v3",
+    "compute": "compute/v2.1",
+    "image": "image/v2",
+}
 
-    :param package: whose commands; two packages that have them are installed.
+
+class OpenStack:
+    """``openstack …`` as an operator's shell runs it, in one process.
+
+    :param package: whose commands for accelerators; two packages that have them are installed.
     :param auth: what ``clouds.yaml`` says of who asks; an administrator's token if nothing.
+    :param words: what each command begins with.
+    :param paths: where the services are, by what ``clouds.yaml`` calls them, if elsewhere than in ours.
     """
 
-    def __init__(self, url: str, directory: Path, package: str, auth: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        directory: Path,
+        package: str,
+        auth: Mapping[str, Any] | None = None,
+        *,
+        words: tuple[str, ...] = ("accelerator",),
+        paths: Mapping[str, str] = PATHS,
+    ) -> None:
         self.package = package
-        paths = {"accelerator": "accelerator/v2", "identity": "identity/v3", "compute": "compute", "image": "image"}
+        self._words = words
         cloud = {
             **(auth or {"auth_type": "admin_token", "auth": {"endpoint": f"{url}/placement", "token": "secret"}}),
             "accelerator_default_microversion": "2.5",
@@ -62,7 +81,7 @@ class OpenStack:
         """Exit code, output and errors of one command."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(["accelerator", *words]) + "\n")
+        self._process.stdin.write(json.dumps([*self._words, *words]) + "\n")
         self._process.stdin.flush()
         code, out, err = json.loads(self._process.stdout.readline())
         return code, out, err

@@ -7,6 +7,7 @@ import falcon
 from api_world import World
 
 from autoclave.api import microversion, routes
+from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api
 from autoclave.api.policy import Policy
 
@@ -16,9 +17,8 @@ _UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
 def routed(world: World) -> set[tuple[str, str]]:
     """Methods and paths. Below ``/accelerator`` and without a version is the same once more; OPTIONS are Falcon's."""
     app: falcon.App[Any, Any] = falcon.App()
-    routes.add_all(
-        app, Api(world.conf, world.ports, world.transport.client("conductor", version="1.0"), Policy(world.conf))
-    )
+    conductor = world.transport.client("conductor", version="1.0")
+    routes.add_all(app, Api(world.conf, world.ports, conductor, InstanceServices(world.transport), Policy(world.conf)))
     found = set()
 
     def walk(nodes: Any) -> None:

@@ -22,10 +22,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.add_device("0000:02:00.0", device_state=DeviceState.ERROR)
     made.add_profile()
     made.add_arq()
+    made.add_host()
+    made.add_image(id=SOME_IMAGE)
+    made.add_flavor(id="1")
+    made.add_server(imageRef=SOME_IMAGE, flavorRef="1")
     yield made
     made.close()
 
 
+SOME_IMAGE = "9d0e5f3b-2d4e-4a9c-b1e7-9f8d3c2a1b0e"
 SOME_UUID = "7c8a5f3b-2d4e-4a9c-b1e7-9f8d3c2a1b0e"
 TEXT = st.text(max_size=20) | st.sampled_from(["", "\x00", "\ud800", "%", "١", "a" * 300, SOME_UUID, "one-drive"])
 KEYS = (
@@ -47,6 +52,28 @@ GOOD: dict[str, tuple[str, Any]] = {
     "/accelerator/v2/accelerator_requests": ("PATCH", {SOME_UUID: REMOVE_OPS}),
     f"/v2/devices/{SOME_UUID}/enable": ("POST", {"reason": "x"}),
     "/autoclave/v1/devices/compute-1/0000:01:00.0/hold": ("POST", {"reason": "x"}),
+    "/compute/v2.1/flavors": ("POST", {"flavor": {"id": None, "name": "f", "ram": 1, "vcpus": 1, "disk": 0}}),
+    "/compute/v2.1/flavors/1": ("PUT", {"flavor": {"description": "d"}}),
+    "/compute/v2.1/flavors/1/os-extra_specs": ("POST", {"extra_specs": {"trait:CUSTOM_A": "required"}}),
+    "/compute/v2.1/servers": (
+        "POST",
+        {
+            "server": {
+                "name": "vm",
+                "imageRef": SOME_IMAGE,
+                "flavorRef": "1",
+                "networks": "none",
+                "metadata": {"k": "v"},
+                "tags": ["t"],
+                "availability_zone": "nova:compute-1",
+                "max_count": 2,
+            }
+        },
+    ),
+    f"/compute/v2.1/servers/{SOME_UUID}/action": ("POST", {"rebuild": {"imageRef": SOME_IMAGE}}),
+    f"/compute/v2.1/servers/{SOME_UUID}/metadata": ("POST", {"metadata": {"k": "v"}}),
+    "/image/v2/images": ("POST", {"name": "i", "tags": ["t"], "trait:HW_X": "required", "min_disk": 1}),
+    f"/image/v2/images/{SOME_IMAGE}": ("PATCH", [{"op": "add", "path": "/trait:HW_X", "value": "required"}]),
 }
 
 
@@ -89,9 +116,16 @@ LISTS = [
     "/v2/device_profiles",
     "/v2/accelerator_requests",
     "/autoclave/v1/devices",
+    "/compute/v2.1/flavors",
+    "/compute/v2.1/servers",
+    "/compute/v2.1/servers/detail",
+    "/compute/v2.1/os-services",
+    "/compute/v2.1/os-hypervisors",
+    "/image/v2/images",
 ]
 NAMES = ["limit", "marker", "type", "vendor", "hostname", "name", "instance", "bind_state", "device_state"]
 NAMES += ["filters.field", "filters.value", "deployable_id", "key"]
+NAMES += ["status", "image", "uuid", "host", "vm_state", "power_state", "changes-since", "sort_key", "is_public", "id"]
 
 
 @given(
@@ -108,7 +142,7 @@ def test_no_question_makes_the_service_fail(shared: World, path: str, arguments:
 @settings(max_examples=100, deadline=None)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
-    for below in ("", "/clean", "/disable", "/program", "/history"):
+    for below in ("", "/clean", "/disable", "/program", "/history", "/action", "/file", "/metadata", "/metadata/k"):
         assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
 
 

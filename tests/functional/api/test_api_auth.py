@@ -1,15 +1,16 @@
 """Who may do what: with Keystone, and without it on one machine."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_world import REMOVE_OPS, World, fault, new_uuid
+from api_world import REMOVE_OPS, World, fault, new_uuid, said
 from keystone_double import Keystone
 from keystone_world import USERS, ask, cloud, keystone
 
-from autoclave.api.policy import list_rules
+from autoclave.api.policy import ADMIN, BASE_RULES, COMPUTE_RULES, MEMBER_OR_ADMIN, READER_OR_ADMIN, list_rules
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 
@@ -17,6 +18,7 @@ __all__ = ["cloud", "keystone"]
 
 ARQS = "/v2/accelerator_requests"
 PUBLIC = ["/", "/v2", "/v2/", "/accelerator", "/accelerator/v2", "/healthcheck"]
+PUBLIC += ["/compute", "/compute/v2.1", "/compute/v2.1/", "/image", "/image/v2/"]
 
 
 def test_finding_the_service_needs_no_token(cloud: World) -> None:
@@ -25,7 +27,18 @@ def test_finding_the_service_needs_no_token(cloud: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v2/devices", "/accelerator/v2/devices", ARQS, "/v2/nothing", "/metrics", "/autoclave/v1/devices", "/x"]
+    "path",
+    [
+        "/v2/devices",
+        "/accelerator/v2/devices",
+        ARQS,
+        "/v2/nothing",
+        "/metrics",
+        "/autoclave/v1/devices",
+        "/compute/v2.1/flavors",
+        "/image/v2/images",
+        "/x",
+    ],
 )
 def test_everything_else_does_and_the_refusal_says_where_to_get_one(
     cloud: World, keystone: Keystone, path: str
@@ -124,9 +137,27 @@ RULES: dict[str, tuple[str, str, Any, set[str]]] = {
 }
 
 
+BODIES: dict[str, Any] = {
+    "os_compute_api:servers:start": {"os-start": None},
+    "os_compute_api:servers:stop": {"os-stop": None},
+    "os_compute_api:servers:reboot": {"reboot": {"type": "SOFT"}},
+    "os_compute_api:servers:rebuild": {"rebuild": {"imageRef": new_uuid()}},
+    "os_compute_api:os-deferred-delete:force": {"forceDelete": None},
+}
+WHO = {ADMIN: {"admin"}, READER_OR_ADMIN: READERS, MEMBER_OR_ADMIN: WRITERS - {"nova"}}
+RULES |= {
+    rule.name: (
+        rule.operations[0]["method"],
+        re.sub(r"\{\w+\}", new_uuid(), rule.operations[0]["path"]),
+        BODIES.get(rule.name, {}),
+        WHO[rule.check_str],
+    )
+    for rule in COMPUTE_RULES
+}
+
+
 def test_every_rule_is_tried_below() -> None:
-    named = {rule.name for rule in list_rules() if ":" in rule.name}
-    assert named == set(RULES)
+    assert {rule.name for rule in list_rules()} - {rule.name for rule in BASE_RULES} == set(RULES)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -136,7 +167,7 @@ def test_a_rule_lets_through_whom_it_names_and_nobody_else(cloud: World, rule: s
         answer = ask(cloud, user, method, path, body)
         assert (answer.status_code != 403) == (user in allowed), f"{user}: {answer.status_code}"
         if user not in allowed:
-            assert fault(answer) == f"Access was denied to the following resource: {rule}"
+            assert said(answer) == f"Access was denied to the following resource: {rule}"
 
 
 def test_who_may_not_clean_is_not_told_whether_the_device_exists(cloud: World) -> None:

@@ -9,7 +9,7 @@ import openstack
 import pytest
 from api_world import REMOVE_OPS, World, new_uuid
 from openstack import exceptions
-from openstack_command import OpenStack
+from openstack_command import PATHS, OpenStack
 
 from autoclave.db.tables import DeviceStatus
 from autoclave.placement import faults as effects
@@ -121,7 +121,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["cyborgclient", "openstackclient"])
 def run(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[OpenStack]:
-    made = OpenStack(url, tmp_path, request.param)
+    made = OpenStack(url, tmp_path, request.param, paths={**PATHS, "compute": "compute", "image": "image"})
     yield made
     made.close()
 

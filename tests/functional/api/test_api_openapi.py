@@ -43,7 +43,7 @@ def test_what_is_not_declared_cannot_be_served(world: World) -> None:
             resp.media = {}
 
     with pytest.raises(TypeError, match=r"GET of .*Undeclared is not declared"):
-        routes.add(falcon.App(), "/undeclared", Undeclared(Api(None, world.ports, None, None)))  # type: ignore[arg-type]
+        routes.add(falcon.App(), "/undeclared", Undeclared(Api(None, world.ports, None, None, None)))  # type: ignore[arg-type]
 
 
 def test_the_document_says_where_the_service_is_below_both_mounts(world: World) -> None:
@@ -57,12 +57,13 @@ def test_each_policy_rule_governs_what_its_description_says(world: World) -> Non
     """The sample policy file is made from these descriptions."""
     described = {
         (rule.name, operation["method"], re.sub(r"\{\w+\}", "{}", operation["path"]))
-        for rule in policy.RULES
+        for rule in (*policy.RULES, *policy.COMPUTE_RULES)
         for operation in rule.operations
     }
     governed = {
-        (shown["x-policy-rule"], method, re.sub(r"\{\w+\}", "{}", path).replace("/{}/{}", "/{}"))
+        (rule, method, re.sub(r"\{\w+\}", "{}", path).replace("/{}/{}", "/{}"))
         for method, path, shown in operations(world)
-        if "x-policy-rule" in shown
+        for rule in (shown.get("x-policy-rule"), *shown.get("x-policy-rules", ()))
+        if rule is not None
     }
     assert governed == described

@@ -13,11 +13,14 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from autoclave.api.schemas.images import PATCH_TYPE
 from autoclave.rules.device_states import DeviceState
 
 EXAMPLES = settings(
     max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
+
+schemathesis.serializer.alias(PATCH_TYPE, "application/json")
 
 MORE_THAN_A_SCHEMA_SAYS = {
     "GET /v2/devices": "a marker is the uuid of a row, and each field needs a value",
@@ -33,6 +36,21 @@ MORE_THAN_A_SCHEMA_SAYS = {
     "PATCH /v2/accelerator_requests": "all operations of one request belong together",
     "PATCH /v2/accelerator_requests/{uuid}": "all operations of one request belong together",
     "DELETE /v2/accelerator_requests": "either arqs or instance",
+    "GET /compute/v2.1/flavors": "a marker is the id of a row",
+    "GET /compute/v2.1/flavors/detail": "a marker is the id of a row",
+    "GET /compute/v2.1/servers": "a marker is the uuid of a row, and a moment is one",
+    "GET /compute/v2.1/servers/detail": "a marker is the uuid of a row, and a moment is one",
+    "GET /compute/v2.1/os-hypervisors": "a marker is the uuid of a row",
+    "GET /compute/v2.1/os-hypervisors/detail": "a marker is the uuid of a row",
+    "GET /image/v2/images": "a marker is the uuid of a row",
+    "POST /compute/v2.1/servers": "flavor and image must be there",
+    "POST /compute/v2.1/servers/{server}/action": "the image must be there, and an action may not be served",
+    "PUT /compute/v2.1/flavors/{flavor}/os-extra_specs/{spec}": "the body sets what the path names",
+    "PUT /compute/v2.1/servers/{server}/metadata/{item}": "the body sets what the path names",
+    "PUT /compute/v2.1/os-services/{service}": "a reason is for a host that is disabled",
+    "POST /image/v2/images": "some attributes are read-only",
+    "PATCH /image/v2/images/{image}": "an operation but removal needs a value, one that the attribute can have",
+    "PUT /image/v2/images/{image}/file": "the image must have a format",
 }
 """Operations that may answer 400 to what their schemas allow."""
 
@@ -47,6 +65,10 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made.bind(made.add_arq(), bound, new_uuid())
     made.add_arq()
     made.add_profile("unused")
+    made.add_host()
+    made.add_server(metadata={"k": "v"})
+    made.compute("POST", f"/flavors/{made.add_flavor()}/os-extra_specs", {"extra_specs": {"k": "v"}})
+    made.add_image("without data", None)
     yield made
     made.close()
 
@@ -60,6 +82,8 @@ def operations(lived_in: World) -> dict[str, Any]:
 def known(world: World, path: str) -> list[dict[str, str]]:
     """What the placeholders of *path* can be so that something is there."""
     noun = path.split("/")[2]
+    if path.startswith(("/compute", "/image")):
+        return known_of_compute(world, path)
     if path.startswith("/v2"):
         [rows] = world.call("GET", f"/v2/{noun}").json.values()
         return [{"uuid": row["uuid"], "key": row["uuid"]} for row in rows]
@@ -67,6 +91,14 @@ def known(world: World, path: str) -> list[dict[str, str]]:
     if "{address}" in path:
         return [{"device": row["hostname"], "address": row["pci_address"]} for row in rows]
     return [{"device": row["uuid"]} for row in rows]
+
+
+def known_of_compute(world: World, path: str) -> list[dict[str, str]]:
+    *_, noun = path.partition("/{")[0].split("/")
+    where = path.partition("/{")[0]
+    [rows] = world.http.simulate_get(where).json.values()
+    placeholder = {"images": "image"}.get(noun, noun.removeprefix("os-").removesuffix("s"))
+    return [{placeholder: row["id"], "spec": "k", "item": "k"} for row in rows]
 
 
 def faults_of(operation: Any, mode: GenerationMode, world: World) -> BaseException | None:

@@ -84,15 +84,75 @@ class Objects:
     def deployable(self) -> str:
         return self.world.provider(self.device()).uuid
 
+    def flavor(self, **specs: str) -> str:
+        made = ask(self.world, "admin", "POST", "/compute/v2.1/flavors", new_flavor())
+        flavor = str(made.json["flavor"]["id"])
+        if specs:
+            ask(self.world, "admin", "POST", f"/compute/v2.1/flavors/{flavor}/os-extra_specs", {"extra_specs": specs})
+        return flavor
+
+    def image(self, data: bytes | None = b"data", **values: Any) -> str:
+        """An image of project blue."""
+        made = ask(self.world, "member", "POST", "/image/v2/images", NEW_IMAGE)
+        image = str(made.json["id"])
+        if data is not None:
+            assert ask(self.world, "member", "PUT", f"/image/v2/images/{image}/file", data).status_code == 204
+        return image
+
+    def public_image(self) -> str:
+        image = self.image()
+        publish = [{"op": "replace", "path": "/visibility", "value": "public"}]
+        assert ask(self.world, "admin", "PATCH", f"/image/v2/images/{image}", publish).status_code == 200
+        return image
+
+    def new_server(self) -> dict[str, Any]:
+        return {"server": {"name": "vm", "imageRef": self.public_image(), "flavorRef": self.flavor()}}
+
+    def server(self, *actions: str) -> str:
+        """A server of project blue, with which *actions* were done."""
+        self.host()
+        made = ask(self.world, "member", "POST", "/compute/v2.1/servers", self.new_server())
+        assert made.status_code == 202
+        server = str(made.json["server"]["id"])
+        for action in actions:
+            ask(self.world, "member", "POST", f"/compute/v2.1/servers/{server}/action", {action: None})
+        return server
+
+    def host(self) -> str:
+        return self.world.add_host().uuid
+
 
 def new_profile() -> list[dict[str, Any]]:
     return [{"name": f"p-{new_uuid()}", "groups": GROUPS}]
+
+
+NEW_IMAGE = {"name": "i", "disk_format": "raw", "container_format": "bare"}
+
+
+def new_flavor() -> dict[str, Any]:
+    return {"flavor": {"name": f"f-{new_uuid()}", "ram": 1, "vcpus": 1, "disk": 0}}
 
 
 Row = tuple[int, ...]
 PUBLIC: Row = (200,) * 9
 READERS: Row = (401, 200, 200, 200, 200, 403, 200, 200, 200)
 HARDWARE: Row = (401, 403, 403, 200, 200, 403, 403, 403, 403)
+
+
+ANYBODY: Row = (401, *(200,) * 8)
+
+
+def members(status: int) -> Row:
+    """In their own project, whichever that is."""
+    return (401, 403, status, status, status, 403, status, status, status)
+
+
+def members_of_blue(status: int) -> Row:
+    return (401, 403, status, status, status, 403, 404, status, 404)
+
+
+def readers_of_blue(status: int) -> Row:
+    return (401, status, status, status, status, 403, 404, status, 404)
 
 
 def admin(status: int) -> Row:
@@ -152,7 +212,128 @@ def to_unbind(objects: Objects) -> dict[str, Any]:
     return {"uuid": arq, "body": {arq: REMOVE_OPS}}
 
 
+FLAVORS = "/compute/v2.1/flavors"
+SERVERS = "/compute/v2.1/servers"
+SERVER = f"{SERVERS}/{{server}}"
+HYPERVISORS = "/compute/v2.1/os-hypervisors"
+IMAGES = "/image/v2/images"
+IMAGE = f"{IMAGES}/{{image}}"
+SPECS = f"{FLAVORS}/{{flavor}}/os-extra_specs"
+RENAME = [{"op": "replace", "path": "/name", "value": "n"}]
+
+
+def with_spec(objects: Objects) -> dict[str, Any]:
+    return {"flavor": objects.flavor(k="v"), "spec": "k"}
+
+
+def with_item(objects: Objects) -> dict[str, Any]:
+    server = objects.server()
+    ask(objects.world, "member", "POST", f"{SERVERS}/{server}/metadata", {"metadata": {"k": "v"}})
+    return {"server": server, "item": "k"}
+
+
+COMPUTE_CASES = [
+    *(Case("GET", path, PUBLIC) for path in ("/compute", "/compute/v2.1", "/image", "/image/v2")),
+    Case("GET", FLAVORS, ANYBODY),
+    Case("GET", f"{FLAVORS}/detail", ANYBODY),
+    Case("POST", FLAVORS, admin(200), lambda _o: {"body": new_flavor()}),
+    Case("GET", f"{FLAVORS}/{{flavor}}", ANYBODY, lambda o: {"flavor": o.flavor()}),
+    Case(
+        "PUT",
+        f"{FLAVORS}/{{flavor}}",
+        admin(200),
+        lambda o: {"flavor": o.flavor(), "body": {"flavor": {"description": "d"}}},
+    ),
+    Case("DELETE", f"{FLAVORS}/{{flavor}}", admin(202), lambda o: {"flavor": o.flavor()}),
+    Case("GET", SPECS, READERS, lambda o: {"flavor": o.flavor()}),
+    Case("POST", SPECS, admin(200), lambda o: {"flavor": o.flavor(), "body": {"extra_specs": {"k": "v"}}}),
+    Case("GET", f"{SPECS}/{{spec}}", READERS, with_spec),
+    Case("PUT", f"{SPECS}/{{spec}}", admin(200), lambda o: {**with_spec(o), "body": {"k": "w"}}),
+    Case("DELETE", f"{SPECS}/{{spec}}", admin(200), with_spec),
+    Case("GET", SERVERS, READERS),
+    Case("GET", f"{SERVERS}/detail", READERS),
+    Case("POST", SERVERS, members(202), lambda o: {"body": o.new_server()}),
+    Case("GET", SERVER, readers_of_blue(200), lambda o: {"server": o.server()}),
+    Case("PUT", SERVER, members_of_blue(200), lambda o: {"server": o.server(), "body": {"server": {"name": "n"}}}),
+    Case("DELETE", SERVER, members_of_blue(204), lambda o: {"server": o.server()}),
+    *(
+        Case(
+            "POST",
+            f"{SERVER}/action",
+            members_of_blue(202),
+            lambda o, body=body, before=before: {"server": o.server(*before), "body": body},
+            next(iter(body)),
+        )
+        for body, before in [
+            ({"os-stop": None}, ()),
+            ({"os-start": None}, ("os-stop",)),
+            ({"reboot": {"type": "SOFT"}}, ()),
+            ({"forceDelete": None}, ()),
+        ]
+    ),
+    Case(
+        "POST",
+        f"{SERVER}/action",
+        members_of_blue(202),
+        lambda o: {"server": o.server(), "body": {"rebuild": {"imageRef": o.public_image()}}},
+        "rebuild",
+    ),
+    Case("GET", f"{SERVER}/metadata", readers_of_blue(200), with_item),
+    *(
+        Case(
+            method,
+            f"{SERVER}/metadata",
+            members_of_blue(200),
+            lambda o: {"server": o.server(), "body": {"metadata": {"k": "v"}}},
+        )
+        for method in ("POST", "PUT")
+    ),
+    Case("GET", f"{SERVER}/metadata/{{item}}", readers_of_blue(200), with_item),
+    Case(
+        "PUT",
+        f"{SERVER}/metadata/{{item}}",
+        members_of_blue(200),
+        lambda o: {**with_item(o), "body": {"meta": {"k": "v"}}},
+    ),
+    Case("DELETE", f"{SERVER}/metadata/{{item}}", members_of_blue(204), with_item),
+    Case("GET", f"{SERVER}/os-instance-actions", readers_of_blue(200), lambda o: {"server": o.server()}),
+    *(
+        Case("GET", f"/compute/v2.1/{noun}", admin(200))
+        for noun in (
+            "os-services",
+            "os-hypervisors",
+            "os-hypervisors/detail",
+            "os-aggregates",
+            "os-migrations",
+            "os-availability-zone/detail",
+        )
+    ),
+    Case("GET", "/compute/v2.1/os-availability-zone", READERS),
+    Case(
+        "PUT",
+        "/compute/v2.1/os-services/{service}",
+        admin(200),
+        lambda o: {"service": o.host(), "body": {"status": "enabled"}},
+    ),
+    Case("GET", f"{HYPERVISORS}/{{hypervisor}}", admin(200), lambda o: {"hypervisor": o.host()}),
+    Case("GET", IMAGES, READERS),
+    Case("POST", IMAGES, members(201), lambda _o: {"body": NEW_IMAGE}),
+    Case("GET", IMAGE, readers_of_blue(200), lambda o: {"image": o.image()}),
+    Case("PATCH", IMAGE, members_of_blue(200), lambda o: {"image": o.image(), "body": RENAME}),
+    Case(
+        "PATCH",
+        IMAGE,
+        (401, 403, 200, 200, 200, 403, 403, 200, 403),
+        lambda o: {"image": o.public_image(), "body": RENAME},
+        "of one that is public",
+    ),
+    Case("DELETE", IMAGE, members_of_blue(204), lambda o: {"image": o.image()}),
+    Case("GET", f"{IMAGE}/file", readers_of_blue(200), lambda o: {"image": o.image()}),
+    Case("PUT", f"{IMAGE}/file", members_of_blue(204), lambda o: {"image": o.image(None), "body": b"data"}),
+]
+
 CASES = [
+    *COMPUTE_CASES,
     *(Case("GET", path, PUBLIC) for path in ("/", "/v2", "/openapi.json", "/healthcheck")),
     Case("GET", "/metrics", admin(200)),
     Case("GET", "/v2/devices", HARDWARE),

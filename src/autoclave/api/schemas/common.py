@@ -1,6 +1,7 @@
 """Pieces of schemas that several nouns use.
 
-``x-message`` says what is wrong in the words of an error; ``x-since`` is the microversion that brought a property.
+``x-message`` says what is wrong in the words of an error; ``x-since`` is the microversion that brought a property;
+``x-optional`` marks one that need not be there.
 A schema with a ``title`` is a component of the OpenAPI document.
 """
 
@@ -43,9 +44,15 @@ def since(version: Microversion, schema: Schema) -> Schema:
     return {**schema, "x-since": str(version)}
 
 
+def optional(schema: Schema) -> Schema:
+    """*schema* of a property that is there only when there is something to say, or for those who may know."""
+    # a component is the same wherever it is
+    return {"allOf": [schema], "x-optional": True} if "title" in schema else {**schema, "x-optional": True}
+
+
 def shape(title: str, properties: Mapping[str, Schema]) -> Schema:
-    """An object with these properties: all of them always, but for those of later microversions."""
-    always = [name for name, schema in properties.items() if "x-since" not in schema]
+    """An object with these properties: all of them always, but for those of later microversions and optional ones."""
+    always = [name for name, schema in properties.items() if not schema.keys() & {"x-since", "x-optional"}]
     return {"title": title, "type": "object", "required": always, "properties": properties}
 
 

@@ -1,11 +1,12 @@
-"""What every error answers."""
+"""What every error answers, below each path."""
 
-from autoclave.api.schemas.common import STRING, shape
+from autoclave.api.errors import NOVAS
+from autoclave.api.schemas.common import INTEGER, STRING, Schema, shape
 
 _FAULT = shape(
     "Fault", {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": STRING, "debuginfo": {"type": "null"}}
 )
-ERROR = shape(
+_CYBORGS = shape(
     "Error",
     {
         "error_message": {
@@ -16,3 +17,17 @@ ERROR = shape(
         }
     },
 )
+_NOVAS: Schema = {
+    "title": "ComputeError",
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "propertyNames": {"enum": [*NOVAS.values(), "computeFault"]},
+    "additionalProperties": shape("ComputeFault", {"code": INTEGER, "message": STRING}),
+}
+_GLANCES = shape("ImageError", {"code": INTEGER, "title": STRING, "message": STRING})
+
+
+def error_at(path: str) -> Schema:
+    """The body of the errors at *path*."""
+    return {"compute": _NOVAS, "image": _GLANCES}.get(path.split("/")[1], _CYBORGS)

@@ -1,0 +1,78 @@
+"""``POST /compute/v2.1/servers/{server}/action``: what is done with a server that is there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+from sqlalchemy.engine import Connection
+
+from autoclave.api.body import storable
+from autoclave.api.compute.handing_over import begin, delete, require_allowed
+from autoclave.api.compute.new_servers import image_for
+from autoclave.api.compute.visible import find
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.schemas.servers import VALIDATE_ACTION
+from autoclave.db.images import ImageRecord
+from autoclave.db.instances import InstanceRecord
+from autoclave.rules.instance_states import Action
+
+_POWER = {"os-start": Action.START, "os-stop": Action.STOP, "reboot": Action.REBOOT}
+_RULES = {
+    "os-start": "os_compute_api:servers:start",
+    "os-stop": "os_compute_api:servers:stop",
+    "reboot": "os_compute_api:servers:reboot",
+    "rebuild": "os_compute_api:servers:rebuild",
+    "forceDelete": "os_compute_api:os-deferred-delete:force",
+}
+
+
+class ServerAction(Resource):
+    """``POST /compute/v2.1/servers/{server}/action``. Each action has a policy rule of its own."""
+
+    @Operation(
+        "Start, stop, reboot, rebuild or delete a server",
+        rules=tuple(_RULES.values()),
+        body=VALIDATE_ACTION,
+        answers={202: None},
+        fails={
+            409: "It may not be asked of the server now, or the agent of its host does not understand it.",
+            504: "No conductor answered in time; nothing was done.",
+        },
+    )
+    def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked, server: str) -> None:
+        [(name, arguments)] = asked.body.items()
+        self._api.authorize(req, _RULES[name])
+        if name == "forceDelete":
+            delete(self._api, asked.context, server)
+        elif name == "rebuild":
+            self._rebuild(asked, server, arguments)
+        else:
+            self._power(asked, server, _POWER[name])
+        resp.status = falcon.HTTP_202
+
+    def _power(self, asked: Asked, server: str, action: Action) -> None:
+        def send(host: str, instance: InstanceRecord) -> None:
+            self._api.instances.power(asked.context, host, action, instance.uuid)
+
+        begin(self._api, asked.context, server, action, send)
+
+    def _rebuild(self, asked: Asked, server: str, wanted: Mapping[str, Any]) -> None:
+        with self._api.ports.db.read() as tx:
+            instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
+        self._api.instances.check(asked.context, instance.flavor, image.snapshot)
+        values = {name: wanted[name] for name in ("name", "description") if name in wanted}
+        if "metadata" in wanted:
+            values["metadata"] = storable(wanted["metadata"], "The metadata")
+
+        def send(_host: str, marked: InstanceRecord) -> None:
+            self._api.instances.rebuild(asked.context, marked.uuid)
+
+        values["rebuild"] = {"image_uuid": image.uuid, "image": image.snapshot}
+        begin(self._api, asked.context, server, Action.REBUILD, send, values)
+
+    def _to_rebuild(
+        self, tx: Connection, asked: Asked, server: str, image_uuid: str
+    ) -> tuple[InstanceRecord, ImageRecord]:
+        instance = find(tx, asked.context, server)
+        require_allowed(instance, Action.REBUILD)
+        return instance, image_for(tx, asked.context, instance.flavor, image_uuid)

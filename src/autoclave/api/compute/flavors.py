@@ -1,0 +1,205 @@
+"""``/compute/v2.1/flavors``: what instances are given.
+
+Who is no administrator sees those that are public, and no others: there are no lists of projects that may
+use one that is not.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import falcon
+from oslo_db import exception as db_exc
+from sqlalchemy.engine import Connection
+
+from autoclave.api import query
+from autoclave.api.compute.links import links_to
+from autoclave.api.context import Api
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.common import one_of
+from autoclave.api.schemas.compute_common import MAX_NUMBER
+from autoclave.api.schemas.flavors import (
+    FLAVORS,
+    FLAVORS_IN_DETAIL,
+    SHOWN_FLAVOR,
+    VALIDATE_CREATE,
+    VALIDATE_UPDATE,
+)
+from autoclave.db import flavors as flavor_rows
+from autoclave.db.flavors import FlavorRecord
+from autoclave.exceptions import Conflict, NotFound
+from autoclave.objects.context import RequestContext
+
+_WHICH = {"true": True, "1": True, "false": False, "0": False, "none": None}
+_LEAST: dict[str, Any] = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": MAX_NUMBER,
+    "x-message": f"must be a whole number from 0 to {MAX_NUMBER}",
+}
+_LIST = (
+    Argument(
+        "is_public",
+        "Only those that are public, or that are not, or None for both. Administrators only are asked; public if not "
+        "said.",
+        one_of(["True", "False", "None", "true", "false", "none", "1", "0"]),
+    ),
+    Argument("minRam", "Only those with as much memory, in MiB.", _LEAST),
+    Argument("minDisk", "Only those with as much disk, in GiB.", _LEAST),
+    query.LIMIT,
+    Argument("marker", "The id of the last one already seen."),
+)
+
+
+class _List(Resource):
+    def _found(self, asked: Asked) -> list[FlavorRecord]:
+        page = query.page(asked.query)
+        public = _WHICH[asked.query.get("is_public", "true").lower()] if asked.context.is_admin else True
+        with self._api.ports.db.read() as tx:
+            if page.marker is not None and _visible(tx, asked.context, page.marker) is None:
+                raise query.unknown_marker(page.marker)
+            return flavor_rows.list_all(
+                tx,
+                is_public=public,
+                min_ram=int(asked.query.get("minRam", 0)),
+                min_disk=int(asked.query.get("minDisk", 0)),
+                after=page.marker,
+                limit=page.limit,
+            )
+
+
+class Flavors(_List):
+    """``GET`` and ``POST /compute/v2.1/flavors``."""
+
+    @Operation("List the flavors", query=_LIST, answers={200: FLAVORS})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        resp.media = {
+            "flavors": [
+                {
+                    "id": flavor.flavorid,
+                    "name": flavor.name,
+                    "description": flavor.description,
+                    "links": links_to(req, self._api.conf, "flavors", flavor.flavorid),
+                }
+                for flavor in self._found(asked)
+            ]
+        }
+
+    @Operation(
+        "Make a flavor",
+        rule="os_compute_api:os-flavor-manage:create",
+        body=VALIDATE_CREATE,
+        answers={200: SHOWN_FLAVOR},
+        fails={409: "A flavor has this name or id already."},
+    )
+    def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        wanted = asked.body["flavor"]
+        flavorid = wanted.get("id")
+        values = {
+            "flavorid": str(uuid4()) if flavorid in (None, "auto") else flavorid,
+            "name": wanted["name"],
+            "ram": wanted["ram"],
+            "vcpus": wanted["vcpus"],
+            "disk": wanted["disk"],
+            "swap": wanted.get("swap", 0),
+            "ephemeral": wanted.get("OS-FLV-EXT-DATA:ephemeral", 0),
+            "rxtx_factor": wanted.get("rxtx_factor", 1.0),
+            "is_public": wanted.get("os-flavor-access:is_public", True),
+            "description": wanted.get("description"),
+            "extra_specs": {},
+        }
+
+        def make(tx: Connection) -> FlavorRecord:
+            flavor_rows.insert(tx, values)
+            return find(tx, asked.context, str(values["flavorid"]))
+
+        try:
+            flavor = self._api.ports.db.transact(make)
+        except db_exc.DBDuplicateEntry:
+            raise Conflict(
+                f"A flavor with the name {values['name']} or the id {values['flavorid']} exists already."
+            ) from None
+        resp.media = {"flavor": _shown(req, self._api, flavor)}
+
+
+class FlavorsInDetail(_List):
+    """``GET /compute/v2.1/flavors/detail``."""
+
+    @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        resp.media = {"flavors": [_shown(req, self._api, flavor) for flavor in self._found(asked)]}
+
+
+class Flavor(Resource):
+    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}``."""
+
+    @Operation("Show a flavor", answers={200: SHOWN_FLAVOR})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
+        with self._api.ports.db.read() as tx:
+            found = find(tx, asked.context, flavor)
+        resp.media = {"flavor": _shown(req, self._api, found)}
+
+    @Operation(
+        "Describe a flavor in other words",
+        rule="os_compute_api:os-flavor-manage:update",
+        body=VALIDATE_UPDATE,
+        answers={200: SHOWN_FLAVOR},
+    )
+    def on_put(self, req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
+        def describe(tx: Connection) -> FlavorRecord:
+            flavor_rows.update(
+                tx, find(tx, asked.context, flavor), {"description": asked.body["flavor"]["description"]}
+            )
+            return find(tx, asked.context, flavor)
+
+        changed = self._api.ports.db.transact(describe)
+        resp.media = {"flavor": _shown(req, self._api, changed)}
+
+    @Operation(
+        "Delete a flavor; instances keep what they have of it",
+        rule="os_compute_api:os-flavor-manage:delete",
+        answers={202: None},
+    )
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, flavor: str) -> None:
+        if not (flavor.isprintable() and self._api.ports.db.transact(lambda tx: flavor_rows.delete(tx, flavor))):
+            raise _unknown(flavor)
+        resp.status = falcon.HTTP_202
+
+
+def find(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool = False) -> FlavorRecord:
+    """The flavor that the caller knows as *flavorid*.
+
+    :raises NotFound: there is none that he may see.
+    """
+    found = _visible(tx, context, flavorid, lock=lock)
+    if found is None:
+        raise _unknown(flavorid)
+    return found
+
+
+def _visible(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool = False) -> FlavorRecord | None:
+    # PostgreSQL takes no NUL in a text, not even to look for it
+    found = flavor_rows.get(tx, flavorid, lock=lock) if flavorid.isprintable() else None
+    return found if found is not None and (found.is_public or context.is_admin) else None
+
+
+def _unknown(flavorid: str) -> NotFound:
+    return NotFound(f"Flavor {flavorid} could not be found.")
+
+
+def _shown(req: falcon.Request, api: Api, flavor: FlavorRecord) -> dict[str, Any]:
+    return {
+        "id": flavor.flavorid,
+        "name": flavor.name,
+        "ram": flavor.ram,
+        "vcpus": flavor.vcpus,
+        "disk": flavor.disk,
+        "swap": flavor.swap,
+        "OS-FLV-EXT-DATA:ephemeral": flavor.ephemeral,
+        "OS-FLV-DISABLED:disabled": False,
+        "os-flavor-access:is_public": flavor.is_public,
+        "rxtx_factor": flavor.rxtx_factor,
+        "description": flavor.description,
+        "extra_specs": flavor.extra_specs,
+        "links": links_to(req, api.conf, "flavors", flavor.flavorid),
+    }

@@ -1,0 +1,145 @@
+"""Marking a server for what is to be done with it, and handing it over to whoever does it.
+
+The mark is written first. If nobody takes the message the mark is taken away again, so that "nothing was done"
+is true; if this service dies between the two, the mark stays, and a conductor's sweep or the host's agent finds it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.api.compute.visible import find
+from autoclave.api.context import Api
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import Conflict, RPCUnavailable, StateConflict
+from autoclave.objects.context import RequestContext
+from autoclave.rules.instance_states import Action, TaskState, VMState, allowed, task_of
+
+LOG = logging.getLogger(__name__)
+
+
+def hand_over(api: Api, context: RequestContext, instance_uuids: Sequence[str]) -> None:
+    """Hand new instances to a conductor. If it takes some of them, those that it does not take become errors.
+
+    :raises RPCUnavailable: it took none; they are gone again.
+    """
+    taken = 0
+    for uuid in instance_uuids:
+        try:
+            api.instances.build(context, uuid)
+            taken += 1
+        except RPCUnavailable as error:
+            if not taken:
+                api.ports.db.transact(lambda tx: _remove(tx, instance_uuids))
+                raise
+            LOG.warning("Instance %s was not handed over: %s", uuid, error)
+            api.ports.db.transact(partial(_fail, api, uuid))
+
+
+def delete(api: Api, context: RequestContext, server: str) -> None:
+    """Mark an instance as being deleted, and hand it over. Who asks again has it handed over again.
+
+    :raises NotFound: there is none that the caller may see.
+    :raises RPCUnavailable: nobody took it; it is not marked.
+    """
+
+    def mark(tx: Connection) -> tuple[InstanceRecord, InstanceRecord]:
+        before = find(tx, context, server, lock=True)
+        if before.task_state is TaskState.DELETING:
+            return before, before
+        return before, _swapped(tx, before, task_state=TaskState.DELETING)
+
+    before, marked = api.ports.db.transact(mark)
+    try:
+        api.instances.delete(context, marked.uuid)
+    except RPCUnavailable:
+        if marked is not before:
+            _unmark(api, marked, {"task_state": before.task_state})
+        raise
+
+
+def begin(
+    api: Api,
+    context: RequestContext,
+    server: str,
+    action: Action,
+    send: Callable[[str, InstanceRecord], None],
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Mark an instance for *action*, and hand it over by *send*, which gets its host and the instance.
+
+    :param values: columns to write with the mark.
+    :raises NotFound: there is none that the caller may see.
+    :raises Conflict: it may not be asked now, or its host's agent does not understand it.
+    :raises RPCUnavailable: nobody took it; it is not marked.
+    """
+
+    changes = dict(values or {})
+
+    def mark(tx: Connection) -> tuple[InstanceRecord, InstanceRecord]:
+        before = find(tx, context, server, lock=True)
+        require_allowed(before, action)
+        return before, _swapped(tx, before, task_state=task_of(action), **changes)
+
+    with api.ports.db.read() as tx:
+        host = require_allowed(find(tx, context, server), action)
+    api.instances.require_agent(host)
+    before, marked = api.ports.db.transact(mark)
+    try:
+        send(host, marked)
+    except RPCUnavailable:
+        _unmark(api, marked, {"task_state": None, **{name: getattr(before, name) for name in changes}})
+        raise
+
+
+def require_allowed(instance: InstanceRecord, action: Action) -> str:
+    """The host of *instance*, of which *action* may be asked now.
+
+    :raises Conflict: it may not.
+    """
+    if not allowed(action, instance.vm_state, instance.task_state):
+        doing = f" and {instance.task_state.value} is under way" if instance.task_state else ""
+        raise Conflict(f"Cannot {action.value} instance {instance.uuid} while it is {instance.vm_state.value}{doing}.")
+    if instance.host is None:
+        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it is on no host; delete it.")
+    return instance.host
+
+
+def _swapped(tx: Connection, before: InstanceRecord, **values: Any) -> InstanceRecord:
+    after = instance_rows.swap(tx, before, expect_task=before.task_state, **values)
+    if after is None:  # only where an engine does not hold the lock that find() took
+        raise StateConflict(f"instance {before.uuid} was changed meanwhile")
+    return after
+
+
+def _unmark(api: Api, marked: InstanceRecord, values: Mapping[str, Any]) -> None:
+    """Take a mark away again, unless somebody has gone on from it."""
+    api.ports.db.transact(lambda tx: instance_rows.swap(tx, marked, expect_task=marked.task_state, **values))
+
+
+def _remove(tx: Connection, instance_uuids: Sequence[str]) -> None:
+    for uuid in instance_uuids:
+        made = instance_rows.get(tx, uuid, lock=True)
+        if made is not None and instance_rows.swap(
+            tx, made, expect_task=TaskState.SCHEDULING, task_state=TaskState.DELETING
+        ):
+            instance_rows.delete(tx, uuid)
+
+
+def _fail(api: Api, uuid: str, tx: Connection) -> None:
+    made = instance_rows.get(tx, uuid, lock=True)
+    if made is not None:
+        instance_rows.swap(
+            tx,
+            made,
+            expect_task=TaskState.SCHEDULING,
+            vm_state=VMState.ERROR,
+            task_state=None,
+            fault_code=503,
+            fault_message="No conductor took the request over. Delete the server, and ask again later.",
+            fault_at=api.ports.clock(),
+        )

@@ -1,0 +1,44 @@
+"""Hosts that run instances, and whether they live."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.engine import Connection
+
+from autoclave.api.context import Api
+from autoclave.conf.agent import patience_with_agents
+from autoclave.db import agents as agent_rows
+from autoclave.db import compute_hosts as host_rows
+from autoclave.db.compute_hosts import ComputeHostRecord
+
+ZONE = "nova"
+"""The one availability zone that there is."""
+
+
+@dataclass(frozen=True)
+class HostState:
+    """A host. ``up``: its agent was seen lately, and the operator does not know better."""
+
+    record: ComputeHostRecord
+    last_seen: datetime | None
+    up: bool
+
+    @property
+    def status(self) -> str:
+        """The ``host_status`` that servers show."""
+        if self.record.forced_down:
+            return "DOWN"
+        if self.record.disabled:
+            return "MAINTENANCE"
+        return "UP" if self.up else "UNKNOWN"
+
+
+def host_states(tx: Connection, api: Api) -> list[HostState]:
+    """All hosts, by name."""
+    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
+    return [_state(record, seen.get(record.hostname), api) for record in host_rows.list_all(tx)]
+
+
+def _state(record: ComputeHostRecord, last_seen: datetime | None, api: Api) -> HostState:
+    lately = last_seen is not None and api.ports.clock() - last_seen <= patience_with_agents(api.conf)
+    return HostState(record, last_seen, lately and not record.forced_down)

@@ -1,0 +1,102 @@
+"""``/compute/v2.1/os-hypervisors``: the hosts that run servers. What they have is Placement's to tell."""
+
+from typing import Any
+
+import falcon
+from sqlalchemy.engine import Connection
+
+from autoclave.api import query
+from autoclave.api.compute.host_states import HostState, host_states
+from autoclave.api.compute.services import state_of
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import PAGING, Argument
+from autoclave.api.schemas.common import one_of
+from autoclave.api.schemas.compute_services import HYPERVISORS, HYPERVISORS_IN_DETAIL, SHOWN_HYPERVISOR
+from autoclave.db import instances as instance_rows
+
+_WITH_SERVERS = Argument("with_servers", "Whether to name the servers too.", one_of(["True", "False", "true", "false"]))
+_LIST = (
+    Argument("hypervisor_hostname_pattern", "Only those whose name holds this text."),
+    _WITH_SERVERS,
+    *PAGING,
+)
+
+
+class _List(Resource):
+    def _found(self, tx: Connection, asked: Asked) -> list[HostState]:
+        page, part = query.page(asked.query), asked.query.get("hypervisor_hostname_pattern", "")
+        states = host_states(tx, self._api)
+        if page.marker is not None:
+            seen = [number for number, state in enumerate(states, 1) if state.record.uuid == page.marker]
+            if not seen:
+                raise query.unknown_marker(page.marker)
+            states = states[seen[0] :]
+        return [state for state in states if part in state.record.hostname][: page.limit]
+
+
+class Hypervisors(_List):
+    """``GET /compute/v2.1/os-hypervisors``."""
+
+    @Operation("List the hosts", rule="os_compute_api:os-hypervisors:list", query=_LIST, answers={200: HYPERVISORS})
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        with self._api.ports.db.read() as tx:
+            shown = [{**_summary(state), **_servers(tx, asked, state)} for state in self._found(tx, asked)]
+        resp.media = {"hypervisors": shown}
+
+
+class HypervisorsInDetail(_List):
+    """``GET /compute/v2.1/os-hypervisors/detail``."""
+
+    @Operation(
+        "List the hosts in detail",
+        rule="os_compute_api:os-hypervisors:list-detail",
+        query=_LIST,
+        answers={200: HYPERVISORS_IN_DETAIL},
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        with self._api.ports.db.read() as tx:
+            shown = [{**_detail(state), **_servers(tx, asked, state)} for state in self._found(tx, asked)]
+        resp.media = {"hypervisors": shown}
+
+
+class Hypervisor(Resource):
+    """``GET /compute/v2.1/os-hypervisors/{hypervisor}``."""
+
+    @Operation(
+        "Show a host",
+        rule="os_compute_api:os-hypervisors:show",
+        query=(_WITH_SERVERS,),
+        answers={200: SHOWN_HYPERVISOR},
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, hypervisor: str) -> None:
+        with self._api.ports.db.read() as tx:
+            state = state_of(tx, self._api, hypervisor, "Hypervisor")
+            resp.media = {"hypervisor": {**_detail(state), **_servers(tx, asked, state)}}
+
+
+def _summary(state: HostState) -> dict[str, Any]:
+    return {
+        "id": state.record.uuid,
+        "hypervisor_hostname": state.record.hostname,
+        "state": "up" if state.up else "down",
+        "status": "disabled" if state.record.disabled else "enabled",
+    }
+
+
+def _detail(state: HostState) -> dict[str, Any]:
+    host = state.record
+    return {
+        **_summary(state),
+        "hypervisor_type": host.hypervisor_type,
+        "hypervisor_version": host.hypervisor_version,
+        "host_ip": None,
+        "uptime": None,
+        "service": {"id": host.uuid, "host": host.hostname, "disabled_reason": host.disabled_reason},
+    }
+
+
+def _servers(tx: Connection, asked: Asked, state: HostState) -> dict[str, Any]:
+    if asked.query.get("with_servers", "").lower() != "true":
+        return {}
+    guests = instance_rows.on_host(tx, state.record.hostname)
+    return {"servers": [{"uuid": guest.uuid, "name": guest.name} for guest in guests]}

@@ -1,0 +1,90 @@
+"""``/compute/v2.1/os-services``: the agents that run servers, and whether their hosts get new ones."""
+
+from typing import Any
+
+import falcon
+from sqlalchemy.engine import Connection
+
+from autoclave.api import uuids
+from autoclave.api.compute.host_states import ZONE, HostState, host_states
+from autoclave.api.context import Api
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schemas.compute_services import SERVICES, SHOWN_SERVICE, VALIDATE_CHANGE
+from autoclave.db import compute_hosts as host_rows
+from autoclave.exceptions import BadRequest, NotFound
+
+BINARY = "nova-compute"
+"""What users of Nova know such a service by, and what their commands ask for."""
+
+
+class Services(Resource):
+    """``GET /compute/v2.1/os-services``."""
+
+    @Operation(
+        "List the agents that run servers",
+        rule="os_compute_api:os-services:list",
+        query=(
+            Argument("binary", f"Only those of this name; all are {BINARY}."),
+            Argument("host", "Only that of this host."),
+        ),
+        answers={200: SERVICES},
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        host = asked.query.get("host")
+        with self._api.ports.db.read() as tx:
+            found = host_states(tx, self._api) if asked.query.get("binary", BINARY) == BINARY else []
+        resp.media = {"services": [_shown(state) for state in found if host in (None, state.record.hostname)]}
+
+
+class ComputeService(Resource):
+    """``PUT /compute/v2.1/os-services/{service}``."""
+
+    @Operation(
+        "Enable or disable a host, or say that it is down",
+        rule="os_compute_api:os-services:update",
+        body=VALIDATE_CHANGE,
+        answers={200: SHOWN_SERVICE},
+    )
+    def on_put(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, service: str) -> None:
+        wanted = asked.body
+        values: dict[str, Any] = {}
+        if "disabled_reason" in wanted and wanted.get("status") != "disabled":
+            raise BadRequest("disabled_reason is for status disabled only.")
+        if "status" in wanted:
+            values |= {"disabled": wanted["status"] == "disabled", "disabled_reason": wanted.get("disabled_reason")}
+        if "forced_down" in wanted:
+            values["forced_down"] = wanted["forced_down"]
+
+        def change(tx: Connection) -> HostState:
+            host_rows.update(tx, state_of(tx, self._api, service, "Service").record, values)
+            return state_of(tx, self._api, service, "Service")
+
+        resp.media = {"service": _shown(self._api.ports.db.transact(change))}
+
+
+def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
+    """The host whose service or hypervisor has the id *key*.
+
+    :raises NotFound: there is none; a name is no id.
+    """
+    uuid = uuids.canonical(key)
+    found = [state for state in host_states(tx, api) if state.record.uuid == uuid]
+    if not found:
+        raise NotFound(f"{noun} {key} could not be found.")
+    return found[0]
+
+
+def _shown(state: HostState) -> dict[str, Any]:
+    host = state.record
+    return {
+        "id": host.uuid,
+        "binary": BINARY,
+        "host": host.hostname,
+        "zone": ZONE,
+        "status": "disabled" if host.disabled else "enabled",
+        "state": "up" if state.up else "down",
+        "updated_at": state.last_seen,
+        "disabled_reason": host.disabled_reason,
+        "forced_down": host.forced_down,
+    }

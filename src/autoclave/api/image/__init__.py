@@ -1,0 +1,1 @@
+"""The image API: the subset of Glance's version 2 that openstackclient and openstacksdk need."""

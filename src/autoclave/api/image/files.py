@@ -1,0 +1,105 @@
+"""``/image/v2/images/{image}/file``: the data of an image. It is sent once, and does not change any more."""
+
+import falcon
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.api.body import declared_type, stream_of
+from autoclave.api.image.images import store_of
+from autoclave.api.image.store import TooLarge
+from autoclave.api.image.visible import find, find_own
+from autoclave.api.operation import OCTETS, Asked, Operation, Resource
+from autoclave.api.schemas.images import DATA
+from autoclave.db import images as image_rows
+from autoclave.exceptions import BadRequest, Conflict, NotFound
+
+LOG = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+
+
+class ImageFile(Resource):
+    """``GET`` and ``PUT /image/v2/images/{image}/file``."""
+
+    @Operation(
+        "Fetch the data of an image",
+        rule="download_image",
+        answers={200: DATA, 204: None},
+        media_type=OCTETS,
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
+        with self._api.ports.db.read() as tx:
+            found = find(tx, asked.context, image)
+        if found.status != image_rows.ACTIVE:
+            resp.status = falcon.HTTP_204
+            return
+        file, size = store_of(self._api).open(found.uuid)
+        resp.content_type = OCTETS
+        resp.set_stream(file, size)
+
+    @Operation(
+        "Send the data of an image, once",
+        rule="upload_image",
+        takes_data=True,
+        answers={204: None},
+        fails={403: "It is another project's.", 409: "It has data already, or data is on the way."},
+    )
+    def on_put(self, req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
+        if declared_type(req) != OCTETS:
+            raise falcon.HTTPUnsupportedMediaType(description=f"Send the data as Content-Type: {OCTETS}.")
+        limit = self._api.conf.compute.max_image_size_mb * _MIB
+        announced = req.content_length
+        store = store_of(self._api)
+        uuid = self._api.ports.db.transact(lambda tx: self._waiting(tx, asked, image))
+        if announced is not None and announced > limit:
+            raise self._too_large()
+        with store.part(uuid) as file:
+            self._api.ports.db.transact(lambda tx: self._begin(tx, uuid))
+            try:
+                received = store.receive(stream_of(req), file, limit)
+                if announced is not None and received.size < announced:
+                    raise BadRequest(f"The data ended after {received.size} of {announced} bytes; send it again.")
+                store.keep(uuid)
+            except TooLarge:
+                self._wait_again(uuid)
+                raise self._too_large() from None
+            except Exception:
+                self._wait_again(uuid)
+                raise
+            there = self._api.ports.db.transact(
+                lambda tx: image_rows.swap_status(
+                    tx,
+                    uuid,
+                    image_rows.SAVING,
+                    image_rows.ACTIVE,
+                    {"size": received.size, "checksum": received.md5, "os_hash_value": received.sha512},
+                )
+            )
+            if there is None:
+                store.path(uuid).unlink(missing_ok=True)
+                raise NotFound(f"Image {image} was deleted while its data arrived.")
+        LOG.info("Image %s has its data, %s bytes", uuid, received.size)
+        resp.status = falcon.HTTP_204
+
+    def _waiting(self, tx: Connection, asked: Asked, image: str) -> str:
+        found = find_own(tx, asked.context, image)
+        if found.status == image_rows.ACTIVE:
+            raise Conflict(f"Image {image} has its data already; it cannot be changed.")
+        missing = [name for name in ("disk_format", "container_format") if getattr(found, name) is None]
+        if missing:
+            raise BadRequest(f"Image {image} must have a {' and a '.join(missing)} before its data is sent.")
+        return found.uuid
+
+    def _begin(self, tx: Connection, uuid: str) -> None:
+        # Whoever left it in saving has died: the lock on the file is ours.
+        for status in (image_rows.QUEUED, image_rows.SAVING):
+            if image_rows.swap_status(tx, uuid, status, image_rows.SAVING) is not None:
+                return
+        raise Conflict(f"Image {uuid} got its data, or was deleted, meanwhile.")
+
+    def _wait_again(self, uuid: str) -> None:
+        self._api.ports.db.transact(lambda tx: image_rows.swap_status(tx, uuid, image_rows.SAVING, image_rows.QUEUED))
+
+    def _too_large(self) -> falcon.HTTPContentTooLarge:
+        most = self._api.conf.compute.max_image_size_mb
+        return falcon.HTTPContentTooLarge(description=f"An image may have {most} MiB at most.")

@@ -1,0 +1,132 @@
+"""The data of images: a file each, named by the image's uuid, in ``images`` of ``[agent] data_dir``.
+
+A file is whole or not there: data arrives in another file, which gets the name when all of it is on the disk.
+Who writes holds a lock, so that data on the way is told from what a service left that died.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from autoclave.exceptions import Conflict, StorageError
+
+_PART, _LOCK = ".part", ".lock"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Received:
+    """What arrived: its size in bytes, and its MD5 and SHA-512 in hexadecimal."""
+
+    size: int
+    md5: str
+    sha512: str
+
+
+class TooLarge(Exception):
+    """More arrived than an image may have."""
+
+
+class ImageStore:
+    """The files in one directory, which is made when the first of them comes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, uuid: str) -> Path:
+        """Where the data of an image is, or will be."""
+        return self._directory / uuid
+
+    @contextmanager
+    def part(self, uuid: str) -> Iterator[BinaryIO]:
+        """An empty file for the data of an image, nobody else's until the end, when it goes if it was not kept.
+
+        :raises Conflict: somebody else is writing the image's data.
+        :raises StorageError: the file cannot be made.
+        """
+        with _translated():
+            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            # of its own and not removed with the data: two could hold locks on two files of one name
+            lock = (self._directory / f"{uuid}{_LOCK}").open("ab")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Conflict(f"The data of image {uuid} is on its way already.") from None
+            name = self._directory / f"{uuid}{_PART}"
+            with _translated():
+                file = name.open("wb")
+            try:
+                with file:
+                    yield file
+            finally:
+                name.unlink(missing_ok=True)
+
+    def receive(self, stream: Any, file: BinaryIO, limit: int) -> Received:
+        """Write all of *stream* to *file*, and see it on the disk.
+
+        :raises TooLarge: it has more than *limit* bytes.
+        :raises StorageError: it cannot be written.
+        """
+        md5, sha512, size = hashlib.md5(usedforsecurity=False), hashlib.sha512(), 0
+        while chunk := stream.read(_CHUNK):
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge
+            md5.update(chunk)
+            sha512.update(chunk)
+            with _translated():
+                file.write(chunk)
+        with _translated():
+            file.flush()
+            os.fsync(file.fileno())
+        return Received(size, md5.hexdigest(), sha512.hexdigest())
+
+    def keep(self, uuid: str) -> None:
+        """Give the file of :meth:`part` its name.
+
+        :raises StorageError: it cannot be done.
+        """
+        with _translated():
+            (self._directory / f"{uuid}{_PART}").rename(self.path(uuid))
+            directory = os.open(self._directory, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def open(self, uuid: str) -> tuple[BinaryIO, int]:
+        """The data of an image, and its size in bytes.
+
+        :raises StorageError: it is not there.
+        """
+        with _translated():
+            file = self.path(uuid).open("rb")
+            return file, os.fstat(file.fileno()).st_size
+
+    def remove_strangers(self, known: Callable[[], set[str]]) -> None:
+        """Remove every file that belongs to no image: those of one just deleted, and what a service left that died.
+
+        :param known: the uuids of all images. An image has a row before it has a file, so it is asked after the
+            directory was read.
+        :raises StorageError: one cannot be removed.
+        """
+        with _translated():
+            found = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
+            there = known()
+            for file in found:
+                if file.name.removesuffix(_PART).removesuffix(_LOCK) not in there:
+                    file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"image data: {error}") from error

@@ -1,0 +1,144 @@
+"""Bodies and answers of ``/image/v2/images``."""
+
+from typing import Any
+
+from autoclave.api.body import compiled
+from autoclave.api.schemas.common import (
+    BOOLEAN,
+    INTEGER,
+    LINKS,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    listed,
+    nullable,
+    one_of,
+    shape,
+)
+from autoclave.api.schemas.compute_common import number
+
+DISK_FORMATS = ("ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "ploop", "iso")
+CONTAINER_FORMATS = ("ami", "ari", "aki", "bare", "ovf", "ova", "docker", "compressed")
+VISIBILITIES = ("public", "private", "shared")
+PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
+
+_TEXT: dict[str, Any] = {
+    "type": "string",
+    "maxLength": 255,
+    "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
+    "x-message": "must be a text of at most 255 characters, none of them a control character",
+}
+ATTRIBUTES: dict[str, Any] = {
+    "name": nullable(_TEXT),
+    "disk_format": nullable(one_of(DISK_FORMATS)),
+    "container_format": nullable(one_of(CONTAINER_FORMATS)),
+    "min_disk": number(0),
+    "min_ram": number(0),
+    "visibility": one_of(VISIBILITIES),
+    "protected": {"type": "boolean", "x-message": "must be true or false"},
+    "owner": {**_TEXT, "minLength": 1},
+    "tags": {"type": "array", "maxItems": 128, "items": _TEXT, "x-message": "must be a list of texts"},
+}
+"""What an image has that can be set, other than its free properties."""
+
+READ_ONLY = frozenset(
+    {
+        "id",
+        "status",
+        "size",
+        "virtual_size",
+        "checksum",
+        "os_hash_algo",
+        "os_hash_value",
+        "os_hidden",
+        "created_at",
+        "updated_at",
+        "self",
+        "file",
+        "schema",
+        "direct_url",
+        "locations",
+        "stores",
+    }
+)
+"""What an image has that cannot be set, and Glance's names that no free property may have."""
+
+_PROPERTY: dict[str, Any] = {"type": "string", "maxLength": 4096, "x-message": "must be a text of at most 4096"}
+_KEYS = {
+    "minLength": 1,
+    "maxLength": 255,
+    "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
+    "x-message": "has 1 to 255 characters, none of them a control character",
+}
+_ANY: dict[str, Any] = {
+    "type": "object",
+    "maxProperties": 256,
+    "propertyNames": _KEYS,
+    "properties": ATTRIBUTES,
+    "additionalProperties": _PROPERTY,
+}
+VALIDATE_CREATE = compiled({**_ANY, "properties": {**ATTRIBUTES, "id": UUID}})
+VALIDATE_ATTRIBUTES = compiled(_ANY)
+VALIDATE_PATCH = compiled(
+    {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 256,
+        "items": {
+            "type": "object",
+            "required": ["op", "path"],
+            "additionalProperties": False,
+            "properties": {
+                "op": one_of(["add", "replace", "remove"]),
+                "path": {
+                    "type": "string",
+                    "pattern": r"^/([^~/\x00-\x1f\x7f-\x9f]|~[01]){1,255}$(?!\n)",
+                    "x-message": "must be / and the name of an attribute",
+                },
+                "value": {},
+            },
+        },
+    }
+)
+
+IMAGE = {
+    **shape(
+        "Image",
+        {
+            "id": UUID,
+            "name": nullable(STRING),
+            "status": one_of(["queued", "saving", "active"]),
+            "visibility": one_of(VISIBILITIES),
+            "owner": nullable(STRING),
+            "disk_format": nullable(STRING),
+            "container_format": nullable(STRING),
+            "min_disk": INTEGER,
+            "min_ram": INTEGER,
+            "protected": BOOLEAN,
+            "size": nullable(INTEGER),
+            "virtual_size": {"type": "null"},
+            "checksum": nullable(STRING),
+            "os_hash_algo": nullable(STRING),
+            "os_hash_value": nullable(STRING),
+            "os_hidden": BOOLEAN,
+            "tags": {"type": "array", "items": STRING},
+            "created_at": TIMESTAMP,
+            "updated_at": TIMESTAMP,
+            "self": STRING,
+            "file": STRING,
+            "schema": STRING,
+        },
+    ),
+    "additionalProperties": STRING,
+}
+IMAGES = listed("Images", "images", IMAGE)
+VERSIONS = shape(
+    "ImageVersions",
+    {
+        "versions": {
+            "type": "array",
+            "items": shape("ImageVersion", {"id": STRING, "status": {"const": "CURRENT"}, "links": LINKS}),
+        }
+    },
+)
+DATA: dict[str, Any] = {"type": "string", "format": "binary"}
