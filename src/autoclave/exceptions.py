@@ -13,6 +13,7 @@
     │   ├── Conflict (409)
     │   └── Locked (423)
     ├── NoValidHost                   no host has what an instance needs, or none could be had
+    ├── ClaimRefused                  the host must not give an instance what it asks for
     ├── StateConflict                 a swap found the row changed: somebody else was there first
     ├── DatabaseUnavailable           the database did not answer; nothing was decided
     │   └── TransactionAborted        the engine let another transaction go first; nothing was written
@@ -135,6 +136,10 @@ class NoValidHost(AutoclaveError):
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(f"No valid host was found. {message}")
         self.details = details
+
+
+class ClaimRefused(AutoclaveError):
+    """The host must not give an instance what it asks for: it was not allocated, is not there, or is burned."""
 
 
 class StateConflict(AutoclaveError):

@@ -9,15 +9,17 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.compute_host import ComputeHost, ComputeParts
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.host_lock import HostLock
+from autoclave.agent.instances import Instances
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
 from autoclave.drivers.base import Driver
-from autoclave.exceptions import AutoclaveError, InvalidConfiguration
+from autoclave.exceptions import AutoclaveError, Conflict, InvalidConfiguration
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
@@ -29,8 +31,8 @@ from autoclave.rules.device_states import Actor
 
 LOG = logging.getLogger(__name__)
 
-RPC_VERSION = "1.1"
-"""1.1 brought ``cleanup_device`` (NVMe specification)."""
+RPC_VERSION = "1.2"
+"""1.1 brought ``cleanup_device`` (NVMe specification), 1.2 instances."""
 
 
 class AgentManager:
@@ -41,6 +43,7 @@ class AgentManager:
 
     :param host: the host's name, see ``[agent] resource_provider_name``.
     :param drivers: by name, loaded from ``[agent] enabled_drivers``.
+    :param compute: what instances are run with; None: this agent runs none.
     :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
         sure that no tool of it works on a drive any more.
     """
@@ -53,6 +56,7 @@ class AgentManager:
         drivers: Mapping[str, Driver],
         *,
         end: Callable[[], None],
+        compute: ComputeParts | None = None,
     ) -> None:
         self.host = host
         self._conf = conf
@@ -74,15 +78,18 @@ class AgentManager:
             max_concurrent=conf.agent.max_concurrent_cleanups,
         )
         self._recovery = Recovery(ports, self._cleanup, journal, host=host)
+        create_root = conf.placement.create_root_provider or compute is not None
+        root = RootProvider(ports.placement, host, create=create_root)
         self._discovery = Discovery(
             ports,
             drivers,
             self._cleanup,
-            RootProvider(ports.placement, host, create=conf.placement.create_root_provider),
+            root,
             host=host,
             run_id=self._run_id,
             clean_on_discovery=conf.nvme.clean_on_discovery,
         )
+        self._compute = ComputeHost(conf, ports, root, compute, host=host, run_id=self._run_id) if compute else None
 
     def init_host(self) -> None:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
@@ -123,6 +130,8 @@ class AgentManager:
             raise
         except AutoclaveError as error:
             LOG.error("The first discovery of %s is not complete: %s", self.host, error)
+        if self._compute is not None:
+            self._compute.start(context)
 
     def period(self) -> None:
         """What is done every ``[agent] periodic_interval``. What fails is logged and done again next time."""
@@ -132,7 +141,8 @@ class AgentManager:
                 return
         except AutoclaveError as error:
             LOG.error("The agent of %s could not say that it is alive: %s", self.host, error)
-        for step in (self._recovery.check, self._discovery.run):
+        compute = self._compute.steps if self._compute else ()
+        for step in (self._recovery.check, self._discovery.run, *compute):
             try:
                 step(context)
             except AutoclaveError as error:
@@ -152,6 +162,39 @@ class AgentManager:
     def cleanup_device(self, context: RequestContext, device: Device) -> None:
         """Clean *device*, if it still is what it was when the message was sent. New in 1.1."""
         self._cleanup.request(context, device.uuid, device.state_version)
+
+    def build_instance(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
+        """Build an instance that was claimed for this host. New in 1.2.
+
+        :param groups: the providers that each group of its request got, by the group's suffix.
+        """
+        self._instances.build(context, instance_uuid, groups)
+
+    def delete_instance(self, context: RequestContext, instance_uuid: str) -> None:
+        """Delete an instance that is marked for it. New in 1.2."""
+        self._instances.delete(context, instance_uuid)
+
+    def start_instance(self, _context: RequestContext, instance_uuid: str) -> None:
+        """Run the guest of an instance in powering-on. New in 1.2."""
+        self._instances.start(instance_uuid)
+
+    def stop_instance(self, _context: RequestContext, instance_uuid: str) -> None:
+        """Shut down the guest of an instance in powering-off. New in 1.2."""
+        self._instances.stop(instance_uuid)
+
+    def reboot_instance(self, _context: RequestContext, instance_uuid: str) -> None:
+        """Shut down and run the guest of an instance in rebooting. New in 1.2."""
+        self._instances.reboot(instance_uuid)
+
+    def rebuild_instance(self, _context: RequestContext, instance_uuid: str) -> None:
+        """Run the guest of an instance in rebuilding anew, from the image that its row names. New in 1.2."""
+        self._instances.rebuild(instance_uuid)
+
+    @property
+    def _instances(self) -> Instances:
+        if self._compute is None:
+            raise Conflict(f"The agent of {self.host} runs no instances: [compute] is not enabled there.")
+        return self._compute.instances
 
     def _register(self, tx: Connection, dead: Sequence[str]) -> None:
         now = self._ports.clock()

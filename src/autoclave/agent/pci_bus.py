@@ -12,7 +12,7 @@ from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_claims import refuse_double_claims
-from autoclave.rules.pci_device_spec import parse_pci_device_spec
+from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, parse_pci_device_spec
 from autoclave.rules.pci_matches import matches
 from autoclave.rules.pci_providers import PCIProvider, translate
 
@@ -37,6 +37,13 @@ class PCIBus:
         :raises InvalidConfiguration: they cannot be read.
         """
         return parse_pci_device_spec(self._conf.pci.device_spec)
+
+    def require_readable(self) -> None:
+        """See to it that the entries can be read.
+
+        :raises InvalidConfiguration: they cannot.
+        """
+        LOG.debug("%d entries of %s", len(self.specs), DEVICE_SPEC_OPTION)
 
     def look(self, taken: Mapping[PCIAddress, str]) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
         """The providers of what instances may get, and the addresses of what does not say what it is.

@@ -5,21 +5,28 @@ import signal
 
 from oslo_config import cfg
 
+from autoclave.agent.compute_host import CONDUCTOR_VERSION, ComputeParts
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
+from autoclave.hardware.host import HostPaths
 from autoclave.lifecycle.ports import Ports
-from autoclave.rpc.port import AGENT_TOPIC, Transport
+from autoclave.rpc.notifications import notifications_of
+from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.periodic import Periodic
+from autoclave.virt.loader import load_compute_driver
 
 
 class AgentService:
     """In the specification's order: ``init_host``, the RPC server, recovery, the first discovery, the period."""
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport) -> None:
-        drivers = load_drivers(conf, host_paths(conf))
+        paths = host_paths(conf)
+        drivers = {driver.name: driver for driver in load_drivers(conf, paths)}
         host = host_name(conf)
-        self._manager = AgentManager(conf, ports, host, {driver.name: driver for driver in drivers}, end=_end)
+        compute = compute_parts(conf, paths, transport) if conf.compute.enabled else None
+        self._notifications = compute.notifications if compute else None
+        self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
         self._period = Periodic(f"period of {host}", conf.agent.periodic_interval, self._manager.period)
 
@@ -39,6 +46,21 @@ class AgentService:
         self._server.stop()
         self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
         self._manager.stop()  # last: a message taken after that would record what no worker does
+        if self._notifications is not None:
+            self._notifications.close()
+
+
+def compute_parts(conf: cfg.ConfigOpts, paths: HostPaths, transport: Transport) -> ComputeParts:
+    """What the instances of a host are run with.
+
+    :raises InvalidConfiguration: the hypervisor's driver, or the broker of notifications, cannot be used.
+    """
+    return ComputeParts(
+        driver=load_compute_driver(conf),
+        paths=paths,
+        conductor=transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION),
+        notifications=notifications_of(conf),
+    )
 
 
 def _end() -> None:

@@ -1,0 +1,109 @@
+"""The compute half of an agent: what its host publishes, and its instances."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from autoclave.agent import provider_config
+from autoclave.agent.compute_tree import ComputeTree
+from autoclave.agent.guests import Guests
+from autoclave.agent.instance_work import InstanceWork
+from autoclave.agent.instances import Instances
+from autoclave.agent.pci_bus import PCIBus
+from autoclave.agent.pci_tree import PCITree
+from autoclave.agent.provider_additions import ProviderAdditions
+from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.root_provider import RootProvider
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration
+from autoclave.hardware.host import HostPaths
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.rpc.notifications import Notifications
+from autoclave.rpc.port import Client
+from autoclave.virt.disks import InstanceFiles
+from autoclave.virt.driver import ComputeDriver
+
+LOG = logging.getLogger(__name__)
+
+CONDUCTOR_VERSION = "1.0"
+"""What is asked of conductors here: ``arq_delete_for_instance``."""
+
+
+@dataclass(frozen=True)
+class ComputeParts:
+    """The world of the compute half.
+
+    :param paths: where the host's kernel interfaces are.
+    :param conductor: a client of the conductors, of :data:`CONDUCTOR_VERSION`.
+    """
+
+    driver: ComputeDriver
+    paths: HostPaths
+    conductor: Client
+    notifications: Notifications
+
+
+class ComputeHost:
+    """Publishes a host, and runs its instances.
+
+    :param root: shared with discovery, so that both are told of the tree at once.
+    :raises InvalidConfiguration: ``[pci] device_spec`` or the provider config cannot be read.
+    """
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        ports: Ports,
+        root: RootProvider,
+        parts: ComputeParts,
+        *,
+        host: str,
+        run_id: str,
+    ) -> None:
+        bus = PCIBus(conf, parts.paths)
+        bus.require_readable()
+        config = provider_config.load(conf.compute.provider_config_location)
+        additions = ProviderAdditions(ports, config, host)
+        self._host = host
+        self._tree = ComputeTree(ports, root, parts.driver, PCITree(ports, bus, host), additions, host=host)
+        # The guests of simulated hosts only exist on paper.
+        files = None if conf.compute.virt_driver == "null" else InstanceFiles(Path(conf.agent.data_dir))
+        self.instances = Instances(
+            InstanceWork(
+                ports=ports,
+                driver=parts.driver,
+                guests=Guests(ports.db, files),
+                tracker=ResourceTracker(ports, host),
+                conductor=parts.conductor,
+                notifications=parts.notifications,
+                host=host,
+                run_id=run_id,
+            )
+        )
+
+    def start(self, context: RequestContext) -> None:
+        """Publish the host for the first time, then go on with what the last run left of its instances.
+
+        :raises InvalidConfiguration: the configuration and the host contradict each other.
+        """
+        try:
+            self._tree.sync(starting=True)
+        except InvalidConfiguration:
+            raise
+        except AutoclaveError as error:
+            LOG.error("What %s has for instances is not all published yet: %s", self._host, error)
+        try:
+            self.instances.check(context)
+        except AutoclaveError as error:
+            LOG.error("What became of the instances of %s could not be seen to yet: %s", self._host, error)
+
+    @property
+    def steps(self) -> Sequence[Callable[[RequestContext], None]]:
+        """What is done every period, after discovery."""
+        return self._sync, self.instances.check
+
+    def _sync(self, _context: RequestContext) -> None:
+        self._tree.sync()

@@ -1,0 +1,86 @@
+"""What the guest of an instance is made of: its row, its functions, its accelerator requests and its disk."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from oslo_utils import strutils
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import images
+from autoclave.db.arqs import ARQView
+from autoclave.db.engine import Database
+from autoclave.db.instances import InstanceRecord
+from autoclave.db.pci import FunctionRecord
+from autoclave.db.tables import AttachType
+from autoclave.exceptions import GuestError
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.virt.disks import InstanceFiles
+from autoclave.virt.guest import DiskFormat, GuestSpec
+
+
+class Guests:
+    """Describes guests to the hypervisor.
+
+    :param files: where disks are made; None where guests have none, as those of simulated hosts.
+    """
+
+    def __init__(self, db: Database, files: InstanceFiles | None) -> None:
+        self._db = db
+        self._files = files
+
+    def describe(self, instance: InstanceRecord, functions: Iterable[FunctionRecord], image_uuid: str) -> GuestSpec:
+        """The guest of *instance*, with a fresh disk of an image.
+
+        :raises GuestError: an accelerator request has no device, or the disk cannot be made.
+        """
+        disk, disk_format = self._disk(instance, image_uuid)
+        return GuestSpec(
+            uuid=instance.uuid,
+            name=instance.name,
+            vcpus=instance.flavor["vcpus"],
+            memory_mb=instance.flavor["ram"],
+            disk=disk,
+            hostdevs=(*map(_of_claim, functions), *self._of_arqs(instance.uuid)),
+            disk_format=disk_format,
+        )
+
+    def remove_files(self, instance_uuid: str) -> None:
+        """Remove the disk of a guest that is gone.
+
+        :raises GuestError: it is still there.
+        """
+        if self._files is not None:
+            self._files.remove(instance_uuid)
+
+    def _of_arqs(self, instance_uuid: str) -> list[Mapping[str, Any]]:
+        with self._db.read() as tx:
+            views = arq_rows.views(tx, instance_uuid=instance_uuid)
+        return [_of_arq(view) for view in views if view.attach_handle_type != AttachType.TEST_PCI]
+
+    def _disk(self, instance: InstanceRecord, image_uuid: str) -> tuple[Path | None, DiskFormat]:
+        if self._files is None:
+            return None, DiskFormat.RAW
+        with self._db.read() as tx:
+            image = images.get(tx, image_uuid)
+        if image is None:
+            raise GuestError(f"image {image_uuid} was deleted")
+        try:
+            disk_format = DiskFormat(image.disk_format or "")
+        except ValueError:
+            raise GuestError(f"image {image_uuid} is {image.disk_format}; guests have raw and qcow2 disks") from None
+        return self._files.make_disk(instance.uuid, image_uuid, disk_format, instance.flavor["disk"]), disk_format
+
+
+def _of_claim(function: FunctionRecord) -> Mapping[str, Any]:
+    return {**PCIAddress.parse(function.address).as_attach_info(), "managed": function.managed}
+
+
+def _of_arq(view: ARQView) -> Mapping[str, Any]:
+    """As the accelerator API shows it from microversion 2.4 on: with ``managed``, true where nothing is stored."""
+    if view.arq.state is not ARQState.BOUND or view.attach_handle_info is None:
+        raise GuestError(f"accelerator request {view.arq.uuid} is {view.arq.state.value} and has no device")
+    info: dict[str, Any] = json.loads(view.attach_handle_info)
+    return {**info, "managed": strutils.bool_from_string(info.get("managed", True), strict=True)}

@@ -1,0 +1,127 @@
+"""What a death of the agent, or a guest's own end, left of the instances of this host."""
+
+from oslo_log import log as logging
+
+from autoclave.agent.instance_deletion import InstanceDeletion
+from autoclave.agent.instance_power import InstancePower
+from autoclave.agent.instance_work import InstanceWork, fault
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import AutoclaveError, GuestError
+from autoclave.objects.context import RequestContext
+from autoclave.rules.instance_states import PowerState, TaskState, VMState
+
+LOG = logging.getLogger(__name__)
+
+
+class InstanceRecovery:
+    """Goes on with what nobody works on, and notes what became of guests."""
+
+    def __init__(self, work: InstanceWork, deletion: InstanceDeletion, power: InstancePower) -> None:
+        self._work = work
+        self._deletion = deletion
+        self._power = power
+
+    def check(self, context: RequestContext) -> None:
+        """Look at every instance of this host; at start and every period. One that fails does not keep the others.
+
+        :raises DatabaseUnavailable: nothing could be read.
+        """
+        with self._work.ports.db.read() as tx:
+            found = instance_rows.on_host(tx, self._work.host)
+        for instance in found:
+            if self._work.locks.worked_on(instance.uuid):
+                continue
+            try:
+                self._look_at(context, instance)
+            except AutoclaveError as error:
+                LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
+
+    def _look_at(self, context: RequestContext, instance: InstanceRecord) -> None:
+        match instance.task_state:
+            case TaskState.DELETING:
+                self._deletion.delete(context, instance.uuid)
+            case TaskState.SPAWNING:
+                self._end_build(instance.uuid)
+            case TaskState.POWERING_ON:
+                self._power.start(instance.uuid)
+            case TaskState.POWERING_OFF:
+                self._power.stop(instance.uuid)
+            case TaskState.REBOOTING:
+                self._power.reboot(instance.uuid)
+            case TaskState.REBUILDING:
+                # Begun only once a conductor has checked it, and then this agent's run is on the row.
+                if instance.agent_run_id not in (None, self._work.run_id):
+                    self._end_rebuild(instance.uuid)
+            case None:
+                self._compare(instance)
+
+    def _end_build(self, instance_uuid: str) -> None:
+        """End a build that a death cut short. The devices stay the instance's until it is deleted.
+
+        Whether its guest has been started, and has touched them, cannot be told from outside: the guest may have come
+        and gone between the hypervisor's answer and the row. So nothing of it is taken for unused.
+        """
+        work = self._work
+        with work.locks.of(instance_uuid):
+            instance = work.get(instance_uuid)
+            if instance is None or instance.task_state is not TaskState.SPAWNING:
+                return
+            work.driver.destroy(instance_uuid)
+            work.tracker.settle(instance_uuid)
+            error = GuestError(
+                f"the agent of {work.host} was stopped, or lost its database, while it built the instance"
+            )
+            what = "The build of the instance was cut short on its host. Delete it, and ask for it again."
+            failed = work.swap(
+                instance,
+                expect_task=TaskState.SPAWNING,
+                vm_state=VMState.ERROR,
+                task_state=None,
+                power_state=PowerState.NOSTATE.value,
+                **fault(error, work.ports.clock(), what + work.burned_words(instance_uuid)),
+            )
+            if failed is not None:
+                LOG.warning("Instance %s is in error: %s", instance_uuid, error)
+                work.notify(failed, "create.error", fault=str(error))
+
+    def _end_rebuild(self, instance_uuid: str) -> None:
+        work = self._work
+        with work.locks.of(instance_uuid):
+            instance = work.get(instance_uuid)
+            if instance is None or instance.task_state is not TaskState.REBUILDING:
+                return
+            error = GuestError(f"the agent of {work.host} was stopped while it rebuilt the instance")
+            what = "The rebuild of the instance was cut short on its host. Rebuild it again."
+            failed = work.swap(
+                instance,
+                expect_task=TaskState.REBUILDING,
+                vm_state=VMState.ERROR,
+                task_state=None,
+                rebuild=None,
+                **fault(error, work.ports.clock(), what),
+            )
+            if failed is not None:
+                work.notify(failed, "rebuild.error", fault=str(error))
+
+    def _compare(self, instance: InstanceRecord) -> None:
+        """Note what became of a guest without our doing. Its devices stay its own until the instance is deleted."""
+        if instance.vm_state is VMState.BUILDING:
+            return
+        work = self._work
+        state = work.driver.state(instance.uuid)
+        power = state or PowerState.NOSTATE
+        values: dict[str, object] = {}
+        if power is not instance.power:
+            values["power_state"] = power.value
+        if instance.vm_state is not VMState.ERROR:
+            if state is None:
+                why = GuestError(f"the hypervisor of {work.host} does not know the guest any more")
+                what = "The guest of the instance has vanished from its host. It keeps its devices until it is deleted."
+                values |= {"vm_state": VMState.ERROR, **fault(why, work.ports.clock(), what)}
+            elif (
+                vm_state := VMState.ACTIVE if state is PowerState.RUNNING else VMState.STOPPED
+            ) is not instance.vm_state:
+                values["vm_state"] = vm_state
+        if values and work.swap(instance, expect_task=None, **values) is not None:
+            LOG.warning("The guest of instance %s is %s now.", instance.uuid, power.name.lower())

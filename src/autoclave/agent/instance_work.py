@@ -1,0 +1,145 @@
+"""What all that an agent does with instances needs: their rows, their guests, what they hold, and who is told."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from oslo_log import log as logging
+
+from autoclave.agent.guests import Guests
+from autoclave.agent.instance_locks import InstanceLocks
+from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.db import arqs as arq_rows
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.db.pci import ProviderRecord
+from autoclave.exceptions import ApiError, PlacementNotFound, StateConflict
+from autoclave.lifecycle.burn import settle_provider
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.objects.instance_action import GivenFunction, instance_action
+from autoclave.rpc.notifications import Notification, Notifications
+from autoclave.rpc.port import Client
+from autoclave.rules.instance_states import TaskState
+from autoclave.virt.driver import ComputeDriver
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class InstanceWork:
+    """The world of a host's instances.
+
+    :param run_id: this run of the agent; what another run was at, nobody is at any more.
+    :param conductor: a client of the conductors.
+    """
+
+    ports: Ports
+    driver: ComputeDriver
+    guests: Guests
+    tracker: ResourceTracker
+    conductor: Client
+    notifications: Notifications
+    host: str
+    run_id: str
+    locks: InstanceLocks = field(default_factory=InstanceLocks)
+
+    def get(self, instance_uuid: str) -> InstanceRecord | None:
+        """The instance, if it is on this host."""
+        with self.ports.db.read() as tx:
+            found = instance_rows.get(tx, instance_uuid)
+        if found is None or found.host != self.host:
+            LOG.info("Instance %s is not on %s any more: nothing is done.", instance_uuid, self.host)
+            return None
+        return found
+
+    def swap(self, instance: InstanceRecord, *, expect_task: TaskState | None, **values: Any) -> InstanceRecord | None:
+        """See :func:`autoclave.db.instances.swap`; a metadata update or a deletion in between is told by None."""
+        return self.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=expect_task, **values))
+
+    def give_back(self, context: RequestContext, instance_uuid: str) -> None:
+        """Give back all that an instance holds whose guest is gone for good. Every step may be done twice.
+
+        In the order in which nothing is ever offered that a guest has had: what is burned is reserved first, and the
+        allocation, which keeps the devices from being offered until then, goes last.
+
+        :raises AutoclaveError: something could not be given back, and may be tried again.
+        """
+        self.tracker.settle(instance_uuid)
+        self._delete_arqs(context, instance_uuid)
+        burned = [each for each in self.tracker.providers_of(instance_uuid) if each.burned]
+        self.tracker.free(instance_uuid)
+        try:
+            self.ports.placement.delete_allocations(instance_uuid)
+        except PlacementNotFound:
+            LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
+        for provider in burned:
+            # Seen idle now, so that a cleaner may release it as soon as it hears of the deletion.
+            settle_provider(self.ports.db, self.ports.placement, provider.uuid)
+
+    def burned_words(self, instance_uuid: str) -> str:
+        """A sentence that names what the instance leaves burned; nothing, if it is nothing."""
+        addresses = [each.address for each in self.tracker.providers_of(instance_uuid) if each.burned]
+        return f" {', '.join(addresses)} stays burned." if addresses else ""
+
+    def notify(self, instance: InstanceRecord, action: str, given: Iterable[GivenFunction] = (), **more: Any) -> None:
+        """Tell listeners; ``instance.<action>``."""
+        payload = instance_action(
+            uuid=instance.uuid,
+            display_name=instance.name,
+            project_id=instance.project_id,
+            user_id=instance.user_id,
+            host=self.host,
+            state=instance.vm_state.value,
+            task_state=instance.task_state.value if instance.task_state else None,
+            flavor=instance.flavor,
+            image_uuid=instance.image_uuid,
+            created_at=instance.created_at,
+            launched_at=instance.launched_at,
+            pci_functions=given,
+            **more,
+        )
+        publisher = f"autoclave-agent:{self.host}"
+        self.notifications.emit(Notification(publisher, f"instance.{action}", payload, error=action.endswith(".error")))
+
+    def given(self, instance_uuid: str) -> list[GivenFunction]:
+        """What the instance has, for listeners."""
+        providers = self.tracker.providers_of(instance_uuid)
+        functions = self.tracker.functions_of(instance_uuid)
+        return [
+            given
+            for provider in providers
+            for given in _given(
+                provider, [f.address for f in functions if f.provider_id == provider.id] or [provider.address]
+            )
+        ]
+
+    def _delete_arqs(self, context: RequestContext, instance_uuid: str) -> None:
+        if not self._arqs_left(instance_uuid):
+            return
+        # As an administrator: the requests are the instance's, whoever deletes it.
+        admin = RequestContext.admin(context.request_id)
+        self.conductor.call(admin, "arq_delete_for_instance", instance_uuid=instance_uuid)
+        left = self._arqs_left(instance_uuid)
+        if left:
+            raise StateConflict(f"accelerator request {left[0]} of instance {instance_uuid} is not given back yet")
+
+    def _arqs_left(self, instance_uuid: str) -> list[str]:
+        with self.ports.db.read() as tx:
+            return [each.uuid for each in arq_rows.of_instance(tx, instance_uuid)]
+
+
+def _given(provider: ProviderRecord, addresses: Iterable[str]) -> Iterable[GivenFunction]:
+    for address in addresses:
+        yield GivenFunction(address, provider.uuid, provider.resource_class, provider.one_time_use, provider.burned)
+
+
+def fault(error: Exception, now: datetime, what: str) -> dict[str, Any]:
+    """The columns that tell users what failed, and administrators why.
+
+    :param what: in words for users.
+    """
+    code = error.code if isinstance(error, ApiError) else 500
+    message = str(error) if isinstance(error, ApiError) else what
+    return {"fault_code": code, "fault_message": message, "fault_details": str(error), "fault_at": now}

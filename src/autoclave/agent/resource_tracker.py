@@ -1,0 +1,123 @@
+"""Claims of instances on the PCI functions of one host (one-time-use specification).
+
+A claim is one transaction: functions are given to the instance, and those that serve one instance only are burned with
+that. Then Placement is made to agree, before the guest can run. Whoever dies in between leaves an instance that has its
+functions, and a burned device that the next period reserves.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.db import pci
+from autoclave.db.pci import FunctionRecord, ProviderRecord
+from autoclave.exceptions import ClaimRefused
+from autoclave.lifecycle.burn import burn, settle_provider
+from autoclave.lifecycle.ports import Ports
+from autoclave.placement.records import ConsumerAllocations
+from autoclave.rules.burn import may_be_claimed
+
+LOG = logging.getLogger(__name__)
+
+
+class ResourceTracker:
+    """Gives the functions of a host to its instances, and takes them back.
+
+    Claims may come at the same time: each provider's row is locked while it is claimed from.
+    """
+
+    def __init__(self, ports: Ports, host: str) -> None:
+        self._ports = ports
+        self._host = host
+
+    def instance_claim(
+        self, instance_uuid: str, allocation: ConsumerAllocations, groups: Mapping[str, Sequence[str]]
+    ) -> list[FunctionRecord]:
+        """Give the instance what Placement has allocated to it of this host's functions, and burn what is to be burned.
+
+        Claimed a second time, it is the same claim.
+
+        :param allocation: all that Placement says the instance holds.
+        :param groups: the providers that each group of its request got.
+        :returns: its functions, in order of their address.
+        :raises ClaimRefused: nothing was given: Placement has not allocated what the groups name, there are not as many
+            functions as it says, or one is burned and was not released.
+        :raises DatabaseUnavailable: it is not known whether they were given.
+        :raises PlacementError: they were given, but ``reserved`` may not stand: the guest must not run.
+        """
+        claimed = self._ports.db.transact(lambda tx: self._claim(tx, instance_uuid, allocation, groups))
+        self.settle(instance_uuid)
+        return claimed
+
+    def settle(self, instance_uuid: str) -> None:
+        """See to it that what the instance has burned is reserved. Before its guest runs, and before it lets go.
+
+        :raises PlacementError: that is not sure.
+        """
+        with self._ports.db.read() as tx:
+            burned = [each for each in pci.providers_of_instance(tx, instance_uuid) if each.burned]
+        for provider in burned:
+            settle_provider(self._ports.db, self._ports.placement, provider.uuid)
+
+    def functions_of(self, instance_uuid: str) -> list[FunctionRecord]:
+        """What the instance has."""
+        with self._ports.db.read() as tx:
+            return pci.functions_of_instances(tx, [instance_uuid])
+
+    def providers_of(self, instance_uuid: str) -> list[ProviderRecord]:
+        """The providers of what the instance has, and of what it has burned."""
+        with self._ports.db.read() as tx:
+            return pci.providers_of_instance(tx, instance_uuid)
+
+    def free(self, instance_uuid: str) -> None:
+        """Take all functions back. What is burned stays burned; settle before this."""
+        self._ports.db.transact(lambda tx: pci.free(tx, instance_uuid))
+
+    def _claim(
+        self,
+        tx: Connection,
+        instance_uuid: str,
+        allocation: ConsumerAllocations,
+        groups: Mapping[str, Sequence[str]],
+    ) -> list[FunctionRecord]:
+        # Locked in the order of their ids, all of them: two claims cannot wait for each other.
+        known = {row.uuid: row for row in pci.providers(tx, self._host)}
+        named = {rp_uuid for providers in groups.values() for rp_uuid in providers if rp_uuid in known}
+        for rp_uuid in named - allocation.allocations.keys():
+            raise ClaimRefused(
+                f"Placement has not allocated {known[rp_uuid].address} of {self._host} to it: it is not given to it"
+            )
+        has = pci.functions_of_instances(tx, [instance_uuid])
+        had = Counter(each.provider_id for each in has)
+        for row in sorted(known.values(), key=lambda row: row.id):
+            amount = allocation.allocations.get(row.uuid, {}).get(row.resource_class, 0)
+            if amount > had[row.id]:
+                self._claim_of(tx, row, amount - had[row.id], instance_uuid)
+            elif row.uuid in named and not amount:
+                raise ClaimRefused(f"Placement has not allocated any {row.resource_class} of {row.address} to it")
+        return [each for each in pci.functions_of_instances(tx, [instance_uuid]) if each.hostname == self._host]
+
+    def _claim_of(self, tx: Connection, seen: ProviderRecord, amount: int, instance_uuid: str) -> None:
+        row = pci.get(tx, seen.uuid, lock=True)
+        if row is None:
+            raise ClaimRefused(f"{seen.address} of {self._host} is not for instances any more")
+        own = pci.functions_of(tx, row)
+        free = [each for each in own if each.instance_uuid is None and not each.missing]
+        if len(free) < amount:
+            raise ClaimRefused(
+                f"{row.address} of {self._host} has {len(free)} functions left, and {amount} are asked of it; they "
+                "are with other instances, or gone from the host"
+            )
+        if not may_be_claimed(row.facts(claimed=len(free) < len(own))):
+            raise ClaimRefused(
+                f"{row.address} of {self._host} is burned, and was not released: Placement must not have allocated it. "
+                "Somebody has lowered its reserved amount before Autoclave had seen it idle"
+            )
+        if not pci.claim(tx, [each.id for each in free[:amount]], instance_uuid):
+            raise ClaimRefused(f"{row.address} of {self._host} was given to another instance at the same moment")
+        if not burn(tx, row, instance_uuid, self._ports.clock()):
+            raise ClaimRefused(f"{row.address} of {self._host} was changed at the same moment")
+        if row.one_time_use:
+            LOG.info("%s of %s is burned for instance %s.", row.address, self._host, instance_uuid)

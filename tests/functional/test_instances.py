@@ -1,0 +1,354 @@
+"""Instances on one host: what they claim, what they leave, and what survives a death of the agent."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hostworld import CARD, GPU, GPU_SPEC, HOST, NIC, VFS
+from instanceworld import IMAGE, InstanceWorld
+from pciworld import ONE
+
+from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.exceptions import ClaimRefused
+from autoclave.lifecycle.burn import ask_release
+from autoclave.placement.faults import refuse
+from autoclave.placement.records import ConsumerAllocations
+from autoclave.rpc.port import AGENT_TOPIC
+from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.guests import Guests
+
+
+def test_the_whole_life_of_an_instance_with_a_device_of_one_time_use(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    agent.period()
+    instance = world.create(GPU)
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.power) == (VMState.ACTIVE, None, PowerState.RUNNING)
+    assert row.launched_at is not None
+    guest = world.guest(instance)
+    assert guest is not None
+    assert [function.address for function in guest.functions] == [GPU]
+    assert world.reserved() == 1
+    assert world.function().instance_uuid == instance
+    world.delete(instance)
+    assert world.find(instance) is None
+    assert world.guest(instance) is None
+    assert world.function().instance_uuid is None
+    assert world.onlooker.get_allocations(instance).allocations == {}
+    assert world.reserved() == 1
+    assert world.offered() == 0
+    assert world.told() == [
+        "instance.create.start",
+        "instance.create.end",
+        "instance.delete.start",
+        "instance.delete.end",
+    ]
+    [device] = world.notifications.kept[-1].payload["nova_object.data"]["pci_devices"]
+    told = device["nova_object.data"]
+    assert (told["address"], told["resource_provider_uuid"], told["burned"]) == (GPU, world.row().uuid, True)
+
+
+def test_a_cleaner_may_release_as_soon_as_it_hears_of_the_deletion(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    world.delete(world.create(GPU))
+    world.by_hand(0)
+    agent.period()
+    assert world.offered() == 1
+    second = world.create(GPU)
+    assert world.instance(second).vm_state is VMState.ACTIVE
+    assert world.reserved() == 1
+
+
+def test_an_instance_may_come_between_the_release_and_the_period_that_would_notice_it(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    agent = world.start()
+    world.delete(world.create(GPU))
+    world.by_hand(0)
+    second = world.create(GPU)
+    assert world.instance(second).vm_state is VMState.ACTIVE
+    assert (world.row().burned_for, world.reserved()) == (second, 1)
+    agent.period()
+    assert world.reserved() == 1
+
+
+def test_a_device_that_comes_back_as_it_is_is_offered_at_once(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(NIC)
+    assert world.offered(NIC) == 0
+    world.delete(instance)
+    assert world.offered(NIC) == 1
+
+
+def test_a_period_with_instances_in_which_nothing_changed_costs_one_request(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    world.create(GPU)
+    for _ in range(3):
+        agent.period()
+    world.faults.clear()
+    agent.period()
+    assert len(world.faults.calls) == 1, world.faults.calls
+
+
+# Claims
+
+
+def test_a_claim_without_an_allocation_fails_before_anything_is_given(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    world.insert(ONE, host=HOST)
+    world.build(ONE, GPU)
+    row = world.instance(ONE)
+    assert row.vm_state is VMState.ERROR
+    assert "Placement has not allocated" in (row.fault_details or "")
+    assert world.function().instance_uuid is None
+    assert not world.row().burned
+    assert world.offered() == 1
+
+
+def test_a_burned_device_that_was_not_released_is_not_given(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    first = world.create(GPU)
+    world.mark(first, TaskState.DELETING)
+    world.faults.add(refuse, path="/usages$")  # so that nobody sees it idle
+    world.agents.delete(world.context, HOST, first)
+    world.casts.deliver()
+    world.by_hand(0)
+    second = world.create(GPU)
+    assert world.instance(second).vm_state is VMState.ERROR
+    assert "is burned, and was not released" in (world.instance(second).fault_details or "")
+    assert world.function().instance_uuid is None
+    world.faults.clear()
+    agent.period()
+    assert world.offered() == 0
+    assert world.find(first) is None
+
+
+def test_a_claim_repeated_is_the_same_claim(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask(CARD, CARD)
+    tracker = ResourceTracker(world.ports, HOST)
+    allocation = world.onlooker.get_allocations(instance)
+    groups = {"": [world.row(CARD).uuid]}
+    first = tracker.instance_claim(instance, allocation, groups)
+    assert {each.address for each in first} == set(VFS)
+    assert [each.address for each in tracker.instance_claim(instance, allocation, groups)] == list(VFS)
+
+
+def test_claims_at_the_same_time_get_different_functions(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    tracker = ResourceTracker(world.ports, HOST)
+    row = world.row(CARD)
+
+    def claim(number: int) -> str:
+        instance = f"{number}" * 8 + ONE[8:]
+        allocation = ConsumerAllocations(instance, {row.uuid: {row.resource_class: 1}}, 1, "project", "user")
+        try:
+            [function] = tracker.instance_claim(instance, allocation, {"": [row.uuid]})
+        except ClaimRefused:
+            return "refused"
+        return function.address
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(claim, range(1, 5))) == [*VFS, "refused", "refused"]
+
+
+def test_a_claim_that_placement_does_not_take_starts_no_guest_and_offers_nothing(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.ask(GPU)
+    world.faults.add(refuse, method="PUT", path="/inventories$")
+    world.build(instance, GPU)
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert f"{GPU} stays burned" in (row.fault_message or "")
+    assert world.guest(instance) is None
+    assert world.row().burned
+    assert world.offered() == 0, "its allocation must stand until it is reserved"
+    world.faults.clear()
+    agent.period()
+    world.delete(instance)
+    assert world.offered() == 0
+    ask_release(world.db, world.placement, world.row().uuid)
+    assert world.offered() == 1
+
+
+def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    world.sim.set_fault("*", Fault(FaultKind.SPAWN_FAILS))
+    instance = world.create(GPU)
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert f"{GPU} stays burned" in (row.fault_message or "")
+    assert world.reserved() == 1
+    assert world.onlooker.get_allocations(instance).allocations == {}
+    assert world.function().instance_uuid is None
+    assert world.told()[-1] == "instance.create.error"
+    agent.period()
+    assert world.row().burn_confirmed
+
+
+# Messages
+
+
+def test_a_build_that_comes_twice_or_too_late_does_nothing(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    version = world.instance(instance).state_version
+    world.build(instance, GPU)
+    assert world.instance(instance).state_version == version
+    world.delete(instance)
+    world.build(instance, GPU)
+    assert world.guest(instance) is None
+
+
+def test_an_instance_that_is_handed_over_and_deleted_is_never_started(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask(GPU)
+    world.delete(instance)
+    assert world.find(instance) is None
+    assert world.offered() == 1, "no guest has had it, and it was not burned"
+
+
+def test_callers_of_the_release_before_are_understood(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.1").can_send_version("1.1")
+    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.2").can_send_version("1.2")
+
+
+# Power
+
+
+def test_a_guest_is_stopped_started_rebooted_and_keeps_its_device(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    assert (world.instance(instance).vm_state, world.instance(instance).power) == (VMState.STOPPED, PowerState.SHUTDOWN)
+    assert world.function().instance_uuid == instance
+    world.power("start_instance", TaskState.POWERING_ON, instance)
+    assert (world.instance(instance).vm_state, world.instance(instance).task_state) == (VMState.ACTIVE, None)
+    world.power("reboot_instance", TaskState.REBOOTING, instance)
+    assert world.instance(instance).vm_state is VMState.ACTIVE
+    assert (world.reserved(), world.function().instance_uuid) == (1, instance)
+
+
+def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
+    world.mark(instance, TaskState.REBUILDING, rebuild=wanted)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.image_uuid, row.rebuild) == (VMState.ACTIVE, None, ONE, None)
+    guest = world.guest(instance)
+    assert guest is not None
+    assert [function.address for function in guest.functions] == [GPU]
+    assert (world.reserved(), world.row().burned_for) == (1, instance)
+
+
+def test_a_power_message_that_was_lost_is_followed_in_the_next_period(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create()
+    world.mark(instance, TaskState.POWERING_OFF)
+    agent.period()
+    assert world.instance(instance).vm_state is VMState.STOPPED
+
+
+# What becomes of guests by themselves
+
+
+def test_a_guest_that_died_is_stopped_and_keeps_its_device(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create(GPU)
+    Guests(world.sim).end(instance)
+    agent.period()
+    row = world.instance(instance)
+    assert (row.vm_state, row.power) == (VMState.STOPPED, PowerState.SHUTDOWN)
+    assert world.function().instance_uuid == instance
+    assert world.offered() == 0
+
+
+def test_a_guest_that_vanished_is_in_error_and_keeps_its_device(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create(NIC)
+    Guests(world.sim).end(instance)
+    Guests(world.sim).forget(instance)
+    agent.period()
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert "has vanished" in (row.fault_message or "")
+    assert world.offered(NIC) == 0
+    world.delete(instance)
+    assert world.offered(NIC) == 1
+
+
+# Deletions
+
+
+def test_a_deletion_that_placement_does_not_take_is_gone_on_with(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create(GPU)
+    world.faults.add(refuse, path="/inventories$")
+    world.delete(instance)
+    assert world.instance(instance).task_state is TaskState.DELETING
+    assert world.function().instance_uuid == instance, "what is not reserved for sure is not let go of"
+    world.faults.clear()
+    agent.period()
+    assert world.find(instance) is None
+    assert world.offered() == 0
+
+
+def test_a_deletion_finds_what_somebody_lowered_while_the_device_was_in_use(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.by_hand(0)
+    world.delete(instance)
+    assert world.offered() == 0
+    assert world.reserved() == 1
+
+
+def test_the_flag_given_to_a_device_in_use_burns_it_in_the_next_start(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
+    first = world.start()
+    instance = world.create(GPU)
+    world.end(first)
+    world.specs = (GPU_SPEC,)
+    world.start()
+    assert (world.row().burned, world.reserved()) == (True, 1)
+    world.delete(instance)
+    assert world.offered() == 0
+
+
+def test_an_agent_without_placement_starts_and_says_what_is_missing(
+    instance_world: InstanceWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = instance_world
+    world.faults.add(refuse)
+    agent = world.start()
+    assert f"What {HOST} has for instances is not all published yet" in caplog.text
+    world.faults.clear()
+    agent.period()
+    assert world.offered() == 1

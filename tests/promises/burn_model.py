@@ -1,0 +1,368 @@
+"""Explicit-state check of the one-time-use protocol, for one device and two instances.
+
+Every interleaving of two instances (allocated, claimed, settled, spawned, deleted), the agent's period, an operator who
+cleans and lowers ``reserved``, who edits it carelessly, deletes the inventory or the provider, or releases by the API,
+and deaths of the agent at any moment. Versions and generations are kept as "still what I read?" bits.
+
+Promises: a guest never gets a device that is dirty. A dirty device is never offered; after a careless edit, from the
+end of the next whole period on. Where there is a cleaner, some path leads from every state to an offer of the device.
+
+``explore(mutation)`` breaks one rule of the protocol; see :data:`MUTATIONS`.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+MUTATIONS = {
+    "row read before the generation only": ("a release by word", "never offered dirty"),
+    "row read after the generation only": ("the agent dies", "never offered dirty"),
+    "generation ignored": ("the agent dies", "never lost for good"),
+    "release seen without confirmation": ("the agent dies", "never offered dirty"),
+    "claim keeps the confirmation": ("a cleaner releases", "never offered dirty"),
+    "claim of what is not released": ("somebody writes carelessly", "never given dirty"),
+    "a release noted at any version": ("a cleaner releases", "never offered dirty"),
+    "a seen release is noted at once": ("the agent dies", "never lost for good"),
+    "made again as if clean": ("a provider vanishes", "never offered dirty"),
+    "equal value not written": ("a cleaner releases", "never offered dirty"),
+    "not written to confirm": ("somebody writes carelessly", "never given dirty"),
+}
+"""Each broken rule, where that shows soonest, and the promise that it breaks."""
+
+NAMES = ("one", "two", "period", "api", "cleaner")
+INSTANCES = ("one", "two")
+AGENT = ("one", "two", "period")
+
+
+class Process(NamedTuple):
+    """``version`` and ``generation``: what it read of them is still so. ``then``: what comes after settling."""
+
+    at: str = "idle"
+    version: bool = False
+    generation: bool = False
+    reading: int | None = None
+    target: str = ""
+    then: str = ""
+
+
+IDLE = Process()._asdict()
+
+
+class State(NamedTuple):
+    """``parties``: who takes part besides the instances.
+
+    ``there``: 0 no provider, 1 a provider without inventory, 2 with one. Instances are 1 and 2, 0 is nobody.
+
+    ``dirty``: a guest has had it since the operator cleaned it. ``seen``: idle and full, since it was claimed last.
+    ``edited``: carelessly, since the last whole period.
+    """
+
+    burned: bool = False
+    confirmed: bool = False
+    pending: bool = False
+    burned_for: int = 0
+    holder: int = 0
+    there: int = 2
+    reserved: int = 0
+    used: int = 0
+    dirty: bool = False
+    seen: bool = False
+    edited: bool = False
+    edited_in_period: bool = False
+    processes: tuple[Process, ...] = (Process(),) * len(NAMES)
+    parties: tuple[str, ...] = ("period", "api", "cleaner", "careless")
+    lives: tuple[int, int] = (1, 1)
+    deaths: int = 1
+    edits: int = 1
+    removals: int = 1
+
+    def of(self, name: str) -> Process:
+        return self.processes[NAMES.index(name)]
+
+    def with_process(self, name: str, **values: Any) -> "State":
+        number = NAMES.index(name)
+        changed = self.processes[number]._replace(**values)
+        return self._replace(processes=(*self.processes[:number], changed, *self.processes[number + 1 :]))
+
+    def forgetting(self, what: str) -> "State":
+        return self._replace(processes=tuple(each._replace(**{what: False}) for each in self.processes))
+
+    def row(self, **values: Any) -> "State":
+        """A write of the row that moves its version."""
+        return self.forgetting("version")._replace(**values)
+
+    def provider(self, **values: Any) -> "State":
+        """A write at Placement that moves the generation."""
+        return self.forgetting("generation")._replace(**values)
+
+    @property
+    def offered(self) -> bool:
+        return self.there == 2 and not self.reserved and not self.used
+
+
+class Broken(Exception):
+    """A promise."""
+
+
+def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
+    """One step of settling; it ends at ``then``, or at ``failed`` when the provider is gone."""
+    p = s.of(name)
+    after = {"at": p.then, "reading": None, "target": "", "version": False, "generation": False, "then": ""}
+    if p.at == "read":
+        target = _decide(s, 0, mutation) if mutation == "row read before the generation only" else ""
+        yield "reads the row", s.with_process(name, at="get", version=True, target=target)
+    elif p.at == "get":
+        if not s.there:
+            yield "finds no provider", s.with_process(name, **{**after, "at": f"failed {p.then}"})
+            return
+        reading = s.reserved if s.there == 2 else None
+        x = s.with_process(name, at="again", generation=True, reading=reading)
+        if mutation == "row read before the generation only":
+            x = _judged(x, name, mutation, decided=True)
+        yield "gets the inventory", x
+    elif p.at == "again":
+        if not p.version and mutation != "row read after the generation only":
+            yield "starts over", s.with_process(name, **_anew(p))
+        else:
+            yield "reads the row again", _judged(s.with_process(name, version=True), name, mutation)
+    elif p.at == "usage":
+        if s.used:
+            yield "sees a user", s.with_process(name, **after)
+        else:
+            yield "sees no user", s.with_process(name, at="put" if mutation != "not written to confirm" else "mark")
+    elif p.at == "mark":
+        if p.version and not s.holder:
+            yield "confirms", s.row(confirmed=True).with_process(name, **after)
+        else:
+            yield "starts over", s.with_process(name, **_anew(p))
+    elif p.at == "over":
+        if mutation == "a seen release is noted at once":
+            over = {"burned": False, "confirmed": False, "burned_for": 0}
+            yield (
+                "ends the burn",
+                s.row(**over).with_process(name, **after) if p.version else s.with_process(name, **_anew(p)),
+            )
+        elif (p.version and not s.holder) or mutation == "a release noted at any version":
+            yield "notes the release", s.row(pending=True).with_process(name, **_anew(p))
+        else:
+            yield "starts over", s.with_process(name, **_anew(p))
+    elif p.at == "put":
+        if not s.there:
+            yield "finds no provider", s.with_process(name, **{**after, "at": f"failed {p.then}"})
+        elif not p.generation and mutation != "generation ignored":
+            yield "is refused", s.with_process(name, **_anew(p))
+        else:
+            x = s.provider(there=2, reserved=int(p.target != "lower"))
+            if p.target == "confirm":
+                yield "writes to confirm", x._replace(seen=True).with_process(name, at="mark")
+            else:
+                owes = p.target == "lower" and s.pending
+                yield f"{p.target}s", x.with_process(name, **({"at": "clear"} if owes else after))
+    elif p.at == "clear":
+        clean = {"burned": False, "confirmed": False, "pending": False, "burned_for": 0}
+        x = s.row(**clean) if p.version else s
+        yield "notes that it is lowered", x.with_process(name, **after)
+
+
+def _anew(p: Process) -> dict[str, Any]:
+    return Process("read", then=p.then)._asdict()
+
+
+def _decide(s: State, reading: int | None, mutation: str) -> str:
+    if s.burned and (s.holder or not s.pending):
+        if reading is None:
+            return "lower" if mutation == "made again as if clean" else "raise"
+        if s.holder:
+            return "keep" if reading and mutation == "equal value not written" else "raise"
+        if reading:
+            return "keep" if s.confirmed else "confirm"
+        return "released" if s.confirmed or mutation == "release seen without confirmation" else "raise"
+    if s.pending or reading is None:
+        return "lower"
+    return "keep"
+
+
+def _judged(s: State, name: str, mutation: str, *, decided: bool = False) -> State:
+    p = s.of(name)
+    target = _decide(s, p.reading, mutation)
+    if decided:  # by the row as it was before the inventory was read; what was read of that counts
+        target = p.target if p.target in ("raise", "lower") and p.reading is not None else target
+    if target in ("raise", "lower"):
+        return s.with_process(name, at="put", target=target)
+    if target == "confirm":
+        return s.with_process(name, at="usage", target=target)
+    if target == "released":
+        return s.with_process(name, at="over", target=target)
+    return s.with_process(name, at=p.then, reading=None, target="", version=False, generation=False, then="")
+
+
+SETTLING = ("read", "get", "again", "usage", "mark", "over", "put", "clear")
+
+
+def steps(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    """Everything that can happen next."""
+    for number, name in enumerate(INSTANCES, start=1):
+        for what, x in _live(s, number, name, mutation):
+            yield f"{name} {what}", x
+    for what, x in _period(s, mutation):
+        yield f"period {what}", x
+    for what, x in _operator(s, mutation):
+        yield what, x
+    if s.deaths and any(s.of(name).at != "idle" for name in AGENT):
+        x = s._replace(deaths=s.deaths - 1)
+        for name in AGENT:
+            was = s.of(name).at
+            x = x.with_process(name, **Process("idle" if was == "idle" or name == "period" else "stuck")._asdict())
+        yield "the agent dies", x
+
+
+def _live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str, State]]:
+    p = s.of(name)
+    if p.at in SETTLING:
+        yield from settle(s, name, mutation)
+    elif p.at == "idle" and s.offered and s.lives[number - 1]:
+        lives = tuple(n - (i == number - 1) for i, n in enumerate(s.lives))
+        yield "is allocated it", s.provider(used=number, lives=lives).with_process(name, at="allocated")
+    elif p.at == "allocated":
+        may = not s.burned or s.confirmed or s.pending or mutation == "claim of what is not released"
+        if s.holder or not may:
+            yield "is refused", s.with_process(name, at="stuck")
+        else:
+            confirmed = s.confirmed and mutation == "claim keeps the confirmation"
+            x = s.row(burned=True, confirmed=confirmed, pending=False, burned_for=number, holder=number)
+            x = x._replace(seen=False)
+            yield "claims", x.with_process(name, at="read", then="claimed")
+    elif p.at == "claimed":
+        if s.dirty:
+            raise Broken("never given dirty")
+        yield "is spawned", s._replace(dirty=True).with_process(name, at="running")
+    elif p.at in ("running", "stuck") or p.at.startswith("failed"):
+        mine = number in (s.holder, s.burned_for)
+        yield "is deleted", s.with_process(name, **({"at": "read", "then": "free"} if mine else {"at": "free"}))
+    elif p.at == "free":
+        yield "is freed", s._replace(holder=0 if s.holder == number else s.holder).with_process(name, at="deallocate")
+    elif p.at == "deallocate":  # the deletion of an allocation does not move the generation
+        x = s._replace(used=0 if s.used == number else s.used)
+        mine = number == s.burned_for
+        yield "is deallocated", x.with_process(name, **({"at": "read", "then": "idle"} if mine else {"at": "idle"}))
+
+
+def _period(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    p = s.of("period")
+    if p.at == "idle" and "period" not in s.parties:
+        return
+    if p.at == "idle":
+        yield "begins", s._replace(edited_in_period=False).with_process("period", at="make", then="ended")
+    elif p.at == "make":
+        x = s if s.there else s.provider(there=1, reserved=0)
+        yield "makes the provider", x.with_process("period", at="read")
+    elif p.at in SETTLING:
+        yield from settle(s, "period", mutation)
+    elif p.at == "ended":
+        yield "ends", s._replace(edited=s.edited and s.edited_in_period).with_process("period", at="idle")
+    else:
+        yield "fails", s.with_process("period", **IDLE)
+
+
+def _operator(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    cleaner = s.of("cleaner")
+    idle_and_full = s.there == 2 and s.reserved and not s.used
+    if cleaner.at == "idle" and idle_and_full and s.burned and "cleaner" in s.parties:
+        yield "cleaner finds it", s.with_process("cleaner", at="cleaning", generation=True)
+    elif cleaner.at == "cleaning":
+        # It goes by the generation that it found; where that has moved on, it leaves what it has begun.
+        if cleaner.generation and idle_and_full:
+            yield "cleaner releases", s.provider(reserved=0, dirty=False).with_process("cleaner", at="idle")
+        else:
+            yield "cleaner leaves it", s.with_process("cleaner", at="idle", generation=False)
+    if "careless" in s.parties and s.edits and s.there == 2 and s.reserved:
+        x = s.provider(reserved=0, edits=s.edits - 1)
+        if s.seen and not s.holder and not s.used:
+            yield "somebody lowers it", x._replace(dirty=False)  # on his word: it was seen idle and burned
+        else:
+            yield "somebody lowers it", x._replace(edited=True, edited_in_period=True)
+    if s.removals and s.there and not s.used:
+        yield "somebody deletes it", s.provider(there=0, reserved=0, removals=s.removals - 1)
+        if s.there == 2:
+            yield "somebody deletes its inventory", s.provider(there=1, reserved=0, removals=s.removals - 1)
+    api = s.of("api")
+    if (
+        "api" in s.parties
+        and api.at == "idle"
+        and s.burned
+        and not s.holder
+        and not s.used
+        and not s.pending
+        and s.edits
+    ):
+        x = s.row(pending=True, dirty=False, edits=s.edits - 1)
+        yield "api is asked", x.with_process("api", at="read", then="idle")
+    elif api.at in SETTLING:
+        for what, x in settle(s, "api", mutation):
+            yield f"api {what}", x
+    elif api.at != "idle":
+        yield "api gives up", s.with_process("api", **IDLE)
+
+
+CALM = State(deaths=0, edits=0, removals=0, lives=(1, 0), parties=("period", "cleaner"))
+STARTS = {
+    "the agent dies": CALM._replace(deaths=1),
+    "a cleaner releases": CALM._replace(lives=(1, 1)),
+    "somebody writes carelessly": CALM._replace(edits=1, lives=(1, 1), parties=("period", "careless")),
+    "a release by word": CALM._replace(edits=1, lives=(1, 1), parties=("api",)),
+    "a provider vanishes": CALM._replace(removals=1),
+}
+"""What goes wrong, one after the other: all at once has too many states for a test."""
+
+
+@dataclass
+class Explored:
+    """What was found; ``broken`` and ``history`` if a promise was broken."""
+
+    states: int
+    broken: str | None = None
+    history: tuple[str, ...] = ()
+
+
+def explore(mutation: str = "", start: State | None = None) -> Explored:
+    """Breadth first, until a promise is broken or every state was seen."""
+    start = start or State()
+    seen: dict[State, tuple[State, str] | None] = {start: None}
+    before: dict[State, list[State]] = {start: []}
+    queue = deque([start])
+    while queue:
+        s = queue.popleft()
+        try:
+            for what, x in steps(s, mutation):
+                before.setdefault(x, []).append(s)
+                if x in seen:
+                    continue
+                seen[x] = (s, what)
+                if x.offered and x.dirty and not x.edited:
+                    raise Broken("never offered dirty")
+                queue.append(x)
+        except Broken as error:
+            last = x if str(error).startswith("never offered") else s
+            return Explored(len(seen), str(error), _history(seen, last))
+    if "cleaner" not in start.parties:  # what is burned stays so
+        return Explored(len(seen))
+    alive = {s for s in seen if s.offered}
+    queue = deque(alive)
+    while queue:
+        for s in before[queue.popleft()]:
+            if s not in alive:
+                alive.add(s)
+                queue.append(s)
+    lost = next((s for s in seen if s not in alive), None)
+    if lost is not None:
+        return Explored(len(seen), "never lost for good", _history(seen, lost))
+    return Explored(len(seen))
+
+
+def _history(seen: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    told = []
+    while (step := seen[state]) is not None:
+        state, what = step
+        told.append(what)
+    return tuple(reversed(told))
