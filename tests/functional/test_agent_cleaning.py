@@ -102,7 +102,9 @@ def test_a_drive_that_has_vanished_before_it_could_be_cleaned_is_withheld_until_
     withheld_until_it_is_back_and_clean(world, agent, SANITIZING)
 
 
-def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_drive_available(world: AgentWorld) -> None:
+def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_drive_available(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     world.overrides["nvme", "cleanup_timeout"] = 1
     agent = world.start()
     world.bind()
@@ -110,6 +112,8 @@ def test_a_clean_that_hangs_ends_in_error_at_its_timeout_and_never_makes_the_dri
 
     world.clean()
     world.assert_withheld()
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert any(world.device().uuid in text and "in error" in text for text in warned)
 
     world.sim.clear_faults()  # the operation in the drive ends now, too late
     agent.period()

@@ -6,6 +6,7 @@ import pytest
 from api_world import REMOVE_OPS, World, fault, new_uuid
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db.tables import AttachType, attach_handles
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
@@ -127,6 +128,17 @@ def test_from_2_4_a_pci_handle_says_whether_it_is_managed(
         info = world.call("GET", f"{PATH}/{arq}", version=version).json["attach_handle_info"]
         assert info["managed"] is shown
     assert "managed" not in world.call("GET", f"{PATH}/{arq}", version="2.3").json["attach_handle_info"]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", "2.5"])
+def test_a_handle_of_another_type_is_the_same_in_every_version(world: World, arq: str, version: str) -> None:
+    device = world.add_device(kind="FPGA")
+    with world.db.write() as tx:
+        tx.execute(attach_handles.update().values(attach_type=AttachType.TEST_PCI))
+    world.bind(arq, device, new_uuid())
+    shown = world.call("GET", f"{PATH}/{arq}", version=version).json
+    assert shown["attach_handle_type"] == "TEST_PCI"
+    assert shown["attach_handle_info"] == {"domain": "0000", "bus": "01", "device": "00", "function": "0"}
 
 
 def test_what_a_bind_is_still_working_on_is_nobodys_to_use(world: World, arq: str) -> None:
