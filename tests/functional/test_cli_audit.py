@@ -151,3 +151,18 @@ def test_an_agent_that_only_the_backup_says_was_seen_is_no_hindrance_for_who_kno
     assert "sim-1" in operator.refused("--data-dir", str(operator.data_dir), "--quarantine", "--yes")
     operator.audit("--quarantine", "--yes", "--force", code=1)
     assert operator.states() == {DeviceState.ERROR}
+
+
+def test_an_agent_with_long_periods_is_not_taken_for_dead_between_two_of_them(
+    operator: Operator, tmp_path: Path
+) -> None:
+    with running(operator.data_dir):
+        pass
+    operator.edit(agents.update().values(last_seen=utcnow() - timedelta(minutes=6)))
+    config = tmp_path / "autoclave.conf"
+    config.write_text("[agent]\nperiodic_interval = 600\n")
+
+    assert operator.kinds("--config-file", str(config), code=0) == set()
+    where = ("--config-file", str(config), "--data-dir", str(operator.data_dir))
+    assert "stop them first" in operator.refused(*where, "--quarantine", "--yes")
+    assert operator.kinds(code=1) == {"agent-silent"}

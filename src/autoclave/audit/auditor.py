@@ -14,7 +14,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Row
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind, Severity
-from autoclave.rules.audit.rows import about, loose_request, of_agents, of_drives, of_row
+from autoclave.rules.audit.rows import SILENCE, about, loose_request, of_agents, of_drives, of_row
 
 _MORE_LOOKS = 2
 """Looks after the first, at most."""
@@ -45,6 +45,7 @@ class Auditor:
 
     :param hosts: those hosts.
     :param unseen: what is to be told of hosts that cannot be, though they are to be looked at from here.
+    :param patience: seconds after which an agent that was not seen is taken for dead.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Auditor:
         hosts: Sequence[HostView],
         unseen: Sequence[Finding] = (),
         *,
+        patience: float = SILENCE,
         clock: Callable[[], datetime] = utcnow,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -61,6 +63,7 @@ class Auditor:
         self._placement = placement
         self._hosts = {host.name: host for host in hosts}
         self._unseen = unseen
+        self._patience = patience
         self._clock = clock
         self._sleep = sleep
 
@@ -108,7 +111,7 @@ class Auditor:
             yield from of_row(row)
         wanted = {row.uuid for row in rows}
         yield from (each for each in of_drives(records.rows.values()) if each.device in wanted)
-        yield from of_agents([agent for agent in records.agents if scope.has_host(agent.host)])
+        yield from of_agents([agent for agent in records.agents if scope.has_host(agent.host)], self._patience)
         yield from (loose_request(host, hold) for host, hold in records.loose if scope.has_host(host))
 
     def _elsewhere(self, records: Records, rows: Sequence[Row], scope: Scope) -> Iterator[Finding]:

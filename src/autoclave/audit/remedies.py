@@ -26,11 +26,13 @@ class Remedies:
     """Acts on the two records that Autoclave keeps.
 
     :param name: who asked for it, for the history.
+    :param patience: seconds after which an agent that was not seen is taken for dead.
     """
 
     db: Database
     placement: PlacementClient
     name: str
+    patience: float = SILENCE
 
     def fix(self, findings: Sequence[Finding]) -> dict[Finding, str]:
         """Do what may be done about *findings*, once for each device; what was done, by the finding."""
@@ -60,9 +62,8 @@ class Remedies:
         """The hosts of *rows* whose agents were seen so lately that they may be at work."""
         hosts = {row.host for row in rows}
         agents = read(self.db, utcnow()).agents
-        return [
-            each.host for each in agents if each.host in hosts and each.silent is not None and each.silent <= SILENCE
-        ]
+        seen = [each for each in agents if each.host in hosts and each.silent is not None]
+        return [each.host for each in seen if (each.silent or 0.0) <= self.patience]
 
     def quarantine(self, found: Sequence[tuple[Row, str]]) -> Iterator[str]:
         """Put each of them into error; what was done, in the same order."""

@@ -110,10 +110,10 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
                 self._code = _BLIND
                 return _COLUMNS, [_row(parts.schema_behind)]
             scope = Scope(parsed_args.host, parsed_args.device)
-            remedies = Remedies(parts.db, parts.placement, getpass.getuser())
+            remedies = Remedies(parts.db, parts.placement, getpass.getuser(), parts.patience)
             if parsed_args.quarantine:
                 return self._quarantine(remedies, scope, yes=parsed_args.yes, force=parsed_args.force)
-            auditor = Auditor(parts.db, parts.placement, parts.hosts, parts.unseen)
+            auditor = Auditor(parts.db, parts.placement, parts.hosts, parts.unseen, patience=parts.patience)
             findings = auditor.audit(scope, parsed_args.wait)
             if any(finding.counts for finding in findings):
                 self._code = _DISAGREE

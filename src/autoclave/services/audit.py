@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from autoclave.audit.hosts import HostView
 from autoclave.conf import new_config
-from autoclave.conf.agent import allowed_host_devices
+from autoclave.conf.agent import allowed_host_devices, patience_with_agents
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import require_sound, sqlite_url
@@ -18,6 +18,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.rows import SILENCE
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources
@@ -32,6 +33,7 @@ class Audited:
 
     :param schema_behind: the database cannot be read, because its schema is another.
     :param unseen: hosts that should be looked at from here and cannot be.
+    :param patience: seconds after which an agent that was not seen is taken for dead.
     """
 
     db: Database
@@ -39,6 +41,7 @@ class Audited:
     hosts: tuple[HostView, ...]
     unseen: tuple[Finding, ...]
     schema_behind: Finding | None
+    patience: float
 
 
 def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resources) -> Audited:
@@ -64,7 +67,9 @@ def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resou
         behind = Finding(Kind.SCHEMA_BEHIND, "database", str(error), Kind.SCHEMA_BEHIND.remedy)
     placement = _placement(conf, config_files, overrides, directory, resources)
     hosts, unseen = _hosts(config_files, overrides, directory, conf)
-    return Audited(database, placement, tuple(hosts), tuple(unseen), behind)
+    # Never less than by default: this configuration need not be that of the agents.
+    patience = max(SILENCE, patience_with_agents(conf).total_seconds())
+    return Audited(database, placement, tuple(hosts), tuple(unseen), behind, patience)
 
 
 def _database(conf: cfg.ConfigOpts, directory: Path) -> Database:

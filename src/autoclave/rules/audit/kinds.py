@@ -56,7 +56,7 @@ class Kind(Enum):
     STATE_UNKNOWN = _Text(
         _LESS,
         "The row comes from a release that kept no state, and the online data migrations have not been run.",
-        "Run the online data migrations.",
+        "`autoclave db online-data-migrations`, or start a conductor, which does it.",
     )
     ALLOCATED_WITHOUT_REQUEST = _Text(
         _LESS,

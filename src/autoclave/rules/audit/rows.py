@@ -10,7 +10,7 @@ from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
 
 SILENCE = 300.0
-"""Seconds after which an agent that was not seen is taken for dead: five of its periods, unless told otherwise."""
+"""Seconds after which an agent that was not seen is taken for dead: five periods of the default."""
 
 SWEPT = 60.0
 """Seconds after its end by which a lease has been swept, if anybody sweeps."""
@@ -76,10 +76,13 @@ def of_drives(rows: Iterable[Row]) -> Iterator[Finding]:
             yield about(Kind.DRIVE_IN_TWO_ROWS, row, f"its drive {serial} is on record at {others} too")
 
 
-def of_agents(agents: Sequence[Agent]) -> Iterator[Finding]:
-    """Hosts that nobody serves."""
+def of_agents(agents: Sequence[Agent], patience: float = SILENCE) -> Iterator[Finding]:
+    """Hosts that nobody serves.
+
+    :param patience: seconds after which an agent that was not seen is taken for dead.
+    """
     for agent in agents:
-        if agent.silent is None or agent.silent > SILENCE:
+        if agent.silent is None or agent.silent > patience:
             seen = "never seen" if agent.silent is None else f"last seen {agent.silent:.0f} s ago"
             kind = Kind.AGENT_SILENT
             yield Finding(kind, agent.host, f"its agent was {seen}", kind.remedy.format(host=agent.host))
