@@ -179,8 +179,9 @@ def make_slot(tx: Connection, **values: Any) -> Slot:
             "driver_name": "nvme_driver",
         },
     )
-    deployable = devices.deployable_by_provider(tx, rp_uuid)
-    assert deployable is not None
+    made = devices.by_provider(tx, rp_uuid)
+    assert made is not None
+    deployable, device = made
     return Slot(device, deployable, make_handle(tx, deployable_id, device.pci_address))
 
 

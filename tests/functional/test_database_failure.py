@@ -18,8 +18,8 @@ from autoclave.rules.device_states import DeviceState
 
 BIND = 6
 """BindStarted; the swap; the device, before and after Placement is asked; its drive's other rows; Bound."""
-UNBIND = 4
-"""The requests; Deleting; the device's host; gone."""
+UNBIND = 3
+"""The requests; Deleting; gone."""
 CLEAN = 11
 """The device; pending_cleaning; its drive's other rows; cleaning; its driver; twice progress; available; the device
 twice; the debt is paid."""

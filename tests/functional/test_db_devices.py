@@ -43,7 +43,7 @@ def test_an_unknown_device_is_none(database: Database) -> None:
     with database.read() as tx:
         assert devices.get(tx, "nobody") is None
         assert devices.get_by_id(tx, 4711) is None
-        assert devices.deployable_by_provider(tx, "nobody") is None
+        assert devices.by_provider(tx, "nobody") is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_deployables_are_found_by_device_and_by_provider(database: Database) -> 
         one, two, three = make_slot(tx), make_slot(tx), make_slot(tx)
         devices.set_resource_class(tx, two.deployable, "CUSTOM_OTHER")
     with database.read() as tx:
-        assert devices.deployable_by_provider(tx, one.deployable.rp_uuid) == one.deployable
+        assert devices.by_provider(tx, one.deployable.rp_uuid) == (one.deployable, one.device)
         asked = devices.deployables_of(tx, [three.device.id, two.device.id])
         assert [d.uuid for d in asked] == [two.deployable.uuid, three.deployable.uuid]
         assert [d.resource_class for d in asked] == ["CUSTOM_OTHER", "CUSTOM_NVME"]

@@ -169,11 +169,11 @@ def _check_instance(tx: Connection, arqs: Mapping[str, ARQRecord], request: Bind
 
 
 def _deployable(tx: Connection, request: BindRequest) -> DeployableRecord:
-    deployable = device_rows.deployable_by_provider(tx, request.device_rp_uuid)
-    if deployable is None:
+    found = device_rows.by_provider(tx, request.device_rp_uuid)
+    if found is None:
         raise NotFound(f"No device has the resource provider {request.device_rp_uuid}.")
-    device = device_rows.get_by_id(tx, deployable.device_id)
-    if device is not None and device.hostname != request.hostname:
+    deployable, device = found
+    if device.hostname != request.hostname:
         raise BadRequest(
             f"Resource provider {request.device_rp_uuid} belongs to host {device.hostname}, not {request.hostname}."
         )
@@ -191,7 +191,7 @@ def _claim_one(
         raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer._asdict(), bool(free))}")
     if len(free) == 1:
         # the last handle: from here on the device is offered no more
-        device = swap(tx, device, Event.BIND, cause)
+        device = swap(tx, device, Event.BIND, cause, locked=True)
     link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}
     if not arq_rows.swap(tx, request.arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_STARTED, link, lease_owner=owner):
         raise _Refused(f"accelerator request {request.arq_uuid} was taken away")

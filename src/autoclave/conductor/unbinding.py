@@ -65,7 +65,7 @@ class Unbinder:
                 self._secure(begun.arq)
         for begun in unbinds:
             if begun is not None:
-                complete_unbind(self._ports, context, begun.arq, cause)
+                complete_unbind(self._ports, context, begun.arq, begun.device, cause)
 
     def _begin(self, context: RequestContext, arq_uuid: str, cause: Cause, *, delete: bool) -> Begun | None:
         """Put one ARQ into Deleting; None if it is gone already."""

@@ -54,48 +54,58 @@ class ARQView:
     attach_handle_info: str | None
 
 
-_ARQ = columns(ARQRecord, arqs)
+ARQ = columns(ARQRecord, arqs)
+"""What is selected to make an :class:`ARQRecord`."""
+
+# Built once: to build a statement takes as long as to execute it.
+_INSERT = arqs.insert()
+_BY_UUID = sa.select(*ARQ).where(arqs.c.uuid == sa.bindparam("key"))
+_BY_UUID_LOCKED = _BY_UUID.with_for_update()
+_BY_UUIDS = sa.select(*ARQ).where(arqs.c.uuid.in_(sa.bindparam("keys", expanding=True))).order_by(arqs.c.id)
+_OF_INSTANCE = sa.select(*ARQ).where(arqs.c.instance_uuid == sa.bindparam("key")).order_by(arqs.c.id)
+_SWAP = arqs.update().where(
+    arqs.c.uuid == sa.bindparam("key"), arqs.c.state.in_(sa.bindparam("source", expanding=True))
+)
+_SWAP_OWN = _SWAP.where(arqs.c.lease_owner == sa.bindparam("owner"))
+_DELETE = arqs.delete().where(arqs.c.uuid == sa.bindparam("key"))
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
     """Insert an ARQ row and return its id."""
-    return int(tx.execute(arqs.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+    return int(tx.execute(_INSERT, values).inserted_primary_key[0])  # type: ignore[index]
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ARQRecord | None:
     """The ARQ with *uuid*."""
-    query = sa.select(*_ARQ).where(arqs.c.uuid == uuid)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    row = tx.execute(_BY_UUID_LOCKED if lock else _BY_UUID, {"key": uuid}).one_or_none()
     return to_record(ARQRecord, row) if row else None
 
 
 def get_many(tx: Connection, uuids: Sequence[str]) -> list[ARQRecord]:
     """Those of *uuids* that exist, in order of their id."""
-    query = sa.select(*_ARQ).where(arqs.c.uuid.in_(uuids)).order_by(arqs.c.id)
-    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+    return [to_record(ARQRecord, row) for row in tx.execute(_BY_UUIDS, {"keys": list(uuids)})]
 
 
 def of_instance(tx: Connection, instance_uuid: str) -> list[ARQRecord]:
     """The ARQs of one instance."""
-    query = sa.select(*_ARQ).where(arqs.c.instance_uuid == instance_uuid).order_by(arqs.c.id)
-    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+    return [to_record(ARQRecord, row) for row in tx.execute(_OF_INSTANCE, {"key": instance_uuid})]
 
 
 def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
     """The ARQs that hold a device."""
-    query = sa.select(*_ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))
+    query = sa.select(*ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))
     return [to_record(ARQRecord, row) for row in tx.execute(query)]
 
 
 def active(tx: Connection) -> list[ARQRecord]:
     """All ARQs that hold a device, or are about to."""
-    query = sa.select(*_ARQ).where(arqs.c.state.in_(list(ACTIVE))).order_by(arqs.c.id)
+    query = sa.select(*ARQ).where(arqs.c.state.in_(list(ACTIVE))).order_by(arqs.c.id)
     return [to_record(ARQRecord, row) for row in tx.execute(query)]
 
 
 def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
     """ARQs whose bind or unbind was begun and not finished within its lease."""
-    query = sa.select(*_ARQ).where(
+    query = sa.select(*ARQ).where(
         arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING]), arqs.c.lease_expires_at <= now
     )
     return [to_record(ARQRecord, row) for row in tx.execute(query.order_by(arqs.c.id))]
@@ -114,16 +124,17 @@ def swap(
 
     :returns: whether it was moved; False means that somebody else moved it first.
     """
-    statement = arqs.update().where(arqs.c.uuid == uuid, arqs.c.state.in_(list(source)))
-    if lease_owner is not None:
-        statement = statement.where(arqs.c.lease_owner == lease_owner)
     # updated_at is named so that MySQL's "rows changed" is never zero for a row that matched
-    return tx.execute(statement.values(state=target, updated_at=utcnow(), **(values or {}))).rowcount == 1
+    written = {"state": target, "updated_at": utcnow(), **(values or {})}
+    which: dict[str, Any] = {"key": uuid, "source": list(source)}
+    if lease_owner is None:
+        return tx.execute(_SWAP, {**written, **which}).rowcount == 1
+    return tx.execute(_SWAP_OWN, {**written, **which, "owner": lease_owner}).rowcount == 1
 
 
 def delete(tx: Connection, uuid: str) -> None:
     """Remove an ARQ row."""
-    tx.execute(arqs.delete().where(arqs.c.uuid == uuid))
+    tx.execute(_DELETE, {"key": uuid})
 
 
 def views(
@@ -139,7 +150,7 @@ def views(
     """ARQs with profile and handle, in one query, in order of their id."""
     query = (
         sa.select(
-            *_ARQ,
+            *ARQ,
             device_profiles.c.name,
             attach_handles.c.attach_type,
             attach_handles.c.uuid.label("handle_uuid"),
@@ -156,7 +167,7 @@ def views(
         query = query.where(arqs.c.instance_uuid == instance_uuid)
     if states is not None:
         query = query.where(arqs.c.state.in_(list(states)))
-    width = len(_ARQ)
+    width = len(ARQ)
     return [
         ARQView(ARQRecord(*row[:width]), row[width], row[width + 1] or "", row[width + 2], row[width + 3])
         for row in tx.execute(paged(query, arqs, after=after, limit=limit))

@@ -125,8 +125,27 @@ class DeployableRecord:
     updated_at: datetime | None
 
 
-_DEVICE = columns(DeviceRecord, devices)
+DEVICE = columns(DeviceRecord, devices)
+"""What is selected to make a :class:`DeviceRecord`."""
 _DEPLOYABLE = columns(DeployableRecord, deployables)
+
+# Built once: to build a statement takes as long as to execute it.
+_BY_UUID = sa.select(*DEVICE).where(devices.c.uuid == sa.bindparam("key"))
+_BY_ID = sa.select(*DEVICE).where(devices.c.id == sa.bindparam("key"))
+_BY_UUID_LOCKED = _BY_UUID.with_for_update()
+_BY_ID_LOCKED = _BY_ID.with_for_update()
+_BY_PROVIDER = (
+    sa.select(*_DEPLOYABLE, *DEVICE)
+    .join_from(deployables, devices, devices.c.id == deployables.c.device_id)
+    .where(deployables.c.rp_uuid == sa.bindparam("key"))
+)
+_PROVIDERS = (
+    sa.select(deployables.c.rp_uuid)
+    .select_from(devices.outerjoin(deployables, deployables.c.device_id == devices.c.id))
+    .where(devices.c.uuid == sa.bindparam("key"))
+    .order_by(deployables.c.id)
+)
+_HANDLES = sa.select(sa.func.sum(deployables.c.num_accelerators)).where(deployables.c.device_id == sa.bindparam("key"))
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
@@ -136,17 +155,16 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> DeviceRecord | None:
     """The device with *uuid*; with *lock*, its row stays locked until the transaction ends."""
-    return _one(tx, devices.c.uuid == uuid, lock=lock)
+    return _one(tx, _BY_UUID_LOCKED if lock else _BY_UUID, uuid)
 
 
 def get_by_id(tx: Connection, device_id: int, *, lock: bool = False) -> DeviceRecord | None:
     """The device with *device_id*; see :func:`get`."""
-    return _one(tx, devices.c.id == device_id, lock=lock)
+    return _one(tx, _BY_ID_LOCKED if lock else _BY_ID, device_id)
 
 
-def _one(tx: Connection, where: sa.ColumnElement[bool], *, lock: bool) -> DeviceRecord | None:
-    query = sa.select(*_DEVICE).where(where)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+def _one(tx: Connection, query: sa.Select[Any], key: str | int) -> DeviceRecord | None:
+    row = tx.execute(query, {"key": key}).one_or_none()
     return to_record(DeviceRecord, row) if row else None
 
 
@@ -163,7 +181,7 @@ def list_all(
     limit: int | None = None,
 ) -> list[DeviceRecord]:
     """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_DEVICE)
+    query = sa.select(*DEVICE)
     if device_type is not None:
         # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
@@ -185,7 +203,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
 
     Not those without a state: they are not judged yet, and what reads ``reserved`` then is an operator's word.
     """
-    query = sa.select(*_DEVICE).where(
+    query = sa.select(*DEVICE).where(
         devices.c.device_state.is_not(None),
         sa.or_(
             devices.c.device_state == DeviceState.ERROR,
@@ -213,7 +231,7 @@ def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
         .correlate(devices)
         .scalar_subquery()
     )
-    query = sa.select(*_DEVICE).where(
+    query = sa.select(*DEVICE).where(
         devices.c.hostname == hostname,
         devices.c.device_state == DeviceState.ALLOCATED,
         sa.or_(holders == 0, holders < total),
@@ -223,7 +241,7 @@ def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
 
 def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceRecord]:
     """The rows of all hosts that are about one drive, in order of their id. It can be in one slot only."""
-    query = sa.select(*_DEVICE).where(
+    query = sa.select(*DEVICE).where(
         devices.c.serial == serial, sa.func.coalesce(devices.c.drive_model, "") == drive_model
     )
     return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
@@ -279,10 +297,22 @@ def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(driver_name=driver_name))
 
 
-def deployable_by_provider(tx: Connection, rp_uuid: str) -> DeployableRecord | None:
-    """The deployable whose resource provider is *rp_uuid*."""
-    row = tx.execute(sa.select(*_DEPLOYABLE).where(deployables.c.rp_uuid == rp_uuid)).one_or_none()
-    return to_record(DeployableRecord, row) if row else None
+def by_provider(tx: Connection, rp_uuid: str) -> tuple[DeployableRecord, DeviceRecord] | None:
+    """The deployable whose resource provider is *rp_uuid*, and its device."""
+    row = tx.execute(_BY_PROVIDER, {"key": rp_uuid}).one_or_none()
+    width = len(_DEPLOYABLE)
+    return (DeployableRecord(*row[:width]), DeviceRecord(*row[width:])) if row else None
+
+
+def providers_of(tx: Connection, uuid: str) -> list[str] | None:
+    """The resource providers of the device with *uuid*; None if there is no such device."""
+    found = list(tx.scalars(_PROVIDERS, {"key": uuid}))
+    return [rp_uuid for rp_uuid in found if rp_uuid is not None] if found else None
+
+
+def handles_of(tx: Connection, device: DeviceRecord) -> int:
+    """How many attach handles a device is on record with, whoever uses them."""
+    return int(tx.scalar(_HANDLES, {"key": device.id}) or 0)
 
 
 def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> list[DeployableRecord]:

@@ -31,6 +31,16 @@ class EventRecord:
 
 
 _EVENT = columns(EventRecord, device_events)
+_INSERT = device_events.insert()
+_LAST_MOVE = (
+    sa.select(device_events.c.event)
+    .where(
+        device_events.c.device_uuid == sa.bindparam("key"),
+        sa.func.coalesce(device_events.c.from_state, "") != device_events.c.to_state,
+    )
+    .order_by(device_events.c.id.desc())
+    .limit(1)
+)
 
 
 def append(
@@ -48,17 +58,18 @@ def append(
 ) -> None:
     """Append one event."""
     tx.execute(
-        device_events.insert().values(
-            device_uuid=device_uuid,
-            serial=serial,
-            from_state=from_state,
-            to_state=to_state,
-            event=event,
-            actor=actor,
-            request_id=request_id,
-            reason=reason,
-            evidence=json.dumps(evidence, sort_keys=True) if evidence else None,
-        )
+        _INSERT,
+        {
+            "device_uuid": device_uuid,
+            "serial": serial,
+            "from_state": from_state,
+            "to_state": to_state,
+            "event": event,
+            "actor": actor,
+            "request_id": request_id,
+            "reason": reason,
+            "evidence": json.dumps(evidence, sort_keys=True) if evidence else None,
+        },
     )
 
 
@@ -70,6 +81,4 @@ def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
 
 def last_move(tx: Connection, device_uuid: str) -> str | None:
     """The event that brought a device into the state that it is in, or None if none is recorded."""
-    moved = sa.func.coalesce(device_events.c.from_state, "") != device_events.c.to_state
-    query = sa.select(device_events.c.event).where(device_events.c.device_uuid == device_uuid, moved)
-    return tx.execute(query.order_by(device_events.c.id.desc()).limit(1)).scalar_one_or_none()
+    return tx.execute(_LAST_MOVE, {"key": device_uuid}).scalar_one_or_none()

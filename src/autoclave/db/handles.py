@@ -39,6 +39,11 @@ _IN_USE = (
     .where(arqs.c.attach_handle_id == attach_handles.c.id, arqs.c.state.in_(list(ACTIVE)))
     .correlate(attach_handles)
 )
+_FREE = (
+    sa.select(*_HANDLE)
+    .where(attach_handles.c.deployable_id == sa.bindparam("key"), ~_IN_USE)
+    .order_by(attach_handles.c.id)
+)
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
@@ -48,12 +53,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
     """The handles of a deployable that no active ARQ names, in order of their id."""
-    query = (
-        sa.select(*_HANDLE)
-        .where(attach_handles.c.deployable_id == deployable_id, ~_IN_USE)
-        .order_by(attach_handles.c.id)
-    )
-    return [to_record(HandleRecord, row) for row in tx.execute(query)]
+    return [to_record(HandleRecord, row) for row in tx.execute(_FREE, {"key": deployable_id})]
 
 
 def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, list[HandleUse]]:

@@ -33,6 +33,8 @@ class ProfileRecord:
 
 
 _PROFILE = columns(ProfileRecord, device_profiles)
+_BY_UUID = sa.select(*_PROFILE).where(device_profiles.c.uuid == sa.bindparam("key"))
+_BY_NAME = sa.select(*_PROFILE).where(device_profiles.c.name == sa.bindparam("key"))
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
@@ -42,8 +44,8 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def find(tx: Connection, *, uuid: str | None = None, name: str | None = None) -> ProfileRecord | None:
     """The profile with that uuid or that name."""
-    where = device_profiles.c.uuid == uuid if uuid is not None else device_profiles.c.name == name
-    row = tx.execute(sa.select(*_PROFILE).where(where)).one_or_none()
+    query, key = (_BY_UUID, uuid) if uuid is not None else (_BY_NAME, name)
+    row = tx.execute(query, {"key": key}).one_or_none()
     return to_record(ProfileRecord, row) if row else None
 
 

@@ -9,10 +9,11 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import backlog, bind_events
+from autoclave.db import backlog, bind_events, holdings
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.holdings import Holding
 from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
@@ -45,11 +46,11 @@ def take_bind_back(
         has moved it, and then it is theirs.
     :raises StateConflict: it was given a device while we looked.
     """
-    arq, device = _locked(tx, arq_uuid)
+    arq, device = _locked(tx, arq_rows.get(tx, arq_uuid))
     if arq is None or not fail_bind(tx, arq_uuid, reason, event_debt=event_debt, lease_owner=lease_owner):
         return None
     if device is not None and device.device_state is DeviceState.ALLOCATED:
-        return swap(tx, device, Event.TAKE_BIND_BACK, cause)
+        return swap(tx, device, Event.TAKE_BIND_BACK, cause, locked=True)
     return device
 
 
@@ -70,10 +71,12 @@ class Begun:
     """An unbind that was begun.
 
     :param arq: the ARQ as it was.
+    :param device: the device that it names, as it was shortly before; None if it names none, or was linked meanwhile.
     :param settled: ``reserved=total`` stands in Placement since the ARQ's bind. Of all others we do not know.
     """
 
     arq: ARQRecord
+    device: DeviceRecord | None
     settled: bool
 
 
@@ -87,7 +90,8 @@ def begin_unbind(
 
     :returns: the ARQ as it was, or None if it is gone.
     """
-    device = _device_put_right(tx, arq_uuid, cause)
+    seen = _put_right(tx, arq_uuid, cause)
+    device = seen.device if seen else None
     unsettled = device is not None and was_backfilled(tx, device)
     # Locked: a binder that links a device between the look and the swap would leave the caller without it.
     arq = arq_rows.get(tx, arq_uuid, lock=True)
@@ -100,21 +104,27 @@ def begin_unbind(
         **bind_events.NOT_OWED,  # nobody waits for it any more
     }
     arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
-    return Begun(arq, settled=arq.state is ARQState.BOUND and not unsettled)
+    named = device if device is not None and device.id == arq.device_id else None
+    return Begun(arq, named, settled=arq.state is ARQState.BOUND and not unsettled)
 
 
-def _device_put_right(tx: Connection, arq_uuid: str, cause: Cause) -> DeviceRecord | None:
-    """The device that an ARQ holds; it has a state and the ARQ names it, whatever release has bound it."""
-    arq = arq_rows.get(tx, arq_uuid)
-    if arq is None or arq.state not in ACTIVE:
-        return None
-    device_id = arq.device_id
-    if device_id is None and arq.deployable_id is not None:
-        device_id = backlog.device_of_deployable(tx, arq.deployable_id)
-    device = device_rows.get_by_id(tx, device_id) if device_id is not None else None
-    if device is not None and (device.device_state is None or arq.device_id is None):
-        return put_right(tx, device.id, cause) or device_rows.get_by_id(tx, device.id)
-    return device
+def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
+    """An ARQ and the device that it holds; that has a state and the ARQ names it, whatever release has bound it.
+
+    Neither is locked.
+    """
+    seen = holdings.of_arq(tx, arq_uuid)
+    if seen is None or seen.arq.state not in ACTIVE:
+        return seen
+    if seen.device is None:
+        deployable_id = seen.arq.deployable_id
+        device_id = None if deployable_id is None else backlog.device_of_deployable(tx, deployable_id)
+    else:
+        device_id = seen.device.id if seen.device.device_state is None else None
+    if device_id is None:
+        return seen
+    put_right(tx, device_id, cause)
+    return holdings.of_arq(tx, arq_uuid)
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,8 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: s
     :param not_cleaned: why its agent cannot be asked to clean it, or None.
     :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
     """
-    _device_put_right(tx, arq_uuid, cause)
-    arq, device = _locked(tx, arq_uuid)
+    seen = _put_right(tx, arq_uuid, cause)
+    arq, device = _locked(tx, seen.arq if seen else None)
     if arq is None or arq.state is not ARQState.DELETING:
         return None
     end_unbind(tx, arq)
@@ -145,10 +155,10 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: s
     if device.device_state is not DeviceState.ALLOCATED:
         return Released(device, clean=False)
     if not device.supports_cleaning:
-        return Released(swap(tx, device, Event.RELEASE, cause), clean=False)
+        return Released(swap(tx, device, Event.RELEASE, cause, locked=True), clean=False)
     if not_cleaned is not None:
         told = replace(cause, reason=f"it could not be cleaned: {not_cleaned}; then clean the device")
-        return Released(swap(tx, device, Event.CANNOT_CLEAN, told), clean=False)
+        return Released(swap(tx, device, Event.CANNOT_CLEAN, told, locked=True), clean=False)
     return Released(device, clean=True)
 
 
@@ -162,23 +172,29 @@ def end_unbind(tx: Connection, arq: ARQRecord) -> None:
     arq_rows.swap(tx, arq.uuid, [ARQState.DELETING], ARQState.UNBOUND, {**forgotten, **lease, **UNLINKED})
 
 
-def _host_of(ports: Ports, arq: ARQRecord) -> str | None:
-    """The host whose agent would have to clean what *arq* holds."""
-    if arq.device_id is None:
-        return None
-    with ports.db.read() as tx:
-        device = device_rows.get_by_id(tx, arq.device_id)
-    return device.hostname if device else None
+def _why_not_cleaned(ports: Ports, device: DeviceRecord | None) -> str | None:
+    """Why what an ARQ holds cannot be cleaned by its agent; None if it can."""
+    if device is None:
+        return "its host was not known"
+    if not device.supports_cleaning:
+        return "its type is not cleaned"  # and then nobody asks
+    return ports.cleaners.why_not(device.hostname)
 
 
-def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause: Cause) -> Released | None:
+def complete_unbind(
+    ports: Ports, context: RequestContext, arq: ARQRecord, device: DeviceRecord | None, cause: Cause
+) -> Released | None:
     """The second half of an unbind, for an ARQ in Deleting whose device's ``reserved`` stands.
 
     A message that cannot be handed over, or a Placement that does not answer, undoes nothing: the
     unbind is committed, the agent's next check finds the device, the next sweep pays the debt.
+
+    :param device: what *arq* holds, if the caller has seen it.
     """
-    host = _host_of(ports, arq)
-    why_not = ports.cleaners.why_not(host) if host else "its host was not known"
+    if device is None and arq.device_id is not None:
+        with ports.db.read() as tx:
+            device = device_rows.get_by_id(tx, arq.device_id)
+    why_not = _why_not_cleaned(ports, device)
     released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, not_cleaned=why_not))
     if released is None:
         return None
@@ -197,15 +213,17 @@ def complete_unbind(ports: Ports, context: RequestContext, arq: ARQRecord, cause
     return released
 
 
-def _locked(tx: Connection, arq_uuid: str) -> tuple[ARQRecord | None, DeviceRecord | None]:
+def _locked(tx: Connection, seen: ARQRecord | None) -> tuple[ARQRecord | None, DeviceRecord | None]:
     """An ARQ and the device that it holds, both locked.
 
-    :raises StateConflict: a binder has linked the two while we looked.
+    :param seen: the ARQ as it was before; None if there was none.
+    :raises StateConflict: a binder has linked the two since then.
     """
+    if seen is None:
+        return None, None
     # The device row is always locked before the ARQ is written: one order, no deadlock.
-    seen = arq_rows.get(tx, arq_uuid)
-    device = device_rows.get_by_id(tx, seen.device_id, lock=True) if seen and seen.device_id is not None else None
-    arq = arq_rows.get(tx, arq_uuid, lock=True)
+    device = device_rows.get_by_id(tx, seen.device_id, lock=True) if seen.device_id is not None else None
+    arq = arq_rows.get(tx, seen.uuid, lock=True)
     if arq is not None and arq.device_id not in (None, device.id if device else None):
-        raise StateConflict(f"accelerator request {arq_uuid} was given a device meanwhile")
+        raise StateConflict(f"accelerator request {seen.uuid} was given a device meanwhile")
     return arq, device

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+import sqlalchemy as sa
 from oslo_log import log as logging
 
 from autoclave.db import devices as device_rows
@@ -51,8 +52,9 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     :raises PlacementError: Placement refused.
     """
     with db.read() as tx:
-        device = device_rows.get(tx, device_uuid)
-        providers = [found.rp_uuid for found in device_rows.deployables_of(tx, [device.id])] if device else []
+        providers = device_rows.providers_of(tx, device_uuid)
+    if providers is None:
+        return Settled.GONE
     outcomes = []
     lowered_from = []
     for rp_uuid in providers:
@@ -60,7 +62,7 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
         outcomes.append(outcome)
         if outcome is Settled.LOWERED and row is not None:
             lowered_from.append((row.state_version, row.release_number))
-    if device is None or Settled.GONE in outcomes:
+    if Settled.GONE in outcomes:
         return Settled.GONE
     if lowered_from and len(lowered_from) == len(providers) and len(set(lowered_from)) == 1:
         _clear_debt(db, device_uuid, *lowered_from[0])
@@ -90,10 +92,10 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
     for _ in range(ATTEMPTS):
         present = placement.get_inventories(rp_uuid)
         with db.read() as tx:
-            deployable = device_rows.deployable_by_provider(tx, rp_uuid)
-            row = device_rows.get_by_id(tx, deployable.device_id) if deployable else None
-        if row is None or deployable is None:
+            found = device_rows.by_provider(tx, rp_uuid)
+        if found is None:
             return Settled.GONE, None
+        deployable, row = found
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
         if must_be_reserved(row.offer):
@@ -139,15 +141,14 @@ def whole_record(total: int, reserved: int) -> Inventory:
     return Inventory(total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
 
 
+_PAID = devices.update().where(
+    devices.c.uuid == sa.bindparam("key"),
+    devices.c.state_version == sa.bindparam("version"),
+    devices.c.release_number == sa.bindparam("number"),
+)
+
+
 def _clear_debt(db: Database, device_uuid: str, state_version: int, release_number: int) -> None:
     # A swap on the version: a debt made since then is not ours to clear.
-    paid = (
-        devices.update()
-        .where(
-            devices.c.uuid == device_uuid,
-            devices.c.state_version == state_version,
-            devices.c.release_number == release_number,
-        )
-        .values(release_pending=False, updated_at=utcnow())
-    )
-    db.transact(lambda tx: tx.execute(paid))
+    which = {"key": device_uuid, "version": state_version, "number": release_number}
+    db.transact(lambda tx: tx.execute(_PAID, {**which, "release_pending": False, "updated_at": utcnow()}))

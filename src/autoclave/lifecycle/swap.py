@@ -16,6 +16,16 @@ from autoclave.exceptions import StateConflict
 from autoclave.rules.arq_states import ACTIVE
 from autoclave.rules.device_states import Actor, DeviceState, Event, transition
 
+# Built once: to build a statement takes as long as to execute it.
+_MOVE = devices.update().where(
+    devices.c.uuid == sa.bindparam("key"),
+    devices.c.device_state == sa.bindparam("source"),
+    devices.c.state_version == sa.bindparam("version"),
+)
+_MOVE_IF_NOBODY_HOLDS_IT = _MOVE.where(
+    ~sa.exists().where(arqs.c.device_id == sa.bindparam("holder_of"), arqs.c.state.in_(list(ACTIVE)))
+)
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -89,6 +99,8 @@ def swap(
     event: Event,
     cause: Cause,
     changes: Mapping[str, Any] | None = None,
+    *,
+    locked: bool = False,
 ) -> DeviceRecord:
     """Move *device* along the edge of *event*, if it still is what the caller read.
 
@@ -97,6 +109,8 @@ def swap(
     ``reserved``; leaving it cancels the debt.
 
     :param changes: other columns to write in the same statement.
+    :param locked: this transaction has locked the row, read *device* then, and written nothing of it since: what is
+        returned needs no further reading.
     :returns: the device as it is now.
     :raises StateConflict: it is in another state, or at another version, or an ARQ holds it, or it is to be bound
         and its drive is known to be dirty.
@@ -135,15 +149,11 @@ def swap(
     values |= changes or {}
     if edge.target is DeviceState.AVAILABLE:
         values["release_number"] = device.release_number + 1
-    statement = devices.update().where(
-        devices.c.uuid == device.uuid,
-        devices.c.device_state == edge.source,
-        devices.c.state_version == device.state_version,
-    )
+    which = {"key": device.uuid, "source": edge.source, "version": device.state_version}
+    statement = _MOVE
     if event in _NOBODY_HOLDS_IT and not (event is Event.RELEASE and _has_several_handles(tx, device)):
-        held = sa.exists().where(arqs.c.device_id == device.id, arqs.c.state.in_(list(ACTIVE)))
-        statement = statement.where(~held)
-    if tx.execute(statement.values(**values)).rowcount != 1:
+        statement, which["holder_of"] = _MOVE_IF_NOBODY_HOLDS_IT, device.id
+    if tx.execute(statement, {**values, **which}).rowcount != 1:
         raise StateConflict(f"device {device.uuid} is no longer {edge.source.value} at version {device.state_version}")
 
     events.append(
@@ -158,11 +168,12 @@ def swap(
         reason=cause.reason,
         evidence=cause.evidence,
     )
-    moved = device_rows.get_by_id(tx, device.id)
+    moved = replace(device, **values) if locked else device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
-    note_dirty(tx, moved, cause)
     if event is Event.BIND and has_drive:
-        _end_other_offers(tx, moved, cause)
+        _end_other_offers(tx, moved, cause)  # the drive is in the ledger already
+    else:
+        note_dirty(tx, moved, cause)
     if moved.serial is not None and event is Event.CLEANED:
         ledger.remove(tx, moved.serial, moved.drive_model or "")
     elif moved.serial is not None and event in (Event.TAKE_BIND_BACK, Event.ACCEPT):
@@ -172,4 +183,4 @@ def swap(
 
 def _has_several_handles(tx: Connection, device: DeviceRecord) -> bool:
     # One freed handle of several makes the device available while other ARQs hold the others.
-    return sum(deployable.num_accelerators for deployable in device_rows.deployables_of(tx, [device.id])) > 1
+    return device_rows.handles_of(tx, device) > 1

@@ -71,11 +71,11 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
             settle(ports.db, ports.placement, device.uuid)
         return
     # Deleting: reserved=total must stand before the request, and then its allocation, is gone
+    held = None
     if arq.device_id is not None:
         with ports.db.read() as tx:
             held = device_rows.get_by_id(tx, arq.device_id)
         if held is not None:
             settle(ports.db, ports.placement, held.uuid)
-    complete_unbind(
-        ports, context, arq, Cause(Actor.CONDUCTOR, who, context.request_id, "an unbind left unfinished was finished")
-    )
+    cause = Cause(Actor.CONDUCTOR, who, context.request_id, "an unbind left unfinished was finished")
+    complete_unbind(ports, context, arq, held, cause)
