@@ -12,7 +12,7 @@ from prettytable import PrettyTable
 from sqlalchemy.engine import make_url
 
 from autoclave.conf import new_config
-from autoclave.db import schema
+from autoclave.db import revision, schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
@@ -53,7 +53,7 @@ class DbSync(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
+            revision.current(database)  # a server that says nothing is found out here, in a time that is meant for that
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = _shown(conf), schema.head()
@@ -75,7 +75,7 @@ class DbVersion(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            found = schema.current(database)
+            found = revision.current(database)
         self.app.stdout.write(f"{_shown(conf)}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
 from autoclave.db.engine import Database
 from autoclave.db.errors import translated_errors
+from autoclave.db.revision import current, recorded
 from autoclave.db.sqlite_file import require_sound
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 
@@ -64,15 +64,6 @@ def head() -> str:
     return revision
 
 
-def current(database: Database) -> str | None:
-    """The revision of the schema, or None for a database without one.
-
-    :raises DatabaseUnavailable: the database does not answer.
-    """
-    with database.read() as connection:
-        return _revision(connection)
-
-
 def require_current(database: Database) -> None:
     """Refuse to work on a schema that is not the one this version was written for.
 
@@ -102,7 +93,7 @@ def upgrade(database: Database, revision: str | None = None) -> str | None:
     if database.backend == "sqlite":
         require_sound(Path(database.writer_engine.url.database or ""), _REMEDY)
     with _alembic, translated_errors(), _exclusive(database) as connection:
-        found = _revision(connection)
+        found = recorded(connection)
         target = revision or head()
         if found == target:
             return found
@@ -113,10 +104,6 @@ def upgrade(database: Database, revision: str | None = None) -> str | None:
         if database.backend == "sqlite":
             _check_references(connection)
         return found
-
-
-def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
 
 
 def _refuse_unknown(revision: str | None) -> None:

@@ -10,7 +10,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy, list_rules
-from autoclave.db import agents, backlog, schema
+from autoclave.db import agents, backlog, revision, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.engine import Database
 from autoclave.exceptions import InvalidConfiguration, PlacementError, PlacementUnavailable
@@ -51,7 +51,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         )
 
     def _is_current(self) -> bool:
-        return schema.current(self._database) == schema.head()
+        return revision.current(self._database) == schema.head()
 
     def _schema(self) -> Any:
         try:

@@ -1,5 +1,7 @@
 """What a request costs follows what it asks for, not what there is: SQL statements, counted."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -83,3 +85,9 @@ def test_the_trip_of_a_request_reads_nothing_twice(world: World) -> None:
         assert world.call("DELETE", f"/v2/accelerator_requests?arqs={arq}").status_code == 204
 
     assert (len(create), len(bind), len(delete)) == (CREATE, BIND, DELETE)
+
+
+@pytest.mark.parametrize("package", ["alembic", "keystonemiddleware"])
+def test_the_api_needs_no_memory_for_what_only_upgrades_or_keystone_use(package: str) -> None:
+    program = f"import sys, autoclave.api.app; sys.exit({package!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
