@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from autoclave.api.app import create_app
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
 from autoclave.conf import new_config
-from autoclave.db import schema, tables
+from autoclave.db import tables
 from autoclave.db.engine import Database
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
@@ -33,6 +33,8 @@ CLASS = "CUSTOM_GPU"
 
 def new_database(path: Path) -> Database:
     """An empty database with the schema."""
+    from autoclave.db import schema  # brings Alembic, which a process that only serves does not have in memory
+
     database = Database(f"sqlite:///{path}")
     schema.upgrade(database)
     return database
