@@ -86,12 +86,13 @@ class World:
         overrides: dict[tuple[str | None, str], Any] | None = None,
         config_files: tuple[str, ...] = (),
         mounts: Mapping[str, Any] | None = None,
+        placement: Any = None,
     ) -> None:
         self.directory = directory
         file = directory / "autoclave.sqlite"
         shutil.copy(_empty_database(), file)
         self.db = Database(f"sqlite:///{file}")
-        self.placement = Faults(FakePlacement())
+        self.placement = Faults(placement or FakePlacement())
         self.transport = InProcessTransport(casts=AtOnce())
         self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
         self.instances = Doing(self.db)
