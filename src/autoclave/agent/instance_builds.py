@@ -102,4 +102,4 @@ class InstanceBuilds:
             **fault(error, work.ports.clock(), what),
         )
         if failed is not None:
-            work.notify(failed, "create.error", fault=str(error))
+            work.notify(failed, "create.error", work.given(instance.uuid), fault=str(error))

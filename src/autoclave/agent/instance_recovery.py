@@ -83,7 +83,7 @@ class InstanceRecovery:
             )
             if failed is not None:
                 LOG.warning("Instance %s is in error: %s", instance_uuid, error)
-                work.notify(failed, "create.error", fault=str(error))
+                work.notify(failed, "create.error", work.given(instance_uuid), fault=str(error))
 
     def _end_rebuild(self, instance_uuid: str) -> None:
         work = self._work
