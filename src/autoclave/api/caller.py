@@ -19,6 +19,6 @@ def as_caller(environ: "WSGIEnvironment", user: str, project: str, roles: Iterab
 
 
 def _says_who(header: str) -> bool:
-    if header in ("HTTP_X_OPENSTACK_REQUEST_ID",):
+    if header in ("HTTP_X_OPENSTACK_REQUEST_ID", "HTTP_X_OPENSTACK_NOVA_API_VERSION"):
         return False
     return header.startswith(("HTTP_X_", "HTTP_OPENSTACK_SYSTEM", "keystone."))

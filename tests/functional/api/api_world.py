@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
+from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
@@ -48,10 +50,20 @@ from autoclave.rules.device_states import Actor, DeviceState
 HOST = "compute-1"
 
 
+@dataclass
 class AtOnce:
-    """Delivers a cast while it is sent."""
+    """Delivers a cast while it is sent.
+
+    :attr room: how many more it takes; None: all.
+    """
+
+    room: int | None = None
 
     def put(self, cast: Cast, deliver: Deliver) -> None:
+        if self.room == 0:
+            raise RPCUnavailable("too much work is waiting")
+        if self.room is not None:
+            self.room -= 1
         deliver(cast)
 
     def close(self) -> None:
@@ -93,7 +105,8 @@ class World:
         shutil.copy(_empty_database(), file)
         self.db = Database(f"sqlite:///{file}")
         self.placement = Faults(placement or FakePlacement())
-        self.transport = InProcessTransport(casts=AtOnce())
+        self.casts = AtOnce()
+        self.transport = InProcessTransport(casts=self.casts)
         self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
         self.instances = Doing(self.db)
         self.conductor = self.transport.serve(

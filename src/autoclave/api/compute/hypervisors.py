@@ -1,5 +1,6 @@
 """``/compute/v2.1/os-hypervisors``: the hosts that run servers. What they have is Placement's to tell."""
 
+from collections.abc import Callable
 from typing import Any
 
 import falcon
@@ -40,7 +41,8 @@ class Hypervisors(_List):
     @Operation("List the hosts", rule="os_compute_api:os-hypervisors:list", query=_LIST, answers={200: HYPERVISORS})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
-            shown = [{**_summary(state), **_servers(tx, asked, state)} for state in self._found(tx, asked)]
+            servers = _servers(tx, asked)
+            shown = [{**_summary(state), **servers(state)} for state in self._found(tx, asked)]
         resp.media = {"hypervisors": shown}
 
 
@@ -55,7 +57,8 @@ class HypervisorsInDetail(_List):
     )
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
-            shown = [{**_detail(state), **_servers(tx, asked, state)} for state in self._found(tx, asked)]
+            servers = _servers(tx, asked)
+            shown = [{**_detail(state), **servers(state)} for state in self._found(tx, asked)]
         resp.media = {"hypervisors": shown}
 
 
@@ -71,7 +74,7 @@ class Hypervisor(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, hypervisor: str) -> None:
         with self._api.ports.db.read() as tx:
             state = state_of(tx, self._api, hypervisor, "Hypervisor")
-            resp.media = {"hypervisor": {**_detail(state), **_servers(tx, asked, state)}}
+            resp.media = {"hypervisor": {**_detail(state), **_servers(tx, asked)(state)}}
 
 
 def _summary(state: HostState) -> dict[str, Any]:
@@ -95,8 +98,11 @@ def _detail(state: HostState) -> dict[str, Any]:
     }
 
 
-def _servers(tx: Connection, asked: Asked, state: HostState) -> dict[str, Any]:
+def _servers(tx: Connection, asked: Asked) -> Callable[[HostState], dict[str, Any]]:
+    """What is said of the servers of a host: nothing, if nobody asked."""
     if asked.query.get("with_servers", "").lower() != "true":
-        return {}
-    guests = instance_rows.on_host(tx, state.record.hostname)
-    return {"servers": [{"uuid": guest.uuid, "name": guest.name} for guest in guests]}
+        return lambda _state: {}
+    guests: dict[str | None, list[dict[str, str]]] = {}
+    for instance in instance_rows.list_for(tx):
+        guests.setdefault(instance.host, []).append({"uuid": instance.uuid, "name": instance.name})
+    return lambda state: {"servers": guests.get(state.record.hostname, [])}

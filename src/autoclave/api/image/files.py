@@ -63,6 +63,9 @@ class ImageFile(Resource):
             except TooLarge:
                 self._wait_again(uuid)
                 raise self._too_large() from None
+            except OSError as error:  # of the connection: those of the disk have a name of their own
+                self._wait_again(uuid)
+                raise BadRequest("The data did not arrive as a whole; send it again.") from error
             except Exception:
                 self._wait_again(uuid)
                 raise
