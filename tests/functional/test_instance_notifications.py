@@ -68,3 +68,14 @@ def test_power_and_rebuild_are_told_when_they_begin_and_end(instance_world: Inst
         "rebuild.end",
     ]
     assert (devices(world), last(world)["image_uuid"]) == ([(GPU, True)], ONE)
+
+
+def test_a_deleted_instance_is_told_as_one_with_the_device_that_it_had(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    world.delete(world.create(GPU))
+    before, after = (each.payload["nova_object.data"] for each in world.notifications.kept[-2:])
+    assert (before["state"], before["task_state"], before["deleted_at"]) == ("active", "deleting", None)
+    assert (after["state"], after["task_state"]) == ("deleted", None)
+    assert after["deleted_at"].endswith("Z")
+    assert devices(world) == [(GPU, True)]

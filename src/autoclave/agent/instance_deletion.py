@@ -33,4 +33,5 @@ class InstanceDeletion:
             work.give_back(context, instance_uuid)
             work.ports.db.transact(lambda tx: instance_rows.delete(tx, instance_uuid))
             LOG.info("Instance %s is gone.", instance_uuid)
-            work.notify(instance, "delete.end", given, terminated_at=work.ports.clock())
+            gone = work.ports.clock()
+            work.notify(instance, "delete.end", given, state="deleted", task_state=None, terminated_at=gone)

@@ -84,21 +84,24 @@ class InstanceWork:
         return f" {', '.join(addresses)} stays burned." if addresses else ""
 
     def notify(self, instance: InstanceRecord, action: str, given: Iterable[GivenFunction] = (), **more: Any) -> None:
-        """Tell listeners; ``instance.<action>``."""
+        """Tell listeners; ``instance.<action>``.
+
+        :param more: of :func:`instance_action`; it counts instead of what the row says.
+        """
+        task = instance.task_state.value if instance.task_state else None
+        of_row: dict[str, Any] = {"state": instance.vm_state.value, "task_state": task}
         payload = instance_action(
             uuid=instance.uuid,
             display_name=instance.name,
             project_id=instance.project_id,
             user_id=instance.user_id,
             host=self.host,
-            state=instance.vm_state.value,
-            task_state=instance.task_state.value if instance.task_state else None,
             flavor=instance.flavor,
             image_uuid=instance.image_uuid,
             created_at=instance.created_at,
             launched_at=instance.launched_at,
             pci_functions=given,
-            **more,
+            **{**of_row, **more},
         )
         publisher = f"autoclave-agent:{self.host}"
         self.notifications.emit(Notification(publisher, f"instance.{action}", payload, error=action.endswith(".error")))
