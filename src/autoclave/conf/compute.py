@@ -11,7 +11,7 @@ OPTS = [
         "enabled",
         default=False,
         help="Whether this deployment starts instances itself, behind a subset of Nova's API. Leave it off where there "
-        "is Nova. `autoclave up` turns it on unless a file says otherwise.",
+        "is Nova. `autoclave up` turns it on where guests can be run, unless a file says otherwise.",
     ),
     cfg.StrOpt(
         "provider_config_location",

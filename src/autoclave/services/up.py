@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ class AllInOne:
         _refuse_authentication(said)
         base["api", "auth_strategy"] = "noauth"
         if not _says(said, "compute", "enabled"):
-            base["compute", "enabled"] = True
+            # Where no guest could be run, drives are managed all the same: libvirt-python is an extra.
+            base["compute", "enabled"] = bool(simulate) or find_spec("libvirt") is not None
         self._config_files = config_files
         self._base = base
         self._simulate = simulate
