@@ -4,17 +4,20 @@ import argparse
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cliff import lister, show
 from cliff.columns import FormattableColumn
 
+from autoclave.cli import plan_pci
 from autoclave.cli.durations import in_words
 from autoclave.conf import new_config
-from autoclave.drivers.base import Estimate, Inspected
+from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 
@@ -32,7 +35,7 @@ _DETAILS = (
     "reserved",
     "traits",
 )
-_WIDTHS = {"device": 24, "refused": 33}
+_WIDTHS = {"device": 24, "action": 21, "refused": 33}
 """Characters of a line in the table of all functions, which must fit on a terminal of 120 columns."""
 _BLOCK_WIDTH = 90
 """Characters of a line in the table of one function."""
@@ -80,7 +83,8 @@ class PlanShow(show.ShowOne):  # type: ignore[misc]
             if record["address"] == wanted:
                 return tuple(record), tuple(_Cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
-            f"{wanted} is no NVMe controller of this host, and no entry of an enabled driver's option names it"
+            f"{wanted} is no NVMe controller of this host, and no entry of an enabled driver's option, or of [pci] "
+            "device_spec, names it"
         )
 
 
@@ -105,36 +109,63 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-file", action="append", default=[], metavar="FILE", help="configuration file")
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What somebody would do with a function.
+
+    :param by: a driver, or the option that gives functions to flavors.
+    :param claimed: he has it, though perhaps not to offer it.
+    :param told: what Placement would be told of it.
+    """
+
+    by: str
+    inspected: Inspected
+    claimed: bool
+    told: dict[str, Any] = field(default_factory=dict)
+
+
 def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
     """A record for every PCI function that could match, in bus order."""
     conf = new_config(config_files)
-    host = host_name(conf)
-    seen: dict[str, list[tuple[str, Inspected]]] = defaultdict(list)
-    for driver in load_drivers(conf, host_paths(conf)):
+    host, paths = host_name(conf), host_paths(conf)
+    seen: dict[str, list[_Planned]] = defaultdict(list)
+    for driver in load_drivers(conf, paths):
         driver.init_host()
-        for inspected in driver.inspect():
-            seen[inspected.address].append((driver.name, inspected))
+        for it in driver.inspect():
+            told = _told(host, it.discovered, bool(it.refused)) if it.discovered else {}
+            seen[it.address].append(_Planned(driver.name, it, it.discovered is not None, told))
+    for it, provider in plan_pci.look(conf, paths, host):
+        seen[it.address].append(_Planned(DEVICE_SPEC_OPTION, it, True, provider))
     records = []
-    for _, drivers in sorted(seen.items()):
-        claimed = [(name, inspected) for name, inspected in drivers if inspected.discovered]
+    for _, planned in sorted(seen.items()):
+        claimed = [each for each in planned if each.claimed]
         clash = (
-            f"{' and '.join(name for name, _ in claimed)} claim it, so the agent does not start: let only one match it"
+            f"{' and '.join(each.by for each in claimed)} claim it, so the agent does not start: let only one match it"
             if len(claimed) > 1
             else None
         )
-        records += [_record(host, each, conf.nvme.cleanup_timeout, clash) for _, each in claimed or drivers[:1]]
+        records += [_record(each, conf.nvme.cleanup_timeout, clash) for each in claimed or planned[:1]]
     return records
 
 
-def _record(host: str, inspected: Inspected, cleanup_timeout: int, clash: str | None) -> dict[str, Any]:
-    device = inspected.discovered
-    refused = [*([clash] if clash else []), *inspected.refused]
-    record = {
+def _told(host: str, device: DiscoveredDevice, refused: bool) -> dict[str, Any]:
+    total = len(device.attach_handles)
+    return {
+        "provider": provider_name(host, PCIAddress.parse(device.pci_address), device.name),
+        "resource_class": device.resource_class,
+        "reserved": f"{total}" if refused else f"0 if its state is available, else {total}",
+        "traits": [OWNER_CYBORG, *device.traits],
+    }
+
+
+def _record(planned: _Planned, cleanup_timeout: int, clash: str | None) -> dict[str, Any]:
+    inspected = planned.inspected
+    return {
         "address": inspected.address,
         "device": inspected.device,
         "serial": inspected.serial,
         "action": inspected.action,
-        "refused": refused,
+        "refused": [*([clash] if clash else []), *inspected.refused],
         "entry": inspected.entry,
         "why": inspected.why,
         "rejected": list(inspected.rejected),
@@ -146,16 +177,8 @@ def _record(host: str, inspected: Inspected, cleanup_timeout: int, clash: str | 
         "resource_class": None,
         "reserved": None,
         "traits": [],
+        **planned.told,
     }
-    if device is not None:
-        total = len(device.attach_handles)
-        record |= {
-            "provider": provider_name(host, PCIAddress.parse(device.pci_address), device.name),
-            "resource_class": device.resource_class,
-            "reserved": f"{total}" if refused else f"0 if its state is available, else {total}",
-            "traits": [OWNER_CYBORG, *device.traits],
-        }
-    return record
 
 
 def _estimate(estimate: Estimate, timeout: int) -> str:

@@ -29,6 +29,10 @@ class HostFunctions:
         self.functions = tuple(_function(each) for each in self._found.values())
         self.unreadable: Mapping[str, str] = {each.address: each.reason for each in unreadable}
 
+    def seen(self, address: PCIAddress) -> sysfs.PCIFunction | None:
+        """The function at *address* as sysfs shows it; None: it is unreadable, a bridge, or not there."""
+        return self._found.get(address)
+
     def withheld(self, match: Match, allowed_host_devices: frozenset[PCIAddress]) -> str | None:
         """Why a function that an entry means must not be given to a guest now; None: it may.
 
