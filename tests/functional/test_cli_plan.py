@@ -68,7 +68,158 @@ def test_a_drive_shows_its_erase_why_not_another_and_what_placement_would_get(pl
     row = planner.rows()[ERASABLE]
     assert (row["action"], row["refused"]) == ("sanitize_crypto", [])
     assert "clear_action=auto" in row["why"]
+    assert any(
+        line.startswith("sanitize_block: the controller does not support Block Erase") for line in row["rejected"]
+    )
+    assert row["provider"] == f"compute-1_{ERASABLE}"
+    assert row["resource_class"] == "CUSTOM_NVME_1B36_0010"
+    assert {"OWNER_CYBORG", "HW_NVME_CES"} <= set(row["traits"])
+
+
+def test_a_drive_that_does_not_say_how_long_its_sanitize_takes_has_no_figure_made_up(planner: Planner) -> None:
+    assert planner.rows()[ERASABLE]["estimate"] == "unknown: the drive does not report it"
+
+
+def test_zeroing_takes_as_long_as_at_the_pace_of_the_last_drive_of_the_model(planner: Planner) -> None:
+    assert planner.rows()[ZEROED]["estimate"].startswith("unknown: no drive of this model")
+    planner.remember("Simulated NVMe Drive", 1_000_000, 1.0)
+    size = DriveSpec(ZEROED, "S4").size_bytes
+    assert planner.rows()[ZEROED]["estimate"] == f"{round(size / 1e6)} s (1 MB/s, as the last drive of this model)"
+
+
+def test_an_erase_that_the_timeout_would_cut_short_is_said_to(planner: Planner) -> None:
+    planner.remember("Simulated NVMe Drive", 1000, 1.0)
+    assert "[nvme] cleanup_timeout = 900 is too short" in planner.rows()[ZEROED]["estimate"]
+
+
+def test_a_drive_that_is_not_erased_has_no_estimate(planner: Planner) -> None:
+    assert planner.rows()[OWN_DISK]["estimate"] is None
+
+
+def test_the_other_functions_that_a_guest_would_get_as_well_are_named(planner: Planner) -> None:
+    assert planner.rows()[ERASABLE]["iommu_group"] == [UNMATCHED]
+
+
+def test_the_hosts_own_disk_is_refused_and_says_once_who_uses_it(planner: Planner) -> None:
+    row = planner.rows()[OWN_DISK]
+    [refused], [holder] = row["refused"], row["holders"]
+    assert "this host itself uses it" in refused
+    assert refused.count(holder) == 1
+    assert f"allow_host_device = {OWN_DISK}" in refused
+    assert (row["action"], row["provider"], row["traits"]) == (None, None, [])
+
+
+def test_a_drive_that_no_entry_matches_is_shown_all_the_same(planner: Planner) -> None:
+    row = planner.rows()[UNMATCHED]
+    assert row["refused"] == ["no device_spec entry matches"]
+    assert (row["entry"], row["provider"]) == (None, None)
+
+
+def test_all_drives_fit_on_a_terminal_of_120_columns(planner: Planner) -> None:
+    table = planner.ask()
+    assert all(drive in table for drive in (ERASABLE, OWN_DISK, UNMATCHED))
+    assert max(map(len, table.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("address", [ERASABLE, OWN_DISK, UNMATCHED])
+def test_one_drive_is_told_in_full_and_fits_as_well(address: str, planner: Planner) -> None:
+    assert json.loads(planner.ask("show", address, "-f", "json")) == planner.rows()[address]
+    assert max(map(len, planner.ask("show", address).splitlines())) <= 120
+
+
+def test_an_address_without_a_drive_is_an_error(planner: Planner) -> None:
+    said = planner.ask("show", "0000:99:00.0", code=1)
+    assert "0000:99:00.0 is no NVMe controller of this host" in said
+
+
+CARD, VIRTUAL = "0000:82:00.0", "0000:82:02.0"
+
+
+@pytest.fixture
+def cards(planner: Planner) -> Planner:
+    """The same host with a network card and its virtual function, and both drivers."""
+    planner.host.functions.plug(
+        FunctionSpec(CARD, "8086", "1572", class_code="020000", driver="i40e"),
+        FunctionSpec(VIRTUAL, "8086", "154c", class_code="020000", driver="iavf", physfn=CARD, iommu_group=7),
+    )
+    planner.add("[agent]\nenabled_drivers = nvme_driver,pci_driver\n")
+    return planner
+
+
+def test_a_card_is_shown_with_its_handles_and_that_it_returns_uncleaned(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{CARD}"}}\n')
+    row = cards.rows()[CARD]
+    assert (row["action"], row["refused"], row["estimate"]) == ("returns uncleaned", [], None)
+    assert row["handles"] == [f"{VIRTUAL} (iavf)"]
+    assert row["iommu_group"] == [ERASABLE, UNMATCHED]
+    assert (row["provider"], row["resource_class"]) == (f"compute-1_{CARD}", "CUSTOM_PCI")
+    assert row["reserved"] == "0 if its state is available, else 1"
+    assert cards.rows()[ERASABLE]["action"] == "sanitize_crypto"
+
+
+def test_a_card_that_is_not_ready_says_why(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{CARD}", "managed": false}}\n')
+    row = cards.rows()[CARD]
     assert row["action"] is None
+    assert "bound to iavf" in row["refused"][0]
+
+
+def test_a_drive_that_two_drivers_claim_says_that_the_agent_does_not_start(cards: Planner) -> None:
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{ERASABLE}"}}\n')
+    assert "nvme_driver and pci_driver claim it" in cards.rows()[ERASABLE]["refused"][0]
+
+
+# What instances get by flavor
+
+GPU = "0000:81:00.0"
+ONE_TIME_USE = "one-time-use: burned after every instance"
+
+
+@pytest.fixture
+def flavors(cards: Planner) -> Planner:
+    """The same host with a graphics card."""
+    cards.host.functions.plug(FunctionSpec(GPU, "10de", "25b6", iommu_group=7))
+    return cards
+
+
+def test_a_device_of_one_time_use_says_that_it_is_burned_after_every_instance(flavors: Planner) -> None:
+    flavors.add(f'[pci]\ndevice_spec = {{"address": "{GPU}", "one_time_use": true, "resource_class": "my gpu"}}\n')
+    row = flavors.rows()[GPU]
+    assert (row["action"], row["refused"]) == (ONE_TIME_USE, [])
+    assert (row["provider"], row["resource_class"]) == (f"compute-1_{GPU}", "CUSTOM_MY_GPU")
+    assert row["reserved"] == "1 from its first instance until it is released, else 0"
+    assert row["traits"] == ["COMPUTE_MANAGED_PCI_DEVICE", "HW_PCI_ONE_TIME_USE", "OWNER_NOVA"]
+    assert row["iommu_group"] == [ERASABLE, UNMATCHED, VIRTUAL]
+    assert row["entry"].startswith("1: {")
+    table = flavors.ask()
+    assert "one-time-use:" in table
+    assert max(map(len, table.splitlines())) <= 120
+
+
+def test_what_is_neither_cleaned_nor_of_one_time_use_says_so_by_name(flavors: Planner) -> None:
+    flavors.add(
+        f'[pci]\ndevice_spec = {{"address": "{GPU}"}}\n'
+        'device_spec = {"vendor_id": "8086", "product_id": "154c", "managed": "no"}\n'
+    )
+    rows = flavors.rows()
+    assert (rows[GPU]["action"], rows[GPU]["reserved"]) == ("returns uncleaned", "0")
+    assert rows[CARD]["device"] == "8086:1572, 1 virtual functions 8086:154c"
+    assert rows[CARD]["action"] is None
+    assert "bound to iavf" in rows[CARD]["refused"][0]
+    assert rows[CARD]["handles"][0].startswith(f"{VIRTUAL} (iavf, not managed): ")
+
+
+def test_a_drive_for_flavors_is_withheld_or_burned_and_not_told_as_one_that_no_entry_matches(flavors: Planner) -> None:
+    flavors.add('[pci]\ndevice_spec = {"address": "0000:43:*"}\n')
+    row = flavors.rows()[UNMATCHED]
+    assert (row["action"], row["provider"]) == (None, None)
+    assert "set one_time_use, or let [nvme] device_spec offer it" in row["refused"][0]
+
+
+def test_the_hosts_own_disk_is_no_more_for_flavors_than_for_drivers(flavors: Planner) -> None:
+    flavors.add('[pci]\ndevice_spec = {"address": "0000:42:*", "one_time_use": true}\n')
+    row = flavors.rows()[OWN_DISK]
+    assert (row["action"], row["provider"]) == (None, None)
     [why] = row["refused"]
     assert "this host itself uses it" in why
     assert row["holders"]
