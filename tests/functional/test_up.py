@@ -1,6 +1,7 @@
 """``autoclave up`` takes its address and its directory before it touches anything else."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,3 +177,18 @@ def test_instances_are_served_unless_the_file_says_that_they_are_not(tmp_path: P
         cloud = yaml.safe_load((everything.data_dir / "clouds.yaml").read_text())["clouds"]["autoclave"]
         assert requests.get(cloud["compute_endpoint_override"], timeout=30).json()["version"]["version"] == "2.96"
         assert requests.get(cloud["image_endpoint_override"], timeout=30).json()["versions"][0]["id"] == "v2.17"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_real_host_serves_instances_if_it_has_what_runs_guests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    (tmp_path / "libvirt").mkdir()
+    (tmp_path / "libvirt" / "__init__.py").write_text("")
+    if there:
+        monkeypatch.delitem(sys.modules, "libvirt", raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+    else:
+        monkeypatch.setitem(sys.modules, "libvirt", None)  # the system's own way to say that there is none
+    everything = AllInOne([], tmp_path, ("127.0.0.1", free_port()), 0)
+    assert ("compute_endpoint_override" in everything.clouds_yaml) == there

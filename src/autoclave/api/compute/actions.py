@@ -60,7 +60,7 @@ class ServerAction(Resource):
         with self._api.ports.db.read() as tx:
             instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
         self._api.instances.check(asked.context, instance.flavor, image.snapshot)
-        values = {name: wanted[name] for name in ("name", "description") if name in wanted}
+        values: dict[str, Any] = {name: wanted[name] for name in ("name", "description") if name in wanted}
         if "metadata" in wanted:
             values["metadata"] = storable(wanted["metadata"], "The metadata")
 
@@ -68,6 +68,7 @@ class ServerAction(Resource):
             self._api.instances.rebuild(asked.context, marked.uuid)
 
         values["rebuild"] = {"image_uuid": image.uuid, "image": image.snapshot}
+        values["agent_run_id"] = None  # no agent works on it: one puts its run there when it begins
         begin(self._api, asked.context, server, Action.REBUILD, send, values)
 
     def _to_rebuild(
