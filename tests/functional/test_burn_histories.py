@@ -201,7 +201,8 @@ class History:
         provider = self.world.onlooker.find_provider(f"{HOST}_{GPU}")
         if row is None or provider is None or not self.world.onlooker.get_inventories(provider.uuid).records:
             return
-        if row.burn_confirmed and self._idle():
+        # In the middle of a call, the agent may have seen the device idle and not have written that down yet.
+        if self._idle() and (row.burn_confirmed or self._depth):
             self._touched = None
         elif self._touched is not None:
             self._excused = self._excused_since = True

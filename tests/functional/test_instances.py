@@ -1,6 +1,8 @@
 """Instances on one host: what they claim, what they leave, and what survives a death of the agent."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hostworld import CARD, GPU, GPU_SPEC, HOST, NIC, VFS
@@ -8,14 +10,41 @@ from instanceworld import IMAGE, InstanceWorld
 from pciworld import ONE
 
 from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.db import arqs as arq_rows
+from autoclave.db.tables import DeviceType, attach_handles
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.port import AGENT_TOPIC
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.guests import Guests
+from dbfixtures import make_arq, make_slot
+
+
+def bound_arq(world: InstanceWorld, instance: str, attach_info: dict[str, Any]) -> str:
+    """An accelerator request of the instance that has a function; returns its uuid."""
+    with world.db.write() as tx:
+        slot = make_slot(tx, hostname="elsewhere", type=DeviceType.PCI, device_state=DeviceState.ALLOCATED)
+        tx.execute(
+            attach_handles.update()
+            .where(attach_handles.c.id == slot.handle_id)
+            .values(attach_info=json.dumps(attach_info))
+        )
+        arq = make_arq(
+            tx,
+            instance_uuid=instance,
+            project_id="project",
+            state=ARQState.BOUND,
+            device_id=slot.device.id,
+            deployable_id=slot.deployable.id,
+            attach_handle_id=slot.handle_id,
+        )
+    return arq.uuid
 
 
 def test_the_whole_life_of_an_instance_with_a_device_of_one_time_use(instance_world: InstanceWorld) -> None:
@@ -352,3 +381,49 @@ def test_an_agent_without_placement_starts_and_says_what_is_missing(
     world.faults.clear()
     agent.period()
     assert world.offered() == 1
+
+
+# Accelerator requests
+
+
+def test_a_guest_gets_what_its_accelerator_requests_hold_and_gives_it_back(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask(GPU)
+    arq = bound_arq(world, instance, {"domain": "0000", "bus": "41", "device": "00", "function": "0", "managed": False})
+    world.build(instance, GPU)
+    guest = world.guest(instance)
+    assert guest is None, "the simulated host has no such function, and says so"
+    assert world.instance(instance).vm_state is VMState.ERROR
+    with world.db.read() as tx:
+        assert arq_rows.get(tx, arq) is None, "a failed build gives it back"
+
+
+@pytest.mark.parametrize(("stored", "managed"), [({}, True), ({"managed": True}, True), ({"managed": False}, False)])
+def test_a_request_says_whether_its_function_is_managed(
+    instance_world: InstanceWorld, stored: dict[str, bool], managed: bool
+) -> None:
+    world = instance_world
+    world.sim.functions.bind(NIC, None if managed else "vfio-pci")
+    world.specs = (GPU_SPEC,)
+    world.start()
+    instance = world.ask(GPU)
+    bound_arq(world, instance, {**PCIAddress.parse(NIC).as_attach_info(), **stored})
+    world.build(instance, GPU)
+    guest = world.guest(instance)
+    assert guest is not None, world.instance(instance).fault_details
+    assert [(each.address, each.managed) for each in guest.functions] == [(GPU, True), (NIC, managed)]
+    world.delete(instance)
+    with world.db.read() as tx:
+        assert arq_rows.of_instance(tx, instance) == []
+
+
+def test_an_unfinished_request_starts_no_guest(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask(GPU)
+    with world.db.write() as tx:
+        make_arq(tx, instance_uuid=instance, project_id="project", state=ARQState.INITIAL)
+    world.build(instance, GPU)
+    assert "has no device" in (world.instance(instance).fault_details or "")
+    assert world.guest(instance) is None

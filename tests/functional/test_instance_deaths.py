@@ -1,0 +1,155 @@
+"""The agent dies, or a call fails, at each moment of a build and of a deletion: nothing dirty is offered."""
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hostworld import FUNCTIONS, GPU, GPU_SPEC
+from instanceworld import InstanceWorld
+from moments import Death, Moments, fail, hypervisor_of, ports_of
+
+from autoclave.exceptions import AutoclaveError
+from autoclave.lifecycle.burn import ask_release
+from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.virt.loader import load_compute_driver
+
+
+class Life:
+    """One instance on one host, whose agent meets a mishap at one moment."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.world = InstanceWorld(tmp_path, functions=FUNCTIONS[:1])
+        self.world.specs = [GPU_SPEC]
+        self.moments = Moments()
+        self.touched = False
+        self.start()
+        self.instance = self.world.ask(GPU)
+
+    def start(self) -> None:
+        self.moments.live_again()
+        for agent in list(self.world._agents):
+            self.world.end(agent)
+        driver = hypervisor_of(load_compute_driver(self.world.configuration()), self.moments)
+        self.agent = self.world.start(ports_of(self.world, self.moments), driver)
+
+    def meet(self, at: int, deed: Callable[[str], None], work: Callable[[], None]) -> bool:
+        """Whether there was such a moment in *work*; who is dead, is started again."""
+        self.moments.arm(at, deed)
+        try:
+            work()
+        except Death:
+            self.look()
+            self.start()
+        self.moments.disarm()
+        self.look()
+        return self.moments.happened
+
+    def build(self) -> None:
+        self.world.build(self.instance, GPU)
+
+    def delete(self) -> None:
+        self.world.delete(self.instance)
+
+    def look(self) -> None:
+        self.touched = self.touched or self.world.guest(self.instance) is not None
+        if self.touched:
+            assert self.world.offered() == 0, "a device that a guest has had is offered"
+
+    def converges(self) -> None:
+        """Two periods later the instance is what it says, and once it is deleted and released, all is as before."""
+        for _ in range(2):
+            self.agent.period()
+            self.look()
+        found = self.world.find(self.instance)
+        if found is not None:
+            assert found.task_state in (None, TaskState.SCHEDULING)
+            runs = self.world.guest(self.instance) is not None
+            assert runs == (found.vm_state is VMState.ACTIVE), found
+            self.delete()
+            self.look()
+            assert self.world.find(self.instance) is None
+        assert self.world.onlooker.get_allocations(self.instance).allocations == {}
+        assert self.world.function().instance_uuid is None
+        self.agent.period()
+        row = self.world.row()
+        assert row.burned or not self.touched
+        if row.burned:
+            assert row.burn_confirmed
+            assert self.world.reserved() == 1
+            ask_release(self.world.db, self.world.placement, row.uuid)
+        assert self.world.offered() == 1
+
+
+def lives(tmp_path: Path) -> Iterator[tuple[int, Life]]:
+    """A new life for each moment, until there are no more."""
+    for at in itertools.count():
+        directory = tmp_path / str(at)
+        directory.mkdir()
+        life = Life(directory)
+        try:
+            yield at, life
+        finally:
+            life.moments.live_again()
+            life.world.close()
+            shutil.rmtree(directory)
+
+
+def killed(life: Life) -> Callable[[str], None]:
+    return life.moments.die
+
+
+def refused(_life: Life) -> Callable[[str], None]:
+    return fail
+
+
+MISHAPS = pytest.mark.parametrize("mishap", [killed, refused])
+
+
+@MISHAPS
+def test_a_build_with_a_mishap_at_any_moment(tmp_path: Path, mishap: Callable[[Life], Callable[[str], None]]) -> None:
+    for at, life in lives(tmp_path):
+        happened = life.meet(at, mishap(life), life.build)
+        life.converges()
+        if not happened:
+            break
+    assert at > 15, "a build has more moments than that"
+
+
+@MISHAPS
+def test_a_deletion_with_a_mishap_at_any_moment(
+    tmp_path: Path, mishap: Callable[[Life], Callable[[str], None]]
+) -> None:
+    for at, life in lives(tmp_path):
+        life.build()
+        life.look()
+        assert life.touched
+        happened = life.meet(at, mishap(life), life.delete)
+        life.converges()
+        if not happened:
+            break
+    assert at > 15, "a deletion has more moments than that"
+
+
+@MISHAPS
+def test_a_period_with_a_mishap_at_any_moment(tmp_path: Path, mishap: Callable[[Life], Callable[[str], None]]) -> None:
+    """After an operator has deleted the provider of what is burned, and before it is made again."""
+    for at, life in lives(tmp_path):
+        life.build()
+        life.look()
+        life.delete()
+        life.world.onlooker.delete_provider(life.world.row().uuid)
+
+        def period(life: Life = life) -> None:
+            try:
+                life.agent.period()
+            except AutoclaveError as error:
+                raise AssertionError("a period raises nothing of the world's faults") from error
+
+        happened = life.meet(at, mishap(life), period)
+        life.agent.period()
+        life.converges()
+        if not happened:
+            break
+    assert at > 15, "a period has more moments than that"
