@@ -1,9 +1,10 @@
 """What must not be offered is told to Placement by any conductor, too: the agent of the host may be gone for good."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from agentworld import HOST, SANITIZING, AgentWorld
+from agentworld import HOST, SANITIZING, ZEROING, AgentWorld
 from tenant import conductor
 
 from autoclave.db.tables import devices
@@ -11,7 +12,7 @@ from autoclave.lifecycle import holds, status, withdrawn
 from autoclave.lifecycle.distrust import distrust
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import Withdrawals
-from autoclave.placement.faults import refuse
+from autoclave.placement.faults import answer, refuse
 from autoclave.rules.device_states import Actor, DeviceState
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "smells")
@@ -97,3 +98,26 @@ def test_a_device_whose_provider_is_gone_keeps_no_sweep_from_the_others(world: A
     world.faults.clear()
     sweeper.sweep()
     assert list(world.faults.calls) == []
+
+
+def test_a_device_that_placement_refuses_keeps_no_other_from_being_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(withdrawn, "ROUND", 1)
+    world = AgentWorld(tmp_path)
+    try:
+        world.start()
+        world.faults.add(refuse)
+        for address in (SANITIZING, ZEROING):
+            status.disable(world.ports, world.device(address).uuid, OPERATOR)
+        world.faults.clear()
+        world.faults.add(answer(400), method="PUT", path=world.provider(SANITIZING).uuid)
+        withdrawals = Withdrawals(world.ports)
+        withdrawals.tell()
+        withdrawals.tell()
+        assert (world.inventory(SANITIZING).reserved, world.inventory(ZEROING).reserved) == (0, 1)
+        world.faults.clear()
+        withdrawals.tell()
+        assert world.inventory(SANITIZING).reserved == 1
+    finally:
+        world.close()

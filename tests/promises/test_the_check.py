@@ -13,7 +13,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict
-from autoclave.lifecycle import intent, release, sweep
+from autoclave.lifecycle import intent, release, sweep, withdrawn
 from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping
 from autoclave.lifecycle.swap import swap
@@ -37,7 +37,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (binding, unbinding, release, sweep, intent, cleanup, recovery, discovery):
+    for module in (binding, unbinding, release, sweep, intent, withdrawn, cleanup, recovery, discovery):
         monkeypatch.setattr(module, "settle", settle)
 
 

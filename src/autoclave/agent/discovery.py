@@ -26,6 +26,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
 from autoclave.lifecycle.settle import settle, settle_others, whole_record
 from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import Provider
 from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
@@ -193,11 +194,7 @@ class Discovery:
         if device.device_state is DeviceState.ERROR:
             LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, device.state_reason)
         self._withdrawn.add(device.uuid)
-        try:
-            settle(self._ports.db, self._ports.placement, device.uuid)
-        except PlacementError as error:
-            LOG.warning("Placement does not know yet that device %s must not be offered: %s", device.uuid, error)
-        else:
+        if raise_reserved(self._ports.db, self._ports.placement, device.uuid):
             self._withdrawn.discard(device.uuid)
 
     def _register_new(

@@ -8,8 +8,9 @@ from autoclave.audit.rows import read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import StateConflict
-from autoclave.lifecycle.distrust import distrust, quarantine, raise_reserved
+from autoclave.lifecycle.distrust import distrust, quarantine
 from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Row
 from autoclave.rules.audit.findings import Finding

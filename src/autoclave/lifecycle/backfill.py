@@ -23,10 +23,9 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
-from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.rules.backfill import backfilled_state, is_taken
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
@@ -122,12 +121,8 @@ def run_all(ports: Ports, cause: Cause, *, hostname: str | None = None) -> None:
         needed = any(migration.find(tx, hostname) for migration in MIGRATIONS)
     for migration in MIGRATIONS if needed else ():
         for device in run(ports.db, migration, cause, hostname=hostname).moved:
-            if not must_be_reserved(device.offer):
-                continue
-            try:
-                settle(ports.db, ports.placement, device.uuid)
-            except PlacementError as error:
-                LOG.warning("Placement does not know yet that device %s must not be offered: %s", device.uuid, error)
+            if must_be_reserved(device.offer):
+                raise_reserved(ports.db, ports.placement, device.uuid)
 
 
 def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | None:

@@ -8,10 +8,11 @@ from autoclave.db import bind_events
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.exceptions import PlacementError, StateConflict
+from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.release import end_unbind, fail_bind
-from autoclave.lifecycle.settle import settle, settle_others
+from autoclave.lifecycle.settle import settle_others
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState, Event
@@ -54,19 +55,6 @@ def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int
         # Whoever waits for a request to be gone drops its allocation then: reserved=total must stand before.
         raise_reserved(db, placement, uuid)
     return _told(db, placement, db.transact(write))
-
-
-def raise_reserved(db: Database, placement: PlacementClient, uuid: str) -> bool:
-    """Tell Placement what the row of a device that must not be offered demands.
-
-    :returns: whether it has been told.
-    """
-    try:
-        settle(db, placement, uuid)
-    except PlacementError as error:
-        LOG.warning("Placement does not know yet that device %s must not be offered: %s", uuid, error)
-        return False
-    return True
 
 
 def _locked(tx: Connection, uuid: str, version: int) -> DeviceRecord:
