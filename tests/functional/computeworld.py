@@ -106,6 +106,7 @@ class ComputeWorld:
         drives: int = 0,
         gpus: int = 0,
         rpc: str = "1.2",
+        agent: NotingAgent | None = None,
     ) -> str:
         """A host, alive, with drives of the accelerator half and GPUs of the compute half; its root provider."""
         self.roots[name] = root = self.add_provider(
@@ -127,7 +128,7 @@ class ComputeWorld:
                 },
             )
             agents.register(tx, AgentRecord(name, f"run of {name}", rpc, utcnow(), utcnow()))
-        self.agents[name] = NotingAgent()
+        self.agents[name] = agent or NotingAgent()
         self.transport.serve(AGENT_TOPIC, name, self.agents[name], rpc).start()
         for number in range(gpus):
             self.add_provider(f"{name}_0000:81:{number:02X}.0", {GPU_CLASS: 1}, ALWAYS, parent=root)

@@ -1,6 +1,7 @@
 """An instance gets a host that has what flavor and image ask for; or its user is told what stands against it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,29 @@ def test_each_device_of_an_alias_is_a_provider_of_its_own(world: ComputeWorld) -
     assert groups["pci0"] != groups["pci1"]
     assert len(world.held(instance)) == 3
     assert refused(world, specs={"pci_passthrough:alias": "gpu"})[0].startswith("No valid host was found.")
+
+
+def test_an_instance_that_takes_nothing_of_the_host_itself_goes_to_the_host_of_its_devices(world: ComputeWorld) -> None:
+    world.add_host("host-1")
+    world.add_host("host-2", gpus=1)
+    nothing = {"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0"}
+    instance = world.build(world.ask(specs={**nothing, "pci_passthrough:alias": "gpu"}))
+    assert instance.host == "host-2"
+    assert list(world.held(instance).values()) == [{"CUSTOM_GPU": 1}]
+
+
+def test_instances_that_are_built_at_once_never_share_a_device(world: ComputeWorld) -> None:
+    for number in range(2):
+        world.add_host(f"host-{number}", gpus=4)
+    asked = [world.ask(specs={"pci_passthrough:alias": "gpu:2"}) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda each: world.conductor().build_instance(world.context, each.uuid), asked))
+    built = [each for each in map(world.instance, asked) if each.vm_state is VMState.BUILDING]
+    failed = [each for each in map(world.instance, asked) if each.vm_state is VMState.ERROR]
+    assert (len(built), len(failed)) == (4, 2)
+    given = [uuid for each in built for uuid, held in world.held(each).items() if "CUSTOM_GPU" in held]
+    assert len(given) == len(set(given)) == 8
+    assert all(world.held(each) == {} for each in failed)
 
 
 def test_eight_identical_devices_are_found_on_hosts_with_eight(world: ComputeWorld) -> None:

@@ -148,6 +148,7 @@ def test_a_request_may_be_kept_to_one_host_in_every_group() -> None:
         ("pci_passthrough:alias", "", "NAME:COUNT"),
         ("pci_passthrough:alias", "gpu:0", "'gpu:0'"),
         ("pci_passthrough:alias", "gpu:65", "64"),
+        ("pci_passthrough:alias", "gpu:40,nic:25", "64"),
         ("pci_passthrough:alias", "gpu:many", "'gpu:many'"),
         ("pci_passthrough:alias", "gpu:", "'gpu:'"),
         ("pci_passthrough:alias", "gpu,,nic", "''"),

@@ -27,7 +27,7 @@ HOST_TRAIT = "COMPUTE_NODE"
 """What the root provider of every host that runs instances has, and that of no other tree."""
 
 MAX_DEVICES = 64
-"""Devices that one alias may ask for at once."""
+"""Devices that a flavor may ask for by alias."""
 
 _MAX_AMOUNT = 2**31 - 1
 _POLICIES = ("none", "isolate")
@@ -106,10 +106,13 @@ def device_profile_name(extra_specs: Mapping[str, str]) -> str | None:
 def alias_counts(extra_specs: Mapping[str, str]) -> list[tuple[str, int]]:
     """How many devices of which alias a flavor asks for, in its order; without a count, one.
 
-    :raises BadRequest: ``pci_passthrough:alias`` is not ``NAME[:COUNT],…``.
+    :raises BadRequest: ``pci_passthrough:alias`` is not ``NAME[:COUNT],…``, or asks for too many.
     """
     text = extra_specs.get(ALIAS_KEY)
-    return [] if text is None else [_alias_count(part.strip()) for part in text.split(",")]
+    counts = [] if text is None else [_alias_count(part.strip()) for part in text.split(",")]
+    if sum(count for _, count in counts) > MAX_DEVICES:
+        raise BadRequest(f"Flavor extra spec {ALIAS_KEY!r} asks for more than {MAX_DEVICES} devices.")
+    return counts
 
 
 def _alias_count(text: str) -> tuple[str, int]:
