@@ -108,6 +108,14 @@ def test_a_trait_that_any_group_of_the_flavor_forbids_is_refused_by_name(world: 
     assert f"'{key}=forbidden'" in assert_refused(world, instance)
 
 
+def test_a_rebuild_that_goes_on_ends_the_fault_of_one_that_was_refused(world: ComputeWorld) -> None:
+    instance = running(world)
+    refused = rebuild(world, instance, {"trait:CUSTOM_ELSEWHERE": "required"})
+    assert refused.fault_message
+    rebuild(world, refused, {"trait:CUSTOM_TRUSTED_HOST": "required"})
+    assert_goes_on(world, instance)
+
+
 def test_an_image_without_demands_needs_no_placement(world: ComputeWorld) -> None:
     instance = running(world)
     world.faults.calls.clear()

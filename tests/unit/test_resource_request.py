@@ -103,7 +103,7 @@ def test_each_device_of_an_alias_has_a_group_of_its_own() -> None:
         ("pci2", {"CUSTOM_NIC": 1}),
     ]
     assert asked(found)["requiredpci1"] == "COMPUTE_MANAGED_PCI_DEVICE,HW_GPU_API_VULKAN,OWNER_NOVA"
-    assert asked(found)["requiredpci2"] == "!HW_PCI_LIVE_MIGRATABLE"
+    assert asked(found)["requiredpci2"] == "COMPUTE_MANAGED_PCI_DEVICE,OWNER_NOVA,!HW_PCI_LIVE_MIGRATABLE"
     assert asked(found)["group_policy"] == "none"
 
 

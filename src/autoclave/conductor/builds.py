@@ -40,6 +40,8 @@ from autoclave.rules.profile_groups import suffix_of
 
 LOG = logging.getLogger(__name__)
 
+NO_FAULT = {"fault_code": None, "fault_message": None, "fault_details": None, "fault_at": None}
+
 
 class Builder:
     """Builds and deletes instances that have no host yet.

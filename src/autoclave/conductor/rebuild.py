@@ -6,7 +6,7 @@ from typing import Any
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.conductor.builds import fault
+from autoclave.conductor.builds import NO_FAULT, fault
 from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
@@ -54,7 +54,10 @@ class Rebuilder:
         instance = instance_rows.get(tx, instance_uuid, lock=True)
         if instance is None or instance.agent_run_id is not None:
             return None
-        return instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, updated_at=self._ports.clock())
+        # What is told of it from now on is about this rebuild.
+        return instance_rows.swap(
+            tx, instance, expect_task=TaskState.REBUILDING, updated_at=self._ports.clock(), **NO_FAULT
+        )
 
     def _check(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> None:
         """Refuse an image whose traits the instance's providers do not have.

@@ -26,4 +26,4 @@ class Explain(Resource):
     )
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         flavor, image = asked.query["flavor"], asked.query["image"]
-        resp.media = self._api.conductor.call(asked.context, "explain", flavor=flavor, image=image)
+        resp.media = self._api.instances.explain(asked.context, flavor, image)
