@@ -83,13 +83,13 @@ class HostWorld:
         """The provider config of the next tree."""
         self.config = parse({"operator.yaml": text})
 
-    def tree(self, ports: Ports | None = None) -> ComputeTree:
+    def tree(self, ports: Ports | None = None, driver: Any = None) -> ComputeTree:
         """What an agent that has just started keeps of the tree."""
         conf, ports = self.configuration(), ports or self.ports
         return ComputeTree(
             ports,
             RootProvider(ports.placement, HOST, create=True),
-            load_compute_driver(conf),
+            driver or load_compute_driver(conf),
             PCITree(ports, PCIBus(conf, host_paths(conf)), HOST),
             ProviderAdditions(ports, self.config, HOST),
             host=HOST,

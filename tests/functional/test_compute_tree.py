@@ -1,5 +1,7 @@
 """What a compute host publishes in Placement, and what becomes of that when the host or its configuration changes."""
 
+from typing import Any
+
 import pytest
 from hostworld import (
     CARD,
@@ -19,7 +21,7 @@ from pciworld import ONE, TWO
 
 from autoclave.db import additions, compute_hosts, pci
 from autoclave.db.columns import utcnow
-from autoclave.exceptions import InvalidConfiguration, PlacementError
+from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError
 from autoclave.lifecycle.burn import burn
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
@@ -170,6 +172,23 @@ def test_a_device_in_use_that_somebody_lowered_is_burned_again_in_the_next_perio
     host_world.by_hand(0)
     tree.sync()
     assert host_world.reserved() == 1
+
+
+def test_a_hypervisor_that_is_away_keeps_no_device_from_being_burned_again(host_world: HostWorld) -> None:
+    host_world.synced()
+    claim(host_world)
+    host_world.synced()
+    host_world.by_hand(0)
+    with pytest.raises(GuestError):
+        host_world.tree(driver=_Away()).sync()
+    assert host_world.reserved() == 1
+
+
+class _Away:
+    """A hypervisor that does not answer."""
+
+    def inventory(self) -> Any:
+        raise GuestError("libvirt does not answer, as arranged")
 
 
 def test_a_release_by_hand_is_noticed_in_the_next_period(host_world: HostWorld) -> None:

@@ -134,10 +134,22 @@ def test_a_claim_without_an_allocation_fails_before_anything_is_given(instance_w
     world.build(ONE, GPU)
     row = world.instance(ONE)
     assert row.vm_state is VMState.ERROR
-    assert "Placement has not allocated" in (row.fault_details or "")
+    assert "Placement has allocated nothing to it" in (row.fault_details or "")
     assert world.function().instance_uuid is None
     assert not world.row().burned
     assert world.offered() == 1
+
+
+def test_a_claim_of_another_hosts_devices_alone_fails_before_anything_is_given(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    root = world.onlooker.find_provider(HOST)
+    assert root is not None
+    world.onlooker.put_allocations(ConsumerAllocations(ONE, {root.uuid: {"VCPU": 1}}, None, "project", "user"))
+    world.insert(ONE, host=HOST)
+    world.build(ONE, GPU)
+    assert f"Placement has not allocated {GPU} of {HOST} to it" in (world.instance(ONE).fault_details or "")
+    assert (world.function().instance_uuid, world.row().burned, world.offered()) == (None, False, 1)
 
 
 def test_a_burned_device_that_was_not_released_is_not_given(instance_world: InstanceWorld) -> None:

@@ -61,16 +61,17 @@ class ComputeTree:
         :raises DatabaseUnavailable: nothing could be read or written.
         :raises PlacementError: Placement could not be told all of it.
         """
-        inventory = self._driver.inventory()
         # At the start, discovery has made providers since it asked for the tree.
         root, tree = self._root.tree() if starting else self._root.tree_once_more()
-        self._report(root, inventory)
+        # First of all, and whatever becomes of the rest: what is burned must read so.
         withdrawn = self._pci.observe(tree, starting=starting)
-        self._sync_root(next(each for each in tree if each.uuid == root), inventory)
         failure = self._pci.sync(root, tree)
         self._pci.withdraw(withdrawn)
         if self._pci.made:
             root, tree = self._root.tree()
+        inventory = self._driver.inventory()
+        self._sync_root(next(each for each in tree if each.uuid == root), inventory)
+        self._report(root, inventory)
         own_classes, own_traits = frozenset(_INITIAL_RATIO), self._traits(inventory)
         failure = self._additions.sync(root, tree, own_classes, own_traits, starting=starting) or failure
         if failure is not None:

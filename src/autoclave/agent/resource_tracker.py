@@ -82,7 +82,8 @@ class ResourceTracker:
         allocation: ConsumerAllocations,
         groups: Mapping[str, Sequence[str]],
     ) -> list[FunctionRecord]:
-        # Locked in the order of their ids, all of them: two claims cannot wait for each other.
+        if not allocation.allocations:
+            raise ClaimRefused("Placement has allocated nothing to it: only what a scheduler has claimed is given")
         known = {row.uuid: row for row in pci.providers(tx, self._host)}
         named = {rp_uuid for providers in groups.values() for rp_uuid in providers if rp_uuid in known}
         for rp_uuid in named - allocation.allocations.keys():
@@ -91,7 +92,7 @@ class ResourceTracker:
             )
         has = pci.functions_of_instances(tx, [instance_uuid])
         had = Counter(each.provider_id for each in has)
-        for row in sorted(known.values(), key=lambda row: row.id):
+        for row in known.values():  # in the order of their ids: two claims cannot wait for each other
             amount = allocation.allocations.get(row.uuid, {}).get(row.resource_class, 0)
             if amount > had[row.id]:
                 self._claim_of(tx, row, amount - had[row.id], instance_uuid)
