@@ -1,6 +1,6 @@
 """A whole service for the API's tests: real database, conductor and RPC; Placement's double.
 
-What concerns instances ends at RPC, at doubles that note it; so does cleaning.
+What agents are asked ends at RPC, at a double that notes it.
 """
 
 import atexit
@@ -12,16 +12,19 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import falcon.testing
 from cheroot import wsgi
-from compute_doubles import Doing, InstanceAgent, InstanceConductor
 from documented import Documented
+from instance_agent import InstanceAgent
 
 from autoclave.api.app import create_app
+from autoclave.conductor.compute import Compute
+from autoclave.conductor.manager import RPC_VERSION, ConductorManager
 from autoclave.conf import new_config
 from autoclave.db import agents, compute_hosts, schema
 from autoclave.db import devices as device_rows
@@ -42,12 +45,15 @@ from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults
+from autoclave.placement.records import Inventory
 from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.device_states import Actor, DeviceState
 
 HOST = "compute-1"
+PATIENCE = timedelta(seconds=60)
+LEASE = 240.0
 
 
 @dataclass
@@ -108,12 +114,11 @@ class World:
         self.casts = AtOnce()
         self.transport = InProcessTransport(casts=self.casts)
         self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
-        self.instances = Doing(self.db)
-        self.conductor = self.transport.serve(
-            CONDUCTOR_TOPIC, "conductor-1", InstanceConductor(self.instances, self.ports, "conductor-1", 240), "1.1"
-        )
+        compute = Compute(self.ports, self.transport, "conductor-1", {}, PATIENCE, LEASE)
+        manager = ConductorManager(self.ports, "conductor-1", LEASE, compute=compute)
+        self.conductor = self.transport.serve(CONDUCTOR_TOPIC, "conductor-1", manager, RPC_VERSION)
         self.conductor.start()
-        self.agent = InstanceAgent(self.instances)
+        self.agent = InstanceAgent(self.ports)
         self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.2")
         self.agent_server.start()
         everything: dict[tuple[str | None, str], Any] = {
@@ -204,15 +209,26 @@ class World:
     # Servers
 
     def add_host(self, host: str = HOST, **values: Any) -> ComputeHostRecord:
-        """A host that runs servers, whose agent was seen just now."""
+        """A host that runs servers, whose agent was seen just now. Agents of others than HOST hear nothing."""
+        root = self._root if host == HOST else self._made_provider(host)
+        inventories = self.ports.placement.get_inventories(root)
+        if not inventories.records:
+            much = Inventory(1_000_000, 0, 1, 1_000_000, 1, 1.0)
+            records = dict.fromkeys(("VCPU", "MEMORY_MB", "DISK_GB"), much)
+            generation = self.ports.placement.put_inventories(root, inventories.generation, records)
+            self.ports.placement.put_traits(root, generation, ["COMPUTE_NODE"])
         report = {"hypervisor_type": "null", "hypervisor_version": 1, "vcpus": 4, "memory_mb": 8192, "local_gb": 100}
         with self.db.write() as tx:
             agents.register(tx, AgentRecord(host, "run-1", "1.2", utcnow(), utcnow()))
-            made = compute_hosts.report(tx, host, {"rp_uuid": str(uuid.uuid4()), **report})
+            made = compute_hosts.report(tx, host, {"rp_uuid": root, **report})
             compute_hosts.update(tx, made, values)
             found = compute_hosts.find(tx, host)
         assert found is not None
         return found
+
+    def _made_provider(self, name: str) -> str:
+        found = self.ports.placement.find_provider(name)
+        return (found or self.ports.placement.create_provider(str(uuid.uuid4()), name)).uuid
 
     def compute(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> falcon.testing.Result:
         """One request of a client of Nova."""

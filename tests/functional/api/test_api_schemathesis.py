@@ -87,6 +87,11 @@ def known(world: World, path: str) -> list[dict[str, str]]:
     if path.startswith("/v2"):
         [rows] = world.call("GET", f"/v2/{noun}").json.values()
         return [{"uuid": row["uuid"], "key": row["uuid"]} for row in rows]
+    if "{provider}" in path:
+        burned = world.call("GET", "/autoclave/v1/burned").json["burned"]
+        if "{address}" in path:
+            return [{"provider": row["hostname"], "address": row["pci_address"]} for row in burned]
+        return [{"provider": row["rp_uuid"]} for row in burned]
     rows = world.call("GET", "/autoclave/v1/devices").json["devices"]
     if "{address}" in path:
         return [{"device": row["hostname"], "address": row["pci_address"]} for row in rows]

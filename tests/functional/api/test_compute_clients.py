@@ -205,18 +205,17 @@ def test_a_server_that_finds_no_host_shows_its_fault(world: World, run: OpenStac
     world.add_image("cirros")
     made = run.read("server", "create", "vm1", "--flavor", "small", "--image", "cirros", "--nic", "none")
     assert made["status"] == "ERROR"
-    assert made["fault"]["message"] == "No valid host was found."
+    assert made["fault"]["message"].startswith("No valid host was found.")
     run("server", "delete", "vm1", "--force")
     assert run.read("server", "list") == []
 
 
 def test_a_request_that_nothing_can_satisfy_is_told_at_once(world: World, run: OpenStack) -> None:
     world.add_flavor("small")
-    world.add_image("cirros")
-    world.instances.refusal = "Flavor small forbids trait CUSTOM_X, which image cirros requires."
+    world.add_image("cirros", **{"trait:CUSTOM_TYPO": "required"})
     code, _, errors = run.try_("server", "create", "vm1", "--flavor", "small", "--image", "cirros", "--nic", "none")
     assert code != 0
-    assert "forbids trait CUSTOM_X" in errors
+    assert "CUSTOM_TYPO" in errors
 
 
 def test_several_servers_of_one_request_are_all_made(world: World, run: OpenStack) -> None:

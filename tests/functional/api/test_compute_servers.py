@@ -28,7 +28,15 @@ def act(world: World, server: str, action: str, value: Any = None, token: str | 
 
 
 def asked(world: World) -> list[str]:
-    return [method for method, _ in world.instances.asked]
+    return [method for method, _ in world.agent.messages]
+
+
+def forbidding(world: World) -> str:
+    """A flavor that forbids a trait."""
+    world.ports.placement.ensure_traits(["CUSTOM_X"])
+    flavor = world.add_flavor("forbids")
+    world.compute("POST", f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {"trait:CUSTOM_X": "forbidden"}})
+    return flavor
 
 
 # asking for one
@@ -36,7 +44,7 @@ def asked(world: World) -> list[str]:
 
 def test_a_server_is_checked_then_kept_then_handed_over(ready: World) -> None:
     uuid = ready.add_server("vm1", metadata={"k": "v"}, description="d", tags=["t"])
-    assert asked(ready) == ["check_request", "build_instance"]
+    assert asked(ready) == ["build_instance"]
     kept = ready.server(uuid)
     assert kept is not None
     assert (kept.name, kept.metadata, kept.description, kept.tags) == ("vm1", {"k": "v"}, "d", ["t"])
@@ -44,10 +52,11 @@ def test_a_server_is_checked_then_kept_then_handed_over(ready: World) -> None:
     assert (kept.project_id, kept.user_id, kept.requested_host) == ("admin", "admin", None)
 
 
-def test_what_a_conductor_says_against_it_is_400_and_nothing_is_kept(ready: World) -> None:
-    ready.instances.refusal = "flavor f forbids trait CUSTOM_X, which image i requires"
-    answer = ready.compute("POST", "/servers", ready.new_server())
-    assert (answer.status_code, said(answer)) == (400, ready.instances.refusal)
+def test_what_nothing_can_satisfy_is_400_and_nothing_is_kept(ready: World) -> None:
+    image = ready.add_image(**{"trait:CUSTOM_X": "required"})
+    answer = ready.compute("POST", "/servers", ready.new_server(flavorRef=forbidding(ready), imageRef=image))
+    assert answer.status_code == 400
+    assert "CUSTOM_X" in said(answer)
     assert ready.compute("GET", "/servers").json["servers"] == []
 
 
@@ -69,16 +78,16 @@ def test_a_request_that_no_conductor_takes_leaves_no_server(ready: World) -> Non
 
 
 def test_of_several_servers_those_that_nobody_takes_become_errors_that_say_so(ready: World) -> None:
-    ready.casts.room = 2
+    ready.casts.room = 2  # the first, and what the conductor hands over of it
     uuid = ready.add_server("vm", max_count=3)
     servers = ready.compute("GET", "/servers/detail?sort_key=display_name&sort_dir=asc").json["servers"]
     assert [(one["name"], one["status"]) for one in servers] == [
         ("vm-1", "ACTIVE"),
-        ("vm-2", "ACTIVE"),
+        ("vm-2", "ERROR"),
         ("vm-3", "ERROR"),
     ]
     assert servers[0]["id"] == uuid
-    assert "ask again later" in servers[2]["fault"]["message"]
+    assert all("ask again later" in one["fault"]["message"] for one in servers[1:])
 
 
 @pytest.mark.parametrize(
@@ -317,13 +326,13 @@ def test_a_server_stops_starts_and_reboots_at_its_hosts_agent(ready: World) -> N
         ("reboot", {"type": "SOFT"}, "reboot_instance", "ACTIVE", PowerState.RUNNING),
     ]:
         assert act(ready, uuid, action, value, token=MEMBER).status_code == 202
-        assert ready.instances.asked[-1] == (method, uuid)
+        assert ready.agent.messages[-1] == (method, uuid)
         shown = ready.compute("GET", f"/servers/{uuid}", token=MEMBER).json["server"]
         assert (shown["status"], shown["OS-EXT-STS:power_state"]) == (state, power)
 
 
 def test_while_something_is_done_nothing_else_but_deletion_may_be_asked(ready: World) -> None:
-    ready.instances.finish = False
+    ready.agent.finish = False
     uuid = ready.add_server()
     assert ready.compute("GET", f"/servers/{uuid}").json["server"]["status"] == "BUILD"
     for action, value in [
@@ -335,12 +344,12 @@ def test_while_something_is_done_nothing_else_but_deletion_may_be_asked(ready: W
         assert answer.status_code == 409
         assert "while it is building and scheduling is under way" in said(answer)
     assert ready.compute("DELETE", f"/servers/{uuid}").status_code == 204
-    assert ready.instances.asked[-1] == ("delete_instance", uuid)
+    assert ready.agent.messages[-1] == ("delete_instance", uuid)
 
 
 def test_of_two_who_stop_a_server_at_once_one_is_told_that_it_is_under_way(ready: World) -> None:
     uuid = ready.add_server()
-    ready.instances.finish = False
+    ready.agent.finish = False
     start, found = threading.Barrier(2), []
 
     def stop() -> None:
@@ -389,25 +398,47 @@ def test_an_agent_that_is_too_old_is_not_asked(ready: World) -> None:
 
 
 def test_a_rebuild_names_the_new_image_and_keeps_the_flavor(ready: World) -> None:
-    uuid, image = ready.add_server(), ready.add_image("new", **{"trait:HW_X": "required"})
-    ready.instances.finish = False
+    uuid, image = ready.add_server(), ready.add_image("new", os_type="linux")
+    ready.agent.finish = False
     assert act(ready, uuid, "rebuild", {"imageRef": image, "metadata": {"k": "v"}}).status_code == 202
     kept = ready.server(uuid)
     assert kept is not None
     assert (kept.task_state, kept.metadata) == (TaskState.REBUILDING, {"k": "v"})
-    assert kept.rebuild == {"image_uuid": image, "image": {"name": "new", "properties": {"trait:HW_X": "required"}}}
-    assert asked(ready)[-2:] == ["check_request", "rebuild_instance"]
+    assert kept.rebuild == {"image_uuid": image, "image": {"name": "new", "properties": {"os_type": "linux"}}}
+    assert asked(ready)[-1] == "rebuild_instance"
     assert ready.compute("GET", f"/servers/{uuid}").json["server"]["status"] == "REBUILD"
 
 
 def test_a_rebuild_that_the_flavor_forbids_is_400_and_not_begun(ready: World) -> None:
-    uuid, image = ready.add_server(), ready.add_image("new")
-    ready.instances.refusal = "flavor forbids trait CUSTOM_X"
+    uuid, image = (
+        ready.add_server(flavorRef=forbidding(ready)),
+        ready.add_image("new", **{"trait:CUSTOM_X": "required"}),
+    )
     answer = act(ready, uuid, "rebuild", {"imageRef": image})
-    assert (answer.status_code, said(answer)) == (400, ready.instances.refusal)
+    assert answer.status_code == 400
+    assert "CUSTOM_X" in said(answer)
+    assert asked(ready) == ["build_instance"]
     kept = ready.server(uuid)
     assert kept is not None
     assert kept.task_state is None
+
+
+def test_a_rebuild_that_its_host_cannot_satisfy_leaves_the_server_as_it_is_with_a_fault(ready: World) -> None:
+    ready.ports.placement.ensure_traits(["CUSTOM_X"])
+    uuid, image = ready.add_server(), ready.add_image("new", **{"trait:CUSTOM_X": "required"})
+    assert act(ready, uuid, "rebuild", {"imageRef": image}).status_code == 202
+    shown = ready.compute("GET", f"/servers/{uuid}").json["server"]
+    assert (shown["status"], shown["image"]["id"] == image) == ("ACTIVE", False)
+    assert "CUSTOM_X" in shown["fault"]["message"]
+
+
+def test_a_server_is_rebuilt_as_often_as_it_is_asked_for(ready: World) -> None:
+    uuid = ready.add_server()
+    for name in ("second", "third"):
+        image = ready.add_image(name)
+        assert act(ready, uuid, "rebuild", {"imageRef": image}).status_code == 202
+        shown = ready.compute("GET", f"/servers/{uuid}").json["server"]
+        assert (shown["status"], shown["image"]["id"]) == ("ACTIVE", image)
 
 
 def test_a_server_that_found_no_host_can_only_be_deleted(world: World) -> None:
@@ -422,7 +453,7 @@ def test_a_server_that_found_no_host_can_only_be_deleted(world: World) -> None:
 
 def test_a_deletion_that_is_asked_for_again_is_handed_over_again(ready: World) -> None:
     uuid = ready.add_server()
-    ready.instances.finish = False
+    ready.agent.finish = False
     for _ in range(2):
         assert ready.compute("DELETE", f"/servers/{uuid}").status_code == 204
     assert asked(ready)[-2:] == ["delete_instance"] * 2
