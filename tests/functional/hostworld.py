@@ -63,6 +63,7 @@ class HostWorld:
         self.ports = Ports(self.db, self.placement, RPCCleaners(self.transport))
         self.specs: Sequence[Mapping[str, Any]] = SPECS
         self.config = ProviderConfig()
+        self.provider_config_location = ""
 
     def configuration(self) -> Any:
         return new_config(
@@ -74,7 +75,7 @@ class HostWorld:
                 ("placement", "create_root_provider"): True,
                 ("compute", "enabled"): True,
                 ("compute", "virt_driver"): "null",
-                ("compute", "provider_config_location"): "",
+                ("compute", "provider_config_location"): self.provider_config_location,
                 ("pci", "device_spec"): [json.dumps(spec) for spec in self.specs],
             },
         )

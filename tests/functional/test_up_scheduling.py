@@ -1,4 +1,6 @@
-"""An instance with a drive of a device profile, over HTTP and the services of ``autoclave up``, on a simulated host."""
+"""Instances with a drive of a device profile, or with what provider config adds, over HTTP and the services of
+``autoclave up``, on a simulated host.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import requests
 from test_up import running
 from test_up_instances import Cloud
 
+SAMPLE = Path(__file__).parents[2] / "docs" / "source" / "examples" / "provider-config.yaml"
 ABSENT = "COMPUTE_SECURITY_UEFI_SECURE_BOOT"
 """A trait that Placement knows and no simulated host has."""
 
@@ -108,3 +111,26 @@ def test_what_cannot_be_had_is_told_as_such_when_it_is_asked_for(cloud: Cloud) -
     assert ABSENT in host["why_not"][0]
     cloud.ask("DELETE", f"/compute/v2.1/servers/{vm}")
     cloud.wait(lambda: cloud.status(vm) is None, "it is gone")
+
+
+def test_what_the_sample_of_provider_config_adds_is_scheduled_until_it_is_used_up(tmp_path: Path) -> None:
+    directory = tmp_path / "provider_config"
+    directory.mkdir(mode=0o755)
+    (directory / SAMPLE.name).write_bytes(SAMPLE.read_bytes())
+    (directory / SAMPLE.name).chmod(0o644)
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[compute]\nprovider_config_location = {directory}\n")
+    with running(tmp_path / "data", 1, config) as everything:
+        cloud = Cloud(everything.url)
+        offered = "/placement/allocation_candidates?resources=CUSTOM_LLC:11&required=CUSTOM_P_STATE_ENABLED"
+        known = "/placement/resource_classes"
+        cloud.wait(lambda: "CUSTOM_LLC" in str(cloud.ask("GET", known)), "the class is known")
+        cloud.wait(lambda: bool(cloud.ask("GET", offered)["allocation_requests"]), "it is offered")
+        cached = flavor(cloud, "cached", resources__CUSTOM_LLC="11")
+        tuned = image(cloud, "tuned", trait__CUSTOM_P_STATE_ENABLED="required")
+        first = cloud.create(cached, tuned)
+        cloud.wait(lambda: cloud.status(first) in ("ACTIVE", "ERROR"), "the instance is built")
+        assert cloud.status(first) == "ACTIVE", server(cloud, first)
+        second = cloud.create(cached, tuned)  # 22 there are, of which 2 are reserved
+        cloud.wait(lambda: cloud.status(second) in ("ACTIVE", "ERROR"), "the other one is not")
+        assert server(cloud, second)["fault"]["message"].startswith("No valid host was found.")
