@@ -124,6 +124,17 @@ def test_a_period_with_instances_in_which_nothing_changed_costs_one_request(inst
     assert len(world.faults.calls) == 1, world.faults.calls
 
 
+def test_burning_adds_one_write_to_what_a_build_asks_of_placement(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    written = []
+    for address in (NIC, GPU):
+        world.faults.clear()
+        world.create(address)
+        written.append([(call.method, call.path) for call in world.faults.calls if call.method != "GET"])
+    assert written == [[], [("PUT", f"/resource_providers/{world.row().uuid}/inventories")]]
+
+
 # Claims
 
 

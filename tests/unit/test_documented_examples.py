@@ -1,5 +1,6 @@
 """What the documentation gives as an example works: files are read as the services read them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ from autoclave.nova import transport as nova
 from autoclave.objects.context import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
+from autoclave.rules.flavor import Flavor
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_alias import parse_pci_alias
 from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_function import DevType, PCIFunction
 from autoclave.rules.pci_providers import translate
+from autoclave.rules.provider_config import parse
+from autoclave.rules.resource_request import build_request
+from autoclave.rules.traits import image_traits
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "source" / "examples"
+PAGES = Path(__file__).parents[2] / "docs" / "source"
+EXAMPLES = PAGES / "examples"
 
 
 def known() -> set[tuple[str, str]]:
@@ -123,3 +129,21 @@ def test_a_unit_starts_a_command_that_there_is(path: Path) -> None:
     assert program == "/opt/autoclave/bin/autoclave"
     assert command in COMMANDS
     assert option == "--config-file"
+
+
+def test_the_property_that_the_page_on_scheduling_gives_an_image_is_a_demand() -> None:
+    page = (PAGES / "scheduling.rst").read_text()
+    properties = dict(re.findall(r"image set --property (\S+?)=(\S+) ", page))
+    found = image_traits(properties)
+    assert {f"trait:{name}" for name in found.required} == properties.keys() != set()
+
+
+def test_what_the_page_on_provider_config_has_flavors_ask_for_is_what_its_sample_adds() -> None:
+    page = (PAGES / "provider-config.rst").read_text()
+    specs = dict(re.findall(r"``((?:resources|trait):\w+)=(\w+)``", page))
+    assert {key.partition(":")[0] for key in specs} == {"resources", "trait"}
+    group = build_request(Flavor("any", 0, 0, 0, 0, 0, specs), {}, {}).groups[""]
+    added = parse({"sample": (EXAMPLES / "provider-config.yaml").read_text()}).entries[0]
+    assert group.required <= added.traits.keys()
+    for name, amount in group.resources.items():
+        assert added.inventories[name].min_unit <= amount <= added.inventories[name].max_unit
