@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hostworld import FUNCTIONS, GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
@@ -25,6 +26,7 @@ from autoclave.db import pci
 from autoclave.exceptions import AutoclaveError, PlacementConflict
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import ask_release
+from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rules import burn as rules
 from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.guests import Guests
@@ -48,11 +50,11 @@ class Broken(AssertionError):
 class History:
     """One random history in a world of its own."""
 
-    def __init__(self, tmp_path: Path, seed: int) -> None:
+    def __init__(self, tmp_path: Path, seed: int, service: Any = None) -> None:
         self._rng = random.Random(seed)
         self.seed = seed
         self.steps: list[str] = []
-        self.world = InstanceWorld(tmp_path, functions=FUNCTIONS[:1])
+        self.world = InstanceWorld(tmp_path, functions=FUNCTIONS[:1], service=service)
         self.world.specs = [SPECS["one time use"]]
         self.moments = Moments()
         self.tally: Counter[str] = Counter()
@@ -299,7 +301,7 @@ def live(tmp_path: Path, seeds: range) -> Counter[str]:
 
 @pytest.mark.usefixtures("quiet")
 def test_no_history_breaks_the_promise(tmp_path: Path) -> None:
-    number = HISTORIES or 40
+    number = HISTORIES or 25
     for seed in range(FIRST, FIRST + number):
         (tmp_path / str(seed)).mkdir()
     tally = live(tmp_path, range(FIRST, FIRST + number))
@@ -308,9 +310,31 @@ def test_no_history_breaks_the_promise(tmp_path: Path) -> None:
         assert tally[event] >= at_least * number, f"too few of: {event}, {tally}"
 
 
-def claims_anything(_facts: Any) -> bool:
-    """A claim is not refused, whatever is burned."""
-    return True
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[EmbeddedPlacement]:
+    """The real Placement, for all histories of a test."""
+    service = EmbeddedPlacement.start(tmp_path / "placement.db")
+    # No power is cut here.
+    sa.event.listen(service.engine(), "connect", lambda made, _record: made.execute("PRAGMA synchronous=OFF"))
+    service.engine().dispose()
+    yield service
+    service.stop()
+
+
+@pytest.mark.usefixtures("quiet")
+def test_no_history_breaks_the_promise_with_the_real_placement(tmp_path: Path, real: EmbeddedPlacement) -> None:
+    client = real.client()
+    for seed in range(5000 + FIRST, 5000 + FIRST + (HISTORIES or 3)):
+        (tmp_path / str(seed)).mkdir()
+        history = History(tmp_path / str(seed), seed, real)
+        try:
+            history.run()
+        finally:
+            history.close()
+        root = client.find_provider(HOST)
+        assert root is not None
+        for provider in sorted(client.providers_in_tree(root.uuid), key=lambda each: each.uuid == root.uuid):
+            client.delete_provider(provider.uuid)
 
 
 def not_raised_at_all(_db: Any, _placement: Any, _rp_uuid: str) -> None:
@@ -329,7 +353,7 @@ def releases_unconfirmed(facts: Any, reading: Any) -> Any:
     return verdict(facts._replace(confirmed=True), reading)
 
 
-def forgets_with_the_class(m: pytest.MonkeyPatch) -> None:
+def forgets_with_the_entry(m: pytest.MonkeyPatch) -> None:
     """A burned device's row goes with its entry."""
     from autoclave.lifecycle import pci_rows
 
@@ -346,19 +370,20 @@ def forgets_with_the_class(m: pytest.MonkeyPatch) -> None:
 
 
 verdict = rules.verdict
-MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "a claim and a deletion do not settle": frees_without_settling,
-    "what was lowered at any time is a release": lambda m: m.setattr(burning, "verdict", releases_unconfirmed),
-    "a burned row goes with its entry": forgets_with_the_class,
+MUTANTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch], None]]] = {
+    "a claim and a deletion do not settle": (0, frees_without_settling),
+    "what was lowered at any time is a release": (12, lambda m: m.setattr(burning, "verdict", releases_unconfirmed)),
+    "a burned row goes with its entry": (0, forgets_with_the_entry),
 }
-"""Rules of the protocol, each broken in the real code."""
+"""Rules of the protocol, each broken in the real code, and from which seed on that is looked for."""
 
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_a_broken_rule_is_noticed(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS[rule](monkeypatch)
-    for seed in range(300):
+    first, break_it = MUTANTS[rule]
+    break_it(monkeypatch)
+    for seed in range(first, first + 150):
         (tmp_path / str(seed)).mkdir()
         try:
             live(tmp_path, range(seed, seed + 1))
