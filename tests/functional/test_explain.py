@@ -138,6 +138,17 @@ def test_a_host_whose_provider_is_not_a_compute_nodes_is_told_as_that(world: Com
     ]
 
 
+def test_hosts_of_which_placement_told_no_candidate_among_many_are_asked_themselves(world: ComputeWorld) -> None:
+    root = world.add_host("host-1")
+    for number in range(6):
+        world.add_provider(f"card-{number}", {"CUSTOM_CARD": 1}, [], parent=root)
+    world.add_host("host-2")
+    found = explain(world, {f"resources{number}:CUSTOM_CARD": "1" for number in range(3)})
+    assert len(found["candidates"]) == 100
+    assert [host["candidates"] for host in found["hosts"]] == [100, 0]
+    assert len(why_not(found, "host-2")) == 3
+
+
 def test_what_can_be_had_nowhere_is_refused_by_name(world: ComputeWorld) -> None:
     world.add_host()
     with pytest.raises(BadRequest, match="CUSTOM_NEVER_MADE"):

@@ -218,6 +218,18 @@ def test_a_candidate_that_somebody_else_takes_is_replaced_by_the_next(world: Com
     assert world.build(world.ask()).host == "host-2"
 
 
+def test_a_candidate_whose_device_is_gone_is_replaced_by_the_next(world: ComputeWorld) -> None:
+    """Placement answers such a claim with 400, and expects the consumer's generation to be 0 from then on."""
+    root = world.add_host("host-1", memory_mb=65536, gpus=1)
+    world.add_host("host-2", gpus=1)
+    [gone] = [each.uuid for each in world.onlooker.providers_in_tree(root) if each.parent is not None]
+    fault = world.faults.add(before(lambda: world.onlooker.delete_provider(gone)), "PUT", "^/allocations", times=1)
+    instance = world.build(world.ask(specs={"pci_passthrough:alias": "gpu"}))
+    assert fault.struck
+    assert instance.host == "host-2", instance.fault_details
+    assert sum(call.method == "PUT" for call in world.faults.calls) == 3
+
+
 def test_the_same_devices_in_another_order_are_not_tried_again(world: ComputeWorld) -> None:
     world.add_host(gpus=3)
     taken = answer(409, detail="taken")
@@ -247,7 +259,7 @@ def test_a_claim_that_is_carried_out_late_is_still_the_instances(world: ComputeW
     instance = world.ask()
     amounts = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
     claim = ConsumerAllocations(instance.uuid, {late: amounts}, None, project_id="project", user_id="user")
-    world.faults.add(time_out, "PUT", "^/allocations", times=3)
+    world.faults.add(time_out, "PUT", "^/allocations", times=4)
     world.faults.add(before(lambda: world.onlooker.put_allocations(claim)), "PUT", "^/allocations", times=1)
     assert world.build(instance).host == "host-1"
     assert other not in world.held(instance)

@@ -23,11 +23,13 @@ class Explain(show.ShowOne):  # type: ignore[misc]  # cliff comes without types
         add_service(parser)
         parser.add_argument("flavor", help="name or id")
         parser.add_argument("image", help="name or uuid")
+        parser.add_argument("--host", help="only this host; best where there are hundreds")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
-        query = urlencode({"flavor": parsed_args.flavor, "image": parsed_args.image})
+        asked = {"flavor": parsed_args.flavor, "image": parsed_args.image, "host": parsed_args.host}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
         told = service_of(parsed_args).ask("GET", f"/autoclave/v1/explain?{query}")
         return tuple(told), tuple(Cell(value, _SHOWN.get(name, str)) for name, value in told.items())
 

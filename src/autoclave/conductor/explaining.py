@@ -1,5 +1,6 @@
 """Why an instance of a flavor and an image would get which host, and why not another (``autoclave explain``)."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from urllib.parse import urlencode
 
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
 from autoclave.conductor.requests import Requests
-from autoclave.conductor.scheduling import Scheduler
+from autoclave.conductor.scheduling import MAYBE_CUT, Scheduler
 from autoclave.db import flavors as flavor_rows
 from autoclave.db import images as image_rows
 from autoclave.db.flavors import FlavorRecord
@@ -27,20 +28,25 @@ class Explainer:
         self._scheduler = scheduler
         self._hosts = hosts
 
-    def explain(self, flavor: str, image: str) -> dict[str, Any]:
+    def explain(self, flavor: str, image: str, host: str | None = None) -> dict[str, Any]:
         """The whole explanation, as it is shown.
 
         :param flavor: its name or id.
         :param image: its name or uuid.
-        :raises NotFound: there is no such flavor or image.
+        :param host: the only one that is wanted; each that lacks something costs several requests of Placement.
+        :raises NotFound: there is no such flavor, image or host.
         :raises BadRequest: they cannot be scheduled on any host; says why.
         :raises PlacementError: Placement did not tell.
         """
         found, picture = self._flavor(flavor), self._image(image)
         request, _ = self._requests.of(found.snapshot, picture.snapshot)
-        answer = self._scheduler.ask(request)
-        hosts = self._hosts.all()
-        names = {host.root: host.name for host in hosts}
+        hosts = [each for each in self._hosts.all() if host in (None, each.name)]
+        if host is not None and not hosts:
+            raise NotFound(f"There is no host {host!r} that runs instances.")
+        answer = self._scheduler.ask(request, hosts[0].root if host is not None else None)
+        names = {each.root: each.name for each in hosts}
+        counts = Counter(answer.root_of(candidate) for candidate in answer.candidates)
+        cut = len(answer.candidates) >= MAYBE_CUT
         return {
             "flavor": found.name,
             "image": picture.name or picture.uuid,
@@ -55,11 +61,12 @@ class Explainer:
                 }
                 for candidate in answer.candidates
             ],
-            "hosts": [self._host(host, request) for host in hosts],
+            "hosts": [self._host(each, request, None if cut else counts[each.root]) for each in hosts],
         }
 
-    def _host(self, host: ComputeHost, request: ResourceRequest) -> dict[str, Any]:
-        candidates = len(self._scheduler.ask(request, host.root).candidates)
+    def _host(self, host: ComputeHost, request: ResourceRequest, candidates: int | None) -> dict[str, Any]:
+        if candidates is None:
+            candidates = len(self._scheduler.ask(request, host.root).candidates)
         why_not = [] if host.why_not is None else [f"It {host.why_not}."]
         if not candidates:
             why_not += self._lacking(host, request)

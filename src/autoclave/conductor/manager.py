@@ -74,9 +74,9 @@ class ConductorManager:
         """See :meth:`Rebuilder.rebuild <autoclave.conductor.rebuild.Rebuilder.rebuild>`. New in 1.1."""
         self._compute().rebuild(context, instance_uuid)
 
-    def explain(self, _context: RequestContext, flavor: str, image: str) -> dict[str, Any]:
+    def explain(self, _context: RequestContext, flavor: str, image: str, host: str | None = None) -> dict[str, Any]:
         """See :meth:`Explainer.explain <autoclave.conductor.explaining.Explainer.explain>`. New in 1.1."""
-        return self._compute().explain(flavor, image)
+        return self._compute().explain(flavor, image, host)
 
     def init_host(self) -> None:
         """Put right what services of the release before left in the database; run once, before messages are taken.

@@ -18,10 +18,12 @@ LOG = logging.getLogger(__name__)
 ZONE = "nova"
 """The only availability zone: all hosts are in it."""
 
-_TRIES = 3
-"""How often one candidate is asked for when the answer does not say whether it could be had."""
+_GENERATIONS = (None, 0, None, 0)
+"""The consumer's generation at each try of a candidate, while the answers do not say whether it can be had.
 
-_MAYBE_CUT = 100
+0: a claim that names a provider which is gone leaves a consumer of that generation behind, which no GET shows."""
+
+MAYBE_CUT = 100
 """As many candidates may not be all: the embedded Placement makes no more."""
 
 _MOVED_ON = "placement.concurrent_update"
@@ -64,21 +66,37 @@ class Scheduler:
             if self._ports.clock() >= give_up_at:
                 raise NoValidHost("It took too long to get one.")
             tried.append(claim)
-            for _ in range(_TRIES):
-                try:
-                    self._ports.placement.put_allocations(_wanted(instance, claim))
-                    return claim
-                except (PlacementConflict, PlacementUnavailable) as error:
-                    LOG.info("Instance %s did not get host %s: %s", instance.uuid, claim.host, error)
-                    why = error
-                if held := self._held(instance, tried):
-                    return held
-                if isinstance(why, PlacementConflict) and why.code != _MOVED_ON:
-                    break  # it is taken
+            got, why = self._try(instance, tried)
+            if got is not None:
+                return got
         raise NoValidHost(
             "What flavor and image ask for could not be had, though it was offered.",
             f"{len(tried)} candidates were tried, the last on {tried[-1].host}: {why}",
         )
+
+    def _try(self, instance: InstanceRecord, tried: Sequence[Claim]) -> tuple[Claim | None, Exception | None]:
+        """Claim the last of *tried*: what the instance holds then, perhaps an earlier one; or why it holds nothing.
+
+        :raises NoValidHost: the instance holds something that was not tried.
+        :raises PlacementError: Placement did not tell what came of it.
+        """
+        why: Exception | None = None
+        for generation in _GENERATIONS:
+            try:
+                self._ports.placement.put_allocations(_wanted(instance, tried[-1], generation))
+                return tried[-1], None
+            except PlacementRefused as error:
+                if error.status != 400:
+                    raise
+                return None, error  # a provider of it was deleted meanwhile
+            except (PlacementConflict, PlacementUnavailable) as error:
+                LOG.info("Instance %s did not get host %s: %s", instance.uuid, tried[-1].host, error)
+                why = error
+            if held := self._held(instance, tried):
+                return held, None
+            if isinstance(why, PlacementConflict) and why.code != _MOVED_ON:
+                break  # it is taken
+        return None, why
 
     def _held(self, instance: InstanceRecord, tried: Sequence[Claim]) -> Claim | None:
         """What the instance holds after a claim that was not answered, or answered too late."""
@@ -102,7 +120,7 @@ class Scheduler:
         found = _ranked(answer, usable)
         yield from found
         asked = {answer.root_of(candidate) for candidate in answer.candidates}
-        if only is None and len(answer.candidates) >= _MAYBE_CUT:
+        if only is None and len(answer.candidates) >= MAYBE_CUT:
             for root in usable.keys() - asked:
                 more = _ranked(self.ask(request, root), usable)
                 found += more
@@ -173,9 +191,9 @@ def _ranked(answer: Candidates, usable: Mapping[str, ComputeHost]) -> list[Claim
     return [Claim(usable[root].name, each.allocations, each.mappings) for root, each in ordered]
 
 
-def _wanted(instance: InstanceRecord, claim: Claim) -> ConsumerAllocations:
+def _wanted(instance: InstanceRecord, claim: Claim, generation: int | None) -> ConsumerAllocations:
     return ConsumerAllocations(
-        instance.uuid, claim.allocations, None, project_id=instance.project_id, user_id=instance.user_id
+        instance.uuid, claim.allocations, generation, project_id=instance.project_id, user_id=instance.user_id
     )
 
 

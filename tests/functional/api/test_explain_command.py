@@ -74,7 +74,8 @@ def test_the_explanation_is_what_its_document_says(url: str) -> None:
         ({"image": "debian"}, 400, '"flavor" is missing'),
         ({"flavor": "none", "image": "debian"}, 404, "flavor 'none'"),
         ({"flavor": "gpu-large", "image": "none"}, 404, "image 'none'"),
-        ({"flavor": "gpu-large", "image": "debian", "host": "x"}, 400, '"host"'),
+        ({"flavor": "gpu-large", "image": "debian", "host": "x"}, 404, "host 'x'"),
+        ({"flavor": "gpu-large", "image": "debian", "zone": "x"}, 400, '"zone"'),
         ({"flavor": "\0", "image": "debian"}, 400, "flavor"),
     ],
 )
@@ -105,6 +106,12 @@ def explain(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_the_command_tells_programs_everything(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     found: dict[str, Any] = json.loads(explain(url, capsys, "gpu-large", "debian", "-f", "json"))
     assert found == ask(url, flavor="gpu-large", image="debian").json()
+
+
+def test_the_command_can_be_asked_about_one_host(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(explain(url, capsys, "gpu-large", "debian", "--host", "host-1", "-f", "json"))
+    assert [host["name"] for host in found["hosts"]] == ["host-1"]
+    assert found["candidates"] == []
 
 
 def test_the_command_tells_people_of_each_host_why_not(url: str, capsys: pytest.CaptureFixture[str]) -> None:

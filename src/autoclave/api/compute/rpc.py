@@ -52,15 +52,16 @@ class InstanceServices:
         """
         self._conductor.cast(context, "rebuild_instance", instance_uuid=instance_uuid)
 
-    def explain(self, context: RequestContext, flavor: str, image: str) -> Any:
+    def explain(self, context: RequestContext, flavor: str, image: str, host: str | None) -> Any:
         """Ask which hosts could take an instance, and what each of the others lacks.
 
         :param flavor: name or id.
         :param image: name or uuid.
-        :raises ApiError: there is no such flavor or image, no host could ever take it, or ``[compute]`` is off.
+        :param host: the only one that is wanted.
+        :raises ApiError: there is no such flavor, image or host, no host could ever take it, or ``[compute]`` is off.
         :raises RPCError: nobody answered.
         """
-        return self._conductor.call(context, "explain", flavor=flavor, image=image)
+        return self._conductor.call(context, "explain", flavor=flavor, image=image, host=host)
 
     def require_agent(self, host: str) -> None:
         """See to it that the agent of *host* understands what it would be sent.

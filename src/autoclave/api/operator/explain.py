@@ -16,14 +16,15 @@ class Explain(Resource):
         query=(
             Argument("flavor", "Name or id of the flavor.", required=True),
             Argument("image", "Name or uuid of the image.", required=True),
+            Argument("host", "Only this host."),
         ),
         answers={200: EXPLANATION},
         fails={
-            404: "There is no such flavor or image.",
+            404: "There is no such flavor, image or host.",
             409: "The conductors have nothing to do with instances: [compute] is not enabled.",
             504: "No conductor answered in time.",
         },
     )
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         flavor, image = asked.query["flavor"], asked.query["image"]
-        resp.media = self._api.instances.explain(asked.context, flavor, image)
+        resp.media = self._api.instances.explain(asked.context, flavor, image, asked.query.get("host"))
