@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Row, Slot, Stock, Wanted
+from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Fix, Kind, Severity
+from autoclave.rules.audit.lent import of_lent, uncleaned
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import loose_request, of_agents, of_drives, of_row
 from autoclave.rules.audit.slots import of_guests, of_slot
+from autoclave.rules.burn import BurnFacts
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import Offer
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
@@ -241,6 +243,7 @@ def every_finding() -> dict[Kind, Finding]:
         made += of_slot(row(), seen)
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
+    made += [*of_lent(lent(), found(1)), *of_lent(lent(burned=True, confirmed=True), found()), *uncleaned([lent()])]
     return {each.kind: each for each in made}
 
 
@@ -253,6 +256,51 @@ OF_THE_ROOM = {
     Kind.LIBVIRT_NOT_LOOKED_AT,
     Kind.LIBVIRT_UNREADABLE,
 }
+
+
+def lent(**values: Any) -> Lent:
+    """A provider of PCI functions; *values* are of its burn."""
+    facts = BurnFacts(one_time_use=False, burned=False, confirmed=False, release_pending=False, claimed=False)
+    return Lent("rp", "host-1", "0000:81:00.0", (1, 0), facts._replace(**values), RC)
+
+
+TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}
+
+
+@pytest.mark.parametrize(
+    ("burn", "reserved", "kinds"),
+    [
+        ({}, 0, set()),
+        ({}, 1, {Kind.FUNCTION_HELD}),
+        ({"burned": True, "claimed": True}, 1, set()),
+        ({"burned": True, "claimed": True}, 0, TOO_LOW),
+        ({"burned": True, "claimed": True, "confirmed": True}, 0, TOO_LOW),
+        ({"burned": True}, 1, set()),
+        ({"burned": True}, 0, TOO_LOW),
+        ({"burned": True, "confirmed": True}, 1, set()),
+        ({"burned": True, "confirmed": True}, 0, ENDING),
+        ({"burned": True, "release_pending": True}, 1, ENDING),
+        ({"burned": True, "release_pending": True, "claimed": True}, 0, TOO_LOW),
+    ],
+    ids=str,
+)
+def test_what_is_burned_is_reserved_until_it_is_released(
+    burn: dict[str, bool], reserved: int, kinds: set[Kind]
+) -> None:
+    assert {each.kind for each in of_lent(lent(**burn), found(reserved))} == kinds
+
+
+def test_a_burned_function_without_a_provider_or_an_inventory_is_not_offered_and_is_told() -> None:
+    assert [each.kind for each in of_lent(lent(burned=True), None)] == [Kind.PROVIDER_MISSING]
+    assert [each.kind for each in of_lent(lent(burned=True), found(stocks={}))] == [Kind.INVENTORY_MISSING]
+
+
+def test_what_returns_uncleaned_is_named_once_for_each_host() -> None:
+    many = [lent()._replace(address=f"0000:82:00.{number}") for number in range(8)]
+    [one, two] = uncleaned([*many, lent(), lent(one_time_use=True)._replace(host="a"), lent()._replace(host="b")])
+    assert (one.subject, two.subject, two.seen) == ("b", "host-1", two.seen)
+    assert two.seen.startswith("0000:81:00.0, 0000:82:00.0, ")
+    assert two.seen.endswith(" and 1 more")
 
 
 def test_every_kind_can_be_found() -> None:

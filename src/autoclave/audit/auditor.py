@@ -11,9 +11,10 @@ from autoclave.audit.rows import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.facts import Row
+from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind, Severity
+from autoclave.rules.audit.lent import about_lent, uncleaned
 from autoclave.rules.audit.rows import SILENCE, about, loose_request, of_agents, of_drives, of_row
 
 _MORE_LOOKS = 2
@@ -31,7 +32,7 @@ class Scope:
     host: str | None = None
     device: str | None = None
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: Row | Lent) -> bool:
         """Whether a device is in it."""
         return self.host in (None, row.host) and self.device in (None, row.uuid, row.slot)
 
@@ -98,12 +99,16 @@ class Auditor:
         now = self._clock()
         records = read(self._db, now)
         rows = [row for row in records.rows.values() if scope.has(row) and (only is None or row.uuid in only)]
-        found = [*self._by_itself(records, rows, scope), *self._elsewhere(records, rows, scope)]
-        present = read(self._db, now).rows
-        moving = {row.uuid for row in rows if present.get(row.uuid) != row}
+        lent = [each for each in records.lent.values() if scope.has(each) and (only is None or each.uuid in only)]
+        found = [*self._by_itself(records, rows, scope), *self._elsewhere(records, rows, lent, scope)]
+        present = read(self._db, now)
+        moving = [row for row in rows if present.rows.get(row.uuid) != row]
+        lent_moving = [each for each in lent if present.lent.get(each.uuid) != each]
+        unjudged = {row.uuid for row in moving} | {each.uuid for each in lent_moving}
         return [
-            *(each for each in found if each.device not in moving),
-            *(about(Kind.IN_MOTION, records.rows[uuid], "its row changed") for uuid in sorted(moving)),
+            *(each for each in found if each.device not in unjudged),
+            *(about(Kind.IN_MOTION, row, "its row changed") for row in moving),
+            *(about_lent(Kind.IN_MOTION, each, "its row changed") for each in lent_moving),
         ]
 
     def _by_itself(self, records: Records, rows: Iterable[Row], scope: Scope) -> Iterator[Finding]:
@@ -112,12 +117,15 @@ class Auditor:
         wanted = {row.uuid for row in rows}
         yield from (each for each in of_drives(records.rows.values()) if each.device in wanted)
         yield from of_agents([agent for agent in records.agents if scope.has_host(agent.host)], self._patience)
+        yield from uncleaned(each for each in records.lent.values() if scope.has(each))
         yield from (loose_request(host, hold) for host, hold in records.loose if scope.has_host(host))
 
-    def _elsewhere(self, records: Records, rows: Sequence[Row], scope: Scope) -> Iterator[Finding]:
+    def _elsewhere(
+        self, records: Records, rows: Sequence[Row], lent: Sequence[Lent], scope: Scope
+    ) -> Iterator[Finding]:
         known = frozenset(wanted.uuid for row in records.rows.values() for wanted in row.wanted)
         hosts = {row.host for row in records.rows.values() if scope.has(row)}
-        yield from Offers(self._placement, known).compare(rows, hosts, scope.has_host)
+        yield from Offers(self._placement, known).compare(rows, lent, hosts, scope.has_host)
         for name in hosts & self._hosts.keys():
             yield from self._hosts[name].compare([row for row in rows if row.host == name])
         yield from (finding for finding in self._unseen if finding.subject in hosts)

@@ -6,16 +6,17 @@ from dataclasses import astuple
 from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
-from autoclave.rules.audit.facts import Found, Row, Stock
+from autoclave.rules.audit.facts import Found, Lent, Row, Stock
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.lent import about_lent, of_lent
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.rows import about
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 
 
 class Offers:
-    """One look at Placement: a request for each host, three for each provider of a device, and one for all of ours.
+    """One look at Placement: a request for each host, three or four for each provider, and one for all of ours.
 
     :param known: uuids of the providers of all devices, whichever are looked at.
     """
@@ -25,8 +26,10 @@ class Offers:
         self._known = known
         self._roots: dict[str, str | None] = {}
 
-    def compare(self, rows: Sequence[Row], hosts: Iterable[str], strays_of: Callable[[str], bool]) -> Iterator[Finding]:
-        """What of Placement disagrees with *rows*, and which providers of some hosts no device has.
+    def compare(
+        self, rows: Sequence[Row], lent: Iterable[Lent], hosts: Iterable[str], strays_of: Callable[[str], bool]
+    ) -> Iterator[Finding]:
+        """What of Placement disagrees with *rows* and *lent*, and which providers of some hosts no device has.
 
         What cannot be read is a finding. When Placement does not answer at all, it is not asked again and again.
 
@@ -41,6 +44,8 @@ class Offers:
             for row in rows:
                 yield from self._device(row, ours)
                 done += 1
+            for each in lent:
+                yield from self._lent(each)
             for stray in ours.values():
                 yield from self._stray(stray, strays_of)
         except PlacementUnavailable as error:
@@ -69,6 +74,16 @@ class Offers:
                 yield taken_name(row, wanted, other.uuid)
             else:
                 yield from of_provider(row, wanted, found, self._roots.get(row.host))
+
+    def _lent(self, lent: Lent) -> Iterator[Finding]:
+        try:
+            found = self._found(None, lent.uuid)
+        except PlacementUnavailable:
+            raise
+        except PlacementError as error:
+            yield about_lent(Kind.PLACEMENT_UNREADABLE, lent, str(error))
+        else:
+            yield from of_lent(lent, found)
 
     def _found(self, provider: Provider | None, uuid: str) -> Found | None:
         """All of a provider; None if there is none. One that goes away meanwhile is none."""

@@ -7,16 +7,18 @@ from autoclave.audit.auditor import Scope
 from autoclave.audit.rows import read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.exceptions import StateConflict
+from autoclave.exceptions import PlacementError, StateConflict
+from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.distrust import distrust, quarantine
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.facts import Row
+from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Fix
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import SILENCE
+from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.device_states import Actor, DeviceState
 
 _TOLD = {True: "reserved=total", False: "Placement does not answer and will be told later"}
@@ -37,10 +39,14 @@ class Remedies:
 
     def fix(self, findings: Sequence[Finding]) -> dict[Finding, str]:
         """Do what may be done about *findings*, once for each device; what was done, by the finding."""
-        rows = read(self.db, utcnow()).rows
+        records = read(self.db, utcnow())
+        rows = records.rows
         done: dict[Finding, str] = {}
         distrusted: set[str] = set()
         for each in findings:
+            lent = records.lent.get(each.device or "")
+            if lent is not None and each.kind.fix is Fix.RAISE:
+                done[each] = self._burn(lent)
             row = rows.get(each.device or "")
             if row is None or each.kind.fix is None:
                 continue
@@ -76,6 +82,15 @@ class Remedies:
                 yield f"nothing: {error}"
             else:
                 yield f"error, {_TOLD[told]}"
+
+    def _burn(self, lent: Lent) -> str:
+        if not must_be_reserved(lent.facts):
+            return "nothing: it was released meanwhile"
+        try:
+            settle_provider(self.db, self.placement, lent.uuid)
+        except PlacementError:
+            return _TOLD[False]
+        return _TOLD[True]
 
     def _distrust(self, row: Row, reason: str) -> str:
         try:

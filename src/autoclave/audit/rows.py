@@ -9,13 +9,14 @@ from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger
+from autoclave.db import ledger, pci
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
+from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.settle import whole_record
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.facts import Agent, Drive, Hold, Row, Stock, Wanted
+from autoclave.rules.audit.facts import Agent, Drive, Hold, Lent, Row, Stock, Wanted
 from autoclave.rules.resource_names import OWNER_CYBORG
 
 
@@ -24,11 +25,13 @@ class Records:
     """What the database says.
 
     :param rows: all devices, by uuid.
-    :param agents: of the hosts that have devices.
+    :param lent: all providers of PCI functions for flavors, by uuid.
+    :param agents: of the hosts that have devices or such providers.
     :param loose: requests that are bound to no device, each with the host that it names.
     """
 
     rows: Mapping[str, Row]
+    lent: Mapping[str, Lent]
     agents: tuple[Agent, ...]
     loose: tuple[tuple[str, Hold], ...]
 
@@ -50,13 +53,15 @@ def read(db: Database, now: datetime) -> Records:
         attributes = attribute_rows.discovered(tx, None)
         arqs = arq_rows.active(tx)
         dirty = ledger.among(tx, None)
+        providers, claimed = pci.providers(tx), pci.claimed_ids(tx)
         seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
     wanted = _wanted(deployables, attributes)
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
     rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
-    hosts = sorted({device.hostname for device in devices})
-    return Records(rows, tuple(Agent(host, silent.get(host)) for host in hosts), tuple(loose))
+    hosts = sorted({device.hostname for device in devices} | {each.hostname for each in providers})
+    lent = {each.uuid: _lent(each, claimed=each.id in claimed) for each in providers}
+    return Records(rows, lent, tuple(Agent(host, silent.get(host)) for host in hosts), tuple(loose))
 
 
 def _wanted(
@@ -108,4 +113,15 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
         reasons={"state": device.state_reason, "held": device.hold_reason, "excluded": device.excluded_reason},
         holds=holds,
         wanted=wanted,
+    )
+
+
+def _lent(provider: ProviderRecord, *, claimed: bool) -> Lent:
+    return Lent(
+        uuid=provider.uuid,
+        host=provider.hostname,
+        address=provider.address,
+        version=(provider.state_version, 0),
+        facts=provider.facts(claimed=claimed),
+        resource_class=provider.resource_class,
     )

@@ -165,6 +165,12 @@ def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
     return bool(tx.execute(query).scalar_one())
 
 
+def claimed_ids(tx: Connection) -> frozenset[int]:
+    """The ids of all providers that an instance has a function of."""
+    query = sa.select(pci_functions.c.provider_id).where(pci_functions.c.instance_uuid.is_not(None)).distinct()
+    return frozenset(tx.execute(query).scalars())
+
+
 def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *, idle: bool = False) -> bool:
     """Write what a provider is burned for, or that it is not, if its row is still at the version of *provider*.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.burn import BurnFacts
 from autoclave.rules.reserved import Offer
 from autoclave.rules.resource_names import split_provider_name
 
@@ -89,6 +90,25 @@ class Row(NamedTuple):
     def handles(self) -> int:
         """How many guests may have a part of it at once."""
         return sum(each.whole.total for each in self.wanted)
+
+
+class Lent(NamedTuple):
+    """A provider of PCI functions that instances get by flavor, as the database has it.
+
+    :param version: moves with every change of its burn.
+    """
+
+    uuid: str
+    host: str
+    address: str
+    version: tuple[int, int]
+    facts: BurnFacts
+    resource_class: str
+
+    @property
+    def slot(self) -> str:
+        """As the commands of ``autoclave burned`` take it."""
+        return f"{self.host}/{self.address}"
 
 
 class Found(NamedTuple):

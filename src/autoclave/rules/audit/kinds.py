@@ -162,7 +162,7 @@ class Kind(Enum):
     )
     RESERVED_TOO_LOW = _Text(
         _RISK,
-        "Somebody lowered it by hand, or a bind or a clean was cut short before Placement was told.",
+        "Somebody lowered it by hand, or a bind, a claim or a clean was cut short before Placement was told.",
         "`autoclave audit --fix` raises it; so does the agent of {host} in its next period.",
         Fix.RAISE,
     )
@@ -194,6 +194,23 @@ class Kind(Enum):
         _RISK,
         "The inventory was made smaller by hand, or two instances were given the device.",
         "Find the instances, and delete or move all that have no accelerator request for the device.",
+    )
+
+    # PCI functions for flavors
+    FUNCTION_HELD = _Text(
+        _INFO,
+        "Somebody raised it in Placement: a hold. Or a restored backup of the database is older than the instance that "
+        "burned it, and then it may be dirty.",
+        "When it is clean and may be offered: `openstack resource provider inventory set --amend --resource "
+        "{resource_class}:reserved=0 {provider}`.",
+    )
+    RELEASE_UNFINISHED = _Text(_INFO, "An operator has released it a moment ago.", _AGENT_DOES_IT)
+    RETURNS_UNCLEANED = _Text(
+        _INFO,
+        "[pci] device_spec gives them to instances, and they are neither erased nor of one time use: the next guest "
+        "gets them as the last one leaves them.",
+        "If that is not meant: set one_time_use in [pci] device_spec on {host}, or let [nvme] device_spec offer those "
+        "that are drives.",
     )
 
     # The database and the host
