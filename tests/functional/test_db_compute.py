@@ -6,10 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from oslo_db.exception import DBDuplicateEntry, DBError
 
-from autoclave.db import compute_hosts, flavors, images, instances
+from autoclave.db import compute_hosts, flavors, hostdevs, images, instances
+from autoclave.db.compute_tables import instances as instances_table
+from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
+from autoclave.db.hostdevs import Hostdev
+from autoclave.db.paging import BY_ID
+from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from computerows import make_flavor, make_image, make_instance
+from dbfixtures import make_arq, make_slot
 
 ROUNDS = 15
 HOST = {
@@ -196,3 +202,58 @@ def test_a_host_that_has_nothing_new_to_say_writes_nothing(database: Database) -
         made = compute_hosts.report(tx, "h1", HOST)
     with database.read() as tx:  # a write would be refused here
         assert compute_hosts.report(tx, "h1", HOST) == made
+
+
+def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Database) -> None:
+    with database.write() as tx:
+        claiming, binding, none = (make_instance(tx).uuid for _ in range(3))
+        gpu = {
+            "uuid": "22222222-2222-2222-2222-222222222222",
+            "hostname": "h1",
+            "address": "0000:81:00.0",
+            "resource_class": "CUSTOM_GPU",
+            "traits": "[]",
+            "total": 1,
+            "one_time_use": True,
+            "burned": True,
+        }
+        provider_id = tx.execute(pci_providers.insert().values(**gpu)).inserted_primary_key[0]
+        for number, holder in enumerate([claiming, None]):
+            function = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": False}
+            tx.execute(
+                pci_functions.insert().values(
+                    provider_id=provider_id,
+                    hostname="h1",
+                    address=f"0000:81:00.{number}",
+                    instance_uuid=holder,
+                    **function,
+                )
+            )
+        slot = make_slot(tx, pci_address="0000:0a:00.0")
+        holds = {"device_id": slot.device.id, "attach_handle_id": slot.handle_id, "instance_uuid": binding}
+        arq = make_arq(tx, state=ARQState.BOUND, **holds)
+        make_arq(tx, state=ARQState.BIND_FAILED, **holds)
+    with database.read() as tx:
+        found = hostdevs.of_instances(tx, [claiming, binding, none])
+        assert hostdevs.of_instances(tx, []) == {}
+    assert found == {
+        claiming: [Hostdev(claiming, "0000:81:00.0", gpu["uuid"], "CUSTOM_GPU", False, True, True, None)],
+        binding: [
+            Hostdev(binding, "0000:0a:00.0", slot.deployable.rp_uuid, "CUSTOM_NVME", True, False, False, arq.uuid)
+        ],
+    }
+
+
+def test_names_are_found_alike_on_every_engine(database: Database) -> None:
+    with database.write() as tx:
+        for name in ("web-1", "WEB-2", "db_1", "dbx1"):
+            make_instance(tx, name=name)
+        names = instances_table.c.name
+        for condition, found in [
+            (names.icontains("Web", autoescape=True), ["web-1", "WEB-2"]),
+            (names.icontains("b_1", autoescape=True), ["db_1"]),
+            (names.istartswith("DB", autoescape=True), ["db_1", "dbx1"]),
+            (names.iendswith("-1", autoescape=True), ["web-1"]),
+        ]:
+            listed = instances.list_for(tx, conditions=[condition], order=BY_ID)
+            assert [one.name for one in listed] == found

@@ -12,6 +12,7 @@ from api_world import HOST, World, new_uuid, said
 from autoclave.db import instances as instance_rows
 from autoclave.db.columns import utcnow
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.virt.guest import domain_name
 
 MEMBER = "mia:blue:member"
 OTHER = "otto:red:member"
@@ -219,6 +220,7 @@ def test_only_administrators_see_where_a_server_is(ready: World) -> None:
         "OS-EXT-SRV-ATTR:instance_name",
     }
     assert (all_of_it["OS-EXT-SRV-ATTR:host"], all_of_it["host_status"]) == (HOST, "UP")
+    assert all_of_it["OS-EXT-SRV-ATTR:instance_name"] == domain_name(uuid)
     assert HOST not in str(mine)
     assert mine["hostId"] not in ("", HOST)
 

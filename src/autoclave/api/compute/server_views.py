@@ -17,6 +17,7 @@ from autoclave.db.hostdevs import Hostdev
 from autoclave.db.instances import InstanceRecord
 from autoclave.objects.context import RequestContext
 from autoclave.rules.instance_states import VMState, status_of
+from autoclave.virt.guest import domain_name
 
 
 def shown(
@@ -33,7 +34,7 @@ def shown(
             "host_status": statuses.get(instance.host, "UNKNOWN") if instance.host else "",
             "OS-EXT-SRV-ATTR:host": instance.host,
             "OS-EXT-SRV-ATTR:hypervisor_hostname": instance.host,
-            "OS-EXT-SRV-ATTR:instance_name": f"instance-{instance.id:08x}",
+            "OS-EXT-SRV-ATTR:instance_name": domain_name(instance.uuid),
             "autoclave:hostdevs": [_device(device) for device in devices.get(instance.uuid, ())],
         }
         for instance in instances
