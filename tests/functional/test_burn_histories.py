@@ -373,7 +373,7 @@ verdict = rules.verdict
 MUTANTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch], None]]] = {
     "a claim and a deletion do not settle": (0, frees_without_settling),
     "what was lowered at any time is a release": (12, lambda m: m.setattr(burning, "verdict", releases_unconfirmed)),
-    "a burned row goes with its entry": (0, forgets_with_the_entry),
+    "a burned row goes with its entry": (14, forgets_with_the_entry),
 }
 """Rules of the protocol, each broken in the real code, and from which seed on that is looked for."""
 

@@ -25,6 +25,7 @@ from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementErro
 from autoclave.lifecycle.burn import burn
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from dbfixtures import make_slot
 
 
 def claim(world: HostWorld, address: str = GPU, instance: str = ONE, *, function: str | None = None) -> None:
@@ -391,3 +392,37 @@ def test_a_contradiction_in_device_spec_stops_the_start_and_is_later_only_told(
     host_world.tree().sync()
     assert "are left as they are" in caplog.text
     assert (host_world.offered(GPU), host_world.offered(CARD)) == (1, 2)
+
+
+# The accelerator half's devices
+
+
+def test_a_function_that_a_device_driver_has_is_not_for_instances(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    with host_world.db.write() as tx:
+        make_slot(tx, hostname=HOST, pci_address=GPU)
+    with pytest.raises(InvalidConfiguration, match=f"{GPU} is for instances by flavor, but the driver nvme_driver has"):
+        host_world.tree().sync(starting=True)
+    host_world.tree().sync()
+    assert "are left as they are" in caplog.text
+    assert host_world.find_row() is None
+
+
+def test_provider_config_adds_traits_to_an_accelerator_and_no_inventory(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    host_world.synced()
+    with host_world.db.write() as tx:
+        slot = make_slot(tx, hostname=HOST, pci_address="0000:41:00.0")
+    root = host_world.onlooker.find_provider(HOST)
+    assert root is not None
+    accelerator = slot.deployable.rp_uuid
+    host_world.onlooker.create_provider(accelerator, slot.deployable.name, root.uuid)
+    host_world.configure(GPU_CONFIG.replace(f"{HOST}_{GPU}", slot.deployable.name))
+    host_world.tree().sync()
+    assert host_world.onlooker.get_traits(accelerator).names == {"CUSTOM_GOLD"}
+    assert host_world.onlooker.get_inventories(accelerator).records == {}
+    assert "an accelerator, whose inventory is not shared" in caplog.text
+    with pytest.raises(InvalidConfiguration, match="an accelerator"):
+        host_world.tree().sync(starting=True)
