@@ -20,6 +20,23 @@ _MAX_STORED = 60_000
 """Bytes of JSON: MariaDB's TEXT holds 65,535."""
 
 
+class _Chunked:
+    """A chunked body; that it breaks off, or has no such chunks, is its sender's fault."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """At most *size* bytes, none at the end.
+
+        :raises BadRequest: it is not whole.
+        """
+        try:
+            return bytes(self._stream.read(size))
+        except ValueError as error:
+            raise BadRequest(f"The body did not arrive as a whole; send it again. {shortened(str(error))}") from None
+
+
 def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
     """A validator for *schema*; made once, when its module is imported.
 
@@ -99,9 +116,9 @@ def _bounded(req: falcon.Request, max_size: int) -> bytes:
 
 
 def stream_of(req: falcon.Request) -> Any:
-    """The body of *req*, to be read; it ends where the body ends."""
+    """The body of *req*, to be read; it ends where the body ends. A read may raise BadRequest."""
     # The length of a chunked body is known only when it has been read; the server ends the stream.
-    return req.env["wsgi.input"] if _is_chunked(req) else req.bounded_stream
+    return _Chunked(req.env["wsgi.input"]) if _is_chunked(req) else req.bounded_stream
 
 
 def _is_chunked(req: falcon.Request) -> bool:

@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cheroot import wsgi
 from oslo_config import cfg
@@ -16,6 +16,33 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 _OPTIONS = "[api] host_ip, port"
+_PIECE = 1 << 16
+_READ_OFF = 1 << 26
+"""Bytes of a refused body that are read, so that its sender comes to see why; then he is hung up on."""
+
+
+class _Gateway(wsgi.Gateway_10):
+    """What is left of a request's body when it is answered is thrown away piece by piece.
+
+    cheroot would take the rest of a body of known length into memory at once, and the rest of a chunked one for the
+    next request.
+    """
+
+    def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        """As WSGI has it."""
+        if not self._is_read_off():
+            self.req.close_connection = True
+        return super().start_response(status, headers, exc_info)
+
+    def _is_read_off(self) -> bool:
+        body = self.req.rfile
+        pieces = 0
+        try:
+            while getattr(body, "remaining", 1) > 0 and pieces < _READ_OFF // _PIECE and body.read(_PIECE):
+                pieces += 1
+        except (OSError, ValueError):  # it breaks off, or is none that HTTP knows
+            return False
+        return bool(body.closed if self.req.chunked_read else body.remaining == 0)
 
 
 class Listener:
@@ -29,6 +56,7 @@ class Listener:
         self._where = (str(conf.api.host_ip), int(conf.api.port))
         self._server = wsgi.Server(self._where, None, numthreads=conf.api.threads, server_name="autoclave")
         self._server.shutdown_timeout = 2
+        self._server.gateway = _Gateway
 
     def open(self) -> None:
         """Take the address. Who connects from now on waits for :meth:`serve`.

@@ -1,5 +1,7 @@
 """Who can reach the service, and under which names, where every caller is an administrator."""
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,58 @@ def test_an_address_that_cannot_be_listened_on_is_told_in_words(host: str, why: 
         asked.open()
     asked.close()
     assert str(refused.value) == f"[api] host_ip, port: cannot listen on {host}:0: {why}"
+
+
+def exchange(app: Any, *requests: bytes) -> bytes:
+    """All that the service answers on one connection to *requests*, sent one after another without a pause."""
+    served = listener("127.0.0.1")
+    served.open()
+    thread = threading.Thread(target=served.serve, args=(app,), daemon=True)
+    thread.start()
+    port = int(served.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(b"".join(requests))
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    served.close()
+    thread.join()
+    return answer
+
+
+def refusing(environ: Any, start_response: Any) -> list[bytes]:
+    """An application that looks at nothing of a body."""
+    start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+    return [b""]
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_refused_body_is_not_taken_for_the_next_request() -> None:
+    inside = b"GET /inside HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(inside), inside)
+    answer = exchange(refusing, CHUNKED, body, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 403 Forbidden") == 2
+
+
+@pytest.mark.parametrize("length", [-1, 10**15])
+def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory(length: int) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+    answer = exchange(refusing, head, b"x")
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden")
+    assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize("broken", [b"zz\r\nxxx", b"5\r\nxx"])
+def test_a_chunked_body_that_breaks_off_is_its_senders_fault(tmp_path: Path, broken: bytes) -> None:
+    world = World(tmp_path)
+    head = CHUNKED.replace(b"POST /", b"POST /v2/device_profiles").replace(
+        b"\r\n\r\n", b"\r\nContent-Type: application/json\r\n\r\n"
+    )
+    answer = exchange(world.app, head, broken)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"did not arrive as a whole" in answer
+    world.close()
 
 
 def get(world: World, host: str, path: str = "/v2/devices") -> Any:
