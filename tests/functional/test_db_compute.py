@@ -257,3 +257,14 @@ def test_names_are_found_alike_on_every_engine(database: Database) -> None:
         ]:
             listed = instances.list_for(tx, conditions=[condition], order=BY_ID)
             assert [one.name for one in listed] == found
+
+
+@pytest.mark.parametrize("flavorid", ["small", "50%_größe", 'q"uote', "back\\slash"])
+def test_an_instance_is_known_by_the_flavor_that_it_was_made_by(database: Database, flavorid: str) -> None:
+    trap = f'}}, "flavorid": "{flavorid}"'
+    with database.write() as tx:
+        mine = make_instance(tx, flavor=make_flavor(tx, flavorid=flavorid, extra_specs={"a": "b"}).snapshot)
+        for other, specs in [(flavorid.upper(), {}), ("other", {"flavorid": flavorid, "a": trap})]:
+            make_instance(tx, flavor=make_flavor(tx, flavorid=other, extra_specs=specs).snapshot)
+        assert instances.list_for(tx, conditions=[instances.has_flavor(flavorid)]) == [mine]
+        assert instances.list_for(tx, conditions=[instances.has_flavor("nobody")]) == []

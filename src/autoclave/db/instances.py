@@ -1,5 +1,6 @@
 """Instances: one row each, from the request to the moment when everything of it is given back."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -99,6 +100,17 @@ def list_for(
         query = query.where(instances.c[name].is_(None) if value is None else instances.c[name] == value)
     rows = tx.execute(paged(query, instances, order, after=after, limit=limit))
     return [to_record(InstanceRecord, row) for row in rows]
+
+
+def has_flavor(flavorid: str) -> sa.ColumnElement[bool]:
+    """The condition that an instance was made by the flavor with that id, whatever became of it.
+
+    A brace, a comma and a quote that is not escaped follow each other outside of texts only, and before this key
+    nowhere but after the extra specs: keys are written in their order.
+    """
+    written = sa.type_coerce(instances.c.flavor, sa.Text)
+    # not LIKE, to which SQLite's small and capital letters are alike
+    return sa.func.replace(written, f'}}, "flavorid": {json.dumps(flavorid)}', "") != written
 
 
 def on_host(tx: Connection, host: str) -> list[InstanceRecord]:

@@ -247,7 +247,7 @@ def test_what_only_administrators_may_ask_for_is_403_rather_than_ignored(ready: 
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(Path(tmp_path_factory.mktemp("three")))
     made.add_host()
-    flavor, image = made.add_flavor(), made.add_image()
+    flavor, image = made.add_flavor(id="f1"), made.add_image()
     for name in ("web-1", "WEB-2", "db_1"):
         made.add_server(name, flavorRef=flavor, imageRef=image)
     made.add_server("theirs", flavorRef=flavor, imageRef=image, token=MEMBER)
@@ -260,6 +260,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("query", "names"),
     [
+        ("flavor=f1", ["db_1", "WEB-2", "web-1"]),
+        ("flavor=f2", []),
         ("", ["db_1", "WEB-2", "web-1"]),
         ("deleted=False", ["db_1", "WEB-2", "web-1"]),
         ("deleted=True", []),

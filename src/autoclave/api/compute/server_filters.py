@@ -10,6 +10,7 @@ from autoclave.api import query, uuids
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import UUID, one_of
+from autoclave.db import instances as instance_rows
 from autoclave.db.compute_tables import instances
 from autoclave.db.paging import Order
 from autoclave.exceptions import BadRequest, Forbidden
@@ -40,6 +41,7 @@ ARGUMENTS = (
     Argument("name", "Only those whose name holds this text; ^ in front or $ behind: begins, ends with it."),
     Argument("status", "Only those with this status."),
     Argument("image", "Only those of this image.", UUID),
+    Argument("flavor", "Only those that were made by the flavor with this id."),
     Argument("uuid", "Only this one.", UUID),
     Argument("host", "Only those on this host; administrators only."),
     Argument("node", "The same."),
@@ -97,6 +99,8 @@ def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
         found.append(_named(given["name"]))
     if "status" in given:
         found.append(_with_status(given["status"].upper()))
+    if "flavor" in given:
+        found.append(instance_rows.has_flavor(given["flavor"]))
     if given.get("deleted") in _TRUE:
         found.append(sa.false())
     changed = sa.func.coalesce(instances.c.updated_at, instances.c.created_at)
