@@ -412,6 +412,21 @@ def test_a_builder_that_was_taken_for_dead_is_not_forgotten_when_it_cannot_give_
     assert_failed(world, instance)
 
 
+def test_a_builder_that_was_taken_for_dead_hands_nothing_over_while_it_is_undone(world: ComputeWorld) -> None:
+    instance = world.ask(specs=TWO_DRIVES)
+    world.faults.add(before(world.sweep), "PUT", "^/allocations", times=1)
+    undoing = world.faults.add(refuse, "DELETE", "^/allocations")
+    world.conductor().build_instance(world.context, instance.uuid)
+    world.deliver()
+    assert undoing.struck
+    found = world.instance(instance)
+    assert (found.vm_state, found.task_state, found.host) == (VMState.ERROR, TaskState.SCHEDULING, None)
+    assert world.builder_of(instance) is None
+    world.faults.clear()
+    world.sweep(hours=0)
+    assert_failed(world, instance)
+
+
 def test_an_instance_that_no_conductor_took_up_does_not_wait_for_ever(world: ComputeWorld) -> None:
     instance = world.ask()
     world.sweep()
