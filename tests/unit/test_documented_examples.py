@@ -147,3 +147,9 @@ def test_what_the_page_on_provider_config_has_flavors_ask_for_is_what_its_sample
     assert group.required <= added.traits.keys()
     for name, amount in group.resources.items():
         assert added.inventories[name].min_unit <= amount <= added.inventories[name].max_unit
+
+
+def test_the_page_on_provider_config_names_the_directory_that_is_read_if_none_is_configured() -> None:
+    directory = new_config([]).compute.provider_config_location
+    page = (PAGES / "provider-config.rst").read_text()
+    assert f"``[compute] provider_config_location`` (``{directory}``)" in page

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from autoclave.rules.provider_config import (
     TreeProvider,
     merge,
 )
+from autoclave.virt import driver
 
 UUIDS = [f"{number}0000000-0000-4000-8000-00000000000a" for number in range(4)]
 NAMES = ["host", "host_0000:81:00.0", "host_0000:82:00.0", "bandwidth"]
@@ -328,3 +330,9 @@ def test_no_configured_inventory_is_left_out_without_a_word(
         for name in each.inventories:
             added = name in outcome.changes.get(provider.uuid, ProviderChange()).inventories
             assert added or any(conflict.provider_uuid == provider.uuid for conflict in outcome.conflicts)
+
+
+def test_no_virt_driver_knows_of_provider_config() -> None:
+    modules = list(Path(driver.__file__).parent.rglob("*.py"))
+    assert len(modules) > 3
+    assert [module.name for module in modules if "provider_config" in module.read_text()] == []
