@@ -86,6 +86,8 @@ class ComputeWorld:
         self.transport = InProcessTransport(casts=self.casts)
         self.ports = Ports(self.db, self.faults.client(), RPCCleaners(self.transport))
         self.context = RequestContext.admin()
+        self.server: Any = None
+        """The conductor that takes messages, where a test has one."""
         self.agents: dict[str, NotingAgent] = {}
         self.roots: dict[str, str] = {}
         self.drives: dict[str, list[Slot]] = {}

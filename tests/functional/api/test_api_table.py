@@ -390,8 +390,8 @@ CASES = [
         lambda o: {"uuid": o.arq()},
         "of one that is not",
     ),
-    # what conductors answer where [compute] is not enabled: who may, is told that
-    Case("GET", "/autoclave/v1/explain", admin(409), lambda _o: {"query": "flavor=f&image=i"}),
+    # there is no such flavor: who may, is told that
+    Case("GET", "/autoclave/v1/explain", admin(404), lambda _o: {"query": "flavor=f&image=i"}),
     Case("GET", OURS, admin(200)),
     *(
         case

@@ -14,7 +14,7 @@ from documented import Documented
 
 from autoclave.api.app import create_app
 from autoclave.cli.main import main
-from autoclave.conductor.manager import RPC_VERSION
+from autoclave.conductor.manager import RPC_VERSION, ConductorManager
 from autoclave.conf import new_config
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import refuse
@@ -31,7 +31,8 @@ def world(tmp_path: Path) -> Iterator[ComputeWorld]:
     with made.db.write() as tx:
         make_flavor(tx, name="gpu-large", extra_specs={"pci_passthrough:alias": "gpu"})
         make_image(tx, name="debian", properties={"trait:CUSTOM_TRUSTED": "required", "trait:CUSTOM_X": "yes"})
-    made.transport.serve(CONDUCTOR_TOPIC, "any", made.conductor(), RPC_VERSION).start()
+    made.server = made.transport.serve(CONDUCTOR_TOPIC, "any", made.conductor(), RPC_VERSION)
+    made.server.start()
     yield made
     made.close()
 
@@ -96,6 +97,15 @@ def test_a_contradiction_is_the_explanation(world: ComputeWorld, url: str) -> No
 def test_a_placement_that_is_away_is_not_taken_for_a_cloud_without_hosts(world: ComputeWorld, url: str) -> None:
     world.faults.add(refuse)
     assert ask(url, flavor="gpu-large", image="debian").status_code == 503
+
+
+def test_conductors_that_have_nothing_to_do_with_instances_say_so(world: ComputeWorld, url: str) -> None:
+    world.server.stop()
+    other = ConductorManager(world.ports, "conductor-2", 240)
+    world.transport.serve(CONDUCTOR_TOPIC, "any", other, RPC_VERSION).start()
+    answer = ask(url, flavor="gpu-large", image="debian")
+    assert answer.status_code == 409
+    assert "[compute] is not enabled" in said(answer)
 
 
 def explain(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
