@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from agentworld import SANITIZING, AgentWorld, sanitizing_drive
+from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
+from autoclave.db import pci
 from autoclave.db.handles import HandleRecord, HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
@@ -21,6 +22,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
+from burnedrows import OneTimeUse
 
 GPU, CARD, VF0, VF1, VF2 = "0000:81:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1", "0000:82:02.2"
 
@@ -308,6 +310,33 @@ def test_a_drive_on_record_for_erasing_is_not_handed_to_the_driver_that_erases_n
     agent.period()
     assert both.device().type.value == "PCI"
     both.assert_offered()
+
+
+# Both halves
+
+
+def test_a_card_of_one_time_use_is_not_handed_to_the_driver_before_it_is_deleted_and_released(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    cards = OneTimeUse(world.db, world.placement, HOST)
+    provider = cards.add(GPU)
+    instance = cards.use(provider)
+    with world.db.read() as tx:
+        assert pci.is_claimed(tx, cards.row(provider))
+    world.placement.delete_allocations(instance)
+    world.placement.delete_provider(provider)
+    agent = start(world, {"address": GPU})
+    assert world.find_device(GPU) is None
+    assert f"instance {instance} has it by its flavor" in caplog.text
+    with world.db.write() as tx:
+        pci.free(tx, instance)
+    agent.period()
+    assert world.find_device(GPU) is None
+    assert f"it is burned; clean it, and run `autoclave burned release {HOST}/{GPU}`" in caplog.text
+    with world.db.write() as tx:
+        assert pci.swap(tx, cards.row(provider), pci.NOT_BURNED)
+    agent.period()
+    world.assert_offered(GPU)
 
 
 # Cost

@@ -248,6 +248,9 @@ class Discovery:
         except db_exc.DBDuplicateEntry as error:
             LOG.error("Device %s is skipped: it is in the database already: %s", found.pci_address, error)
             return
+        except StateConflict as error:
+            LOG.error("Device %s is skipped: %s", found.pci_address, error)
+            return
         LOG.info("Device %s (%s) is new: %s (%s)", device.uuid, device.slot, device.device_state, device.state_reason)
         if device.device_state is not DeviceState.AVAILABLE:
             settle_others(self._ports.db, self._ports.placement, device)
