@@ -315,6 +315,24 @@ def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> No
     assert (world.reserved(), world.row().burned_for) == (1, instance)
 
 
+def test_a_rebuild_that_lost_its_database_is_ended_by_the_next_period(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create(GPU)
+    run_id, before = world.instance(instance).agent_run_id, world.instance(instance).image_uuid
+    assert run_id is not None
+    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
+    world.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
+    agent.period()
+    assert world.instance(instance).task_state is TaskState.REBUILDING  # a conductor has it
+    world.mark(instance, TaskState.REBUILDING, agent_run_id=run_id)
+    agent.period()
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.rebuild, row.image_uuid) == (VMState.ERROR, None, None, before)
+    assert row.fault_message == "The rebuild of the instance was cut short on its host. Rebuild it again."
+    assert world.function().instance_uuid == instance
+
+
 def test_a_power_message_that_was_lost_is_followed_in_the_next_period(instance_world: InstanceWorld) -> None:
     world = instance_world
     agent = world.start()

@@ -50,8 +50,8 @@ class InstanceRecovery:
             case TaskState.REBOOTING:
                 self._power.reboot(instance.uuid)
             case TaskState.REBUILDING:
-                # Begun only once a conductor has checked it, and then this agent's run is on the row.
-                if instance.agent_run_id not in (None, self._work.run_id):
+                # Begun only once a conductor has checked it, and then the agent's run is on the row.
+                if instance.agent_run_id is not None:
                     self._end_rebuild(instance.uuid)
             case None:
                 self._compare(instance)
@@ -89,9 +89,11 @@ class InstanceRecovery:
         work = self._work
         with work.locks.of(instance_uuid):
             instance = work.get(instance_uuid)
-            if instance is None or instance.task_state is not TaskState.REBUILDING:
+            if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
                 return
-            error = GuestError(f"the agent of {work.host} was stopped while it rebuilt the instance")
+            error = GuestError(
+                f"the agent of {work.host} was stopped, or lost its database, while it rebuilt the instance"
+            )
             what = "The rebuild of the instance was cut short on its host. Rebuild it again."
             failed = work.swap(
                 instance,
