@@ -6,7 +6,7 @@ Every fact prints one line; the exit code is 0 if all of them held.
 import os
 import sys
 
-from stories import bystanders, death, first_light, plan, refusals, visits
+from stories import bystanders, death, first_light, plan, refusals, virtual_function, visits
 from stories.host import PROFILE, RESOURCE_CLASS, SHARE, Host
 
 
@@ -30,6 +30,8 @@ def main() -> int:
 def until_the_power_is_cut(host: Host) -> None:
     """The first boot."""
     bystanders.prepare()
+    host.hypervisor.start()
+    virtual_function.prepare(host)
     host.drives["LAB0002"].fill()
     plan.tell(host)
     host.start()
@@ -37,6 +39,7 @@ def until_the_power_is_cut(host: Host) -> None:
     first_light.tell(host)
     host.cloud.make_profile(PROFILE, RESOURCE_CLASS)
     visits.tell(host)
+    virtual_function.tell(host)
     refusals.tell(host)
     death.killed(host)
     death.power_cut(host)

@@ -1,55 +1,56 @@
-# A tenant's whole operating system: a boot sector that fills LBA 16 of the first disk with its pattern, says so on
-# COM1, and powers its machine off by QEMU's isa-debug-exit. INT 13h, AH=43h: extended write, which SeaBIOS serves
-# for NVMe drives as well.
+# The boot sector of a tenant's own disk: loads what follows it, goes to protected mode, and calls tenant() of
+# tenant.c.
     .code16
     .globl start
 start:
+    cli
     xorw %ax, %ax
     movw %ax, %ds
     movw %ax, %es
     movw %ax, %ss
     movw $0x7c00, %sp
-    cld
-    movw $0x8000, %di
-    movw $(512 / 16), %cx
-fill:
-    movw $pattern, %si
-    pushw %cx
-    movw $16, %cx
-    rep movsb
-    popw %cx
-    loop fill
     movw $packet, %si
-    movw $0x4300, %ax
-    movb $0x80, %dl
+    movb $0x42, %ah         # extended read, from the drive in %dl that this sector came from
     int $0x13
-    movw $written, %si
-    jnc say
-    movw $refused, %si
-say:
-    lodsb
-    testb %al, %al
-    jz end
-    movw $0x3f8, %dx
-    outb %al, %dx
-    jmp say
-end:
-    movw $0xf4, %dx
-    movb $0x10, %al
-    outb %al, %dx
+    jc forever
+    inb $0x92, %al          # A20: the queues are above 1 MiB
+    orb $2, %al
+    outb %al, $0x92
+    lgdt table_register
+    movl %cr0, %eax
+    orl $1, %eax
+    movl %eax, %cr0
+    ljmp $8, $protected
 forever:
     hlt
     jmp forever
-pattern:
-    .ascii "Tenant's secret\n"
-written:
-    .asciz "tenant: written\r\n"
-refused:
-    .asciz "tenant: the disk refused\r\n"
+
+    .code32
+protected:
+    movw $16, %ax
+    movw %ax, %ds
+    movw %ax, %es
+    movw %ax, %ss
+    movl $0x7c00, %esp
+    cld
+    call tenant
+stay:
+    cli
+    hlt
+    jmp stay
+
 packet:
     .byte 16, 0
-    .word 1             # blocks
-    .word 0x8000, 0     # offset and segment of the data
-    .quad 16            # LBA
+    .word 15                # blocks
+    .word 0x7e00, 0         # offset and segment: right behind this sector
+    .quad 1                 # LBA
+    .balign 8
+table:                      # flat code and data, 4 GiB
+    .quad 0
+    .quad 0x00cf9a000000ffff
+    .quad 0x00cf92000000ffff
+table_register:
+    .word table_register - table - 1
+    .long table
     .org 510
     .word 0xaa55

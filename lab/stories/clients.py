@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stories.facts import wait_for
+
 BIN = Path(sys.prefix, "bin")
 DATA_DIR = Path("/srv/host-disk/autoclave")
 ENDPOINT = "127.0.0.1:6666"
@@ -73,11 +75,11 @@ class Cloud:
 
         :raises SystemExit: it failed.
         """
-        print("$ openstack", *arguments, flush=True)
-        done = subprocess.run([BIN / "openstack", *arguments, "-f", "json"], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"FAIL openstack {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return json.loads(done.stdout)
+        return json.loads(self._openstack(*arguments, "-f", "json"))
+
+    def tell(self, *arguments: str) -> None:
+        """Likewise, with a command that answers nothing."""
+        self._openstack(*arguments)
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """All that the operator can see of the devices, by PCI address.
@@ -103,9 +105,10 @@ class Cloud:
         print(f"$ POST devices/{uuid}/clean", flush=True)
         self._do("post", f"/devices/{uuid}/clean", microversion="2.5")
 
-    def make_profile(self, name: str, resource_class: str) -> None:
-        """Make a device profile that asks for one of *resource_class*."""
-        self._do("post", "/device_profiles", json=[{"name": name, "groups": [{f"resources:{resource_class}": "1"}]}])
+    def make_profile(self, name: str, resource_class: str, trait: str | None = None) -> None:
+        """Make a device profile that asks for one of *resource_class*, with *trait*."""
+        group = {f"resources:{resource_class}": "1", **({f"trait:{trait}": "required"} if trait else {})}
+        self._do("post", "/device_profiles", json=[{"name": name, "groups": [group]}])
 
     def claim(self, instance: str, provider: str, resource_class: str) -> None:
         """Claim one unit of a provider for an instance, as Nova's scheduler does."""
@@ -141,12 +144,66 @@ class Cloud:
         print(f"$ DELETE accelerator_requests?instance={instance}", flush=True)
         self._do("delete", f"/accelerator_requests?instance={instance}")
 
+    def make_flavor(self, name: str, **extra_specs: str) -> None:
+        """Make a flavor for the tenant's small guest."""
+        body = {"name": name, "ram": 64, "vcpus": 1, "disk": 0}
+        flavor = self._compute("POST", "/flavors", json={"flavor": body})["flavor"]["id"]
+        self._compute("POST", f"/flavors/{flavor}/os-extra_specs", json={"extra_specs": extra_specs})
+
+    def delete_server(self, uuid: str, seconds: float) -> None:
+        """Delete a server, and wait until it is gone.
+
+        :raises SystemExit: it is not.
+        """
+        print(f"$ DELETE servers/{uuid}", flush=True)
+        self._compute("DELETE", f"/servers/{uuid}")
+        path = f"/servers/{uuid}"
+        status = wait_for(
+            lambda: self._sdk.compute.get(path).status_code, lambda code: code == 404, seconds=seconds, pause=0.5
+        )
+        if status != 404:
+            sys.exit(f"FAIL server {uuid} is not gone after {seconds} s: {status}")
+
+    def server(self, uuid: str) -> dict[str, Any]:
+        """All that an administrator can see of a server."""
+        return self._compute("GET", f"/servers/{uuid}")["server"]
+
+    def provider(self, name: str) -> str:
+        """The uuid of a resource provider."""
+        (found,) = self._placement("/resource_providers", name=name)["resource_providers"]
+        return found["uuid"]
+
+    def offers(self, resource_class: str) -> list[str]:
+        """The providers of which Placement would give one of *resource_class* now."""
+        answer = self._placement("/allocation_candidates", resources=f"{resource_class}:1")
+        return [*{provider for each in answer["allocation_requests"] for provider in each["allocations"]}]
+
+    def inventory_url(self, provider: str) -> str:
+        """Where Placement tells the inventories of a resource provider."""
+        return f"http://{ENDPOINT}/placement/resource_providers/{provider}/inventories"
+
     def inventory(self, provider: str) -> dict[str, Any]:
         """The one inventory of a resource provider, from Placement."""
-        answer = self._sdk.placement.get(f"/resource_providers/{provider}/inventories")
-        answer.raise_for_status()
-        ((_, record),) = answer.json()["inventories"].items()
+        (record,) = self._placement(f"/resource_providers/{provider}/inventories")["inventories"].values()
         return record
+
+    def _compute(self, method: str, path: str, **options: Any) -> Any:
+        answer = self._sdk.compute.request(path, method, microversion="2.96", **options)
+        if answer.status_code >= 400:
+            sys.exit(f"FAIL {method} {path}: {answer.status_code} {answer.text}")
+        return answer.json() if answer.content else None
+
+    def _placement(self, path: str, **query: str) -> Any:
+        answer = self._sdk.placement.get(path, params=query, microversion="1.38")
+        answer.raise_for_status()
+        return answer.json()
+
+    def _openstack(self, *arguments: str) -> str:
+        print("$ openstack", *arguments, flush=True)
+        done = subprocess.run([BIN / "openstack", *arguments], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"FAIL openstack {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
 
     def _do(self, method: str, url: str, **options: Any) -> Any:
         answer = self._sdk.accelerator.request(url, method.upper(), **options)

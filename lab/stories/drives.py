@@ -12,7 +12,7 @@ PATTERN = (b"This belongs to a tenant. " * (CHUNK // 26 + 1))[:CHUNK]
 
 
 SECRET = b"Tenant's secret\n" * 32
-"""What a guest writes (``lab/tenant.S``): one block of 512 bytes, at LBA 16."""
+"""What a guest writes (``lab/tenant.c``): one block of 512 bytes, at LBA 16."""
 SECRET_AT = 16 * 512
 SYSFS_PCI = Path("/sys/bus/pci")
 
@@ -40,15 +40,33 @@ class Drive:
         """Whether the host's nvme driver has it, and shows its namespace."""
         return self.driver == "nvme" and any(Path("/dev", head).exists() for head in self._heads())
 
+    @property
+    def character_device(self) -> Path:
+        """The device of its controller, for nvme-cli.
+
+        :raises LookupError: the nvme driver has not got it.
+        """
+        return Path("/dev", self._controllers()[0].name)
+
+    def _controllers(self) -> list[Path]:
+        return list((SYSFS_PCI / "devices" / self.address).glob("nvme/nvme*"))
+
     def _heads(self) -> list[str]:
-        heads = sorted((SYSFS_PCI / "devices" / self.address).glob("nvme/nvme*/nvme*n*"))
-        return [head.name for head in heads if "c" not in head.name]
+        heads = []
+        for controller in self._controllers():
+            # The block devices of a drive that may have several controllers are the subsystem's.
+            subsystem = [path.parent for path in Path("/sys/class/nvme-subsystem").glob(f"*/{controller.name}")]
+            heads += [head.name for at in (controller, *subsystem) for head in at.glob("nvme*n*")]
+        return sorted(head for head in heads if "c" not in head)
 
     @property
     def driver(self) -> str | None:
         """The kernel driver that has it."""
-        link = SYSFS_PCI / "devices" / self.address / "driver"
-        return link.readlink().name if link.is_symlink() else None
+        return driver_of(self.address)
+
+    def virtual_function(self, number: int) -> str:
+        """The address of one of its virtual functions, of which the first is 1."""
+        return f"{self.address.rpartition('.')[0]}.{number}"
 
     def fill(self) -> int:
         """Write the pattern over all of it, and return the bytes written."""
@@ -119,6 +137,12 @@ def drives() -> dict[str, Drive]:
         serial = (controller / "serial").read_text(encoding="ascii").strip()
         found[serial] = Drive(serial, (controller / "address").read_text(encoding="ascii").strip())
     return found
+
+
+def driver_of(address: str) -> str | None:
+    """The kernel driver that has a PCI function."""
+    link = SYSFS_PCI / "devices" / address / "driver"
+    return link.readlink().name if link.is_symlink() else None
 
 
 def _buffer(content: bytes) -> mmap.mmap:

@@ -19,15 +19,20 @@ SHARE = Path("/mnt")
 """Outlives the guest; the rest of its file system does not."""
 LOG = SHARE / "autoclave.log"
 CONFIG = Path("/run/autoclave.conf")
+PROVIDER_CONFIG = Path("/run/provider_config")
 HOST_NAME = "lab-host"
 PROFILE = "drive"
 RESOURCE_CLASS = "CUSTOM_NVME_1B36_0010"
+MARKED = "LAB0001"
+MARK = "CUSTOM_FOR_INSTANCES"
+"""What the provider configuration says of that drive, and of no other."""
 REBIND_TIMEOUT = 8
 STALL_TIMEOUT = 4
 _CONFIG = """\
 [agent]
+enabled_drivers = nvme_driver, pci_driver
 resource_provider_name = {HOST_NAME}
-periodic_interval = 5
+periodic_interval = 10
 rebind_timeout = {REBIND_TIMEOUT}
 
 [nvme]
@@ -37,6 +42,25 @@ device_spec = [
     {{"vendor_id": "1b36", "product_id": "0010"}}]
 poll_interval = 0.5
 stall_timeout = {STALL_TIMEOUT}
+
+[pci]
+passthrough_whitelist = [
+    {{"address": "{first}", "managed": false}},
+    {{"address": "{second}", "managed": false}}]
+device_spec = {{"address": "{once}", "one_time_use": true}}
+alias = {{"name": "once", "vendor_id": "8086", "product_id": "5845"}}
+
+[compute]
+enabled = {instances}
+virt_type = qemu
+shutdown_timeout = 1
+provider_config_location = {PROVIDER_CONFIG}
+"""
+_MARK = """\
+meta: {{schema_version: '1.0'}}
+providers:
+  - identification: {{name: "{provider}"}}
+    traits: {{additional: [{MARK}]}}
 """
 
 
@@ -67,11 +91,20 @@ class Host:
                 HOST_NAME=HOST_NAME,
                 REBIND_TIMEOUT=REBIND_TIMEOUT,
                 STALL_TIMEOUT=STALL_TIMEOUT,
+                PROVIDER_CONFIG=PROVIDER_CONFIG,
                 crypto=self.drives["LABCRYPT"].address,
                 block=self.drives["LABBLOCK"].address,
+                first=self.drives["LABVF"].virtual_function(1),
+                second=self.drives["LABVF"].virtual_function(2),
+                once=self.drives["LABONCE"].address,
+                # An ordinary user would need libvirt's permission to run guests.
+                instances=os.environ["LAB_BOOT"] == "1",
             ),
             encoding="ascii",
         )
+        PROVIDER_CONFIG.mkdir(mode=0o755)
+        provider = f"{HOST_NAME}_{self.drives[MARKED].address.upper()}"
+        (PROVIDER_CONFIG / "mark.yaml").write_text(_MARK.format(provider=provider, MARK=MARK), encoding="ascii")
 
     @cached_property
     def cloud(self) -> Cloud:
@@ -121,7 +154,7 @@ class Host:
             lines = LOG.read_text(errors="replace").splitlines()[-80:]
             print("\n== the end of the service's log", *lines, sep="\n", flush=True)
 
-    def bind(self, drive: Drive) -> Visit:
+    def bind(self, drive: Drive, profile: str = PROFILE) -> Visit:
         """Have an instance claim the drive in Placement, as Nova's scheduler would, and bind it.
 
         :raises SystemExit: it is not bound.
@@ -129,7 +162,7 @@ class Host:
         row = self.cloud.devices()[drive.address]
         instance = str(uuid.uuid4())
         self.cloud.claim(instance, row["rp_uuid"], row["resource_class"])
-        request = self.cloud.make_request(PROFILE)
+        request = self.cloud.make_request(profile)
         self.cloud.bind(request, hostname=HOST_NAME, instance_uuid=instance, device_rp_uuid=row["rp_uuid"])
         bound = wait_for(lambda: self.cloud.request(request), lambda arq: arq["state"] != "BindStarted",
                          seconds=60, pause=0.3)  # fmt: skip

@@ -1,15 +1,21 @@
 """Real libvirt in the guest, and the tenant that it starts: a machine in the machine."""
 
+import json
 import os
+import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from autoclave.virt.hostdev import pci_hostdev
+from autoclave.virt.guest import DomainType, GuestSpec, domain_name, domain_xml
+from stories.facts import wait_for
 
+DISK = Path(os.environ["LAB_BUILD"], "tenant.img")
+"""A bootable disk whose system writes to every NVMe drive that it has, says so, and stays (``lab/tenant.c``)."""
+END = "tenant: done"
+"""Its last words."""
 _RUN = Path("/run/tenant")
 # The guest has neither systemd nor the users that libvirt's packages make.
 _QEMU_CONF = """\
@@ -20,72 +26,70 @@ security_driver = "none"
 namespaces = []
 stdio_handler = "file"
 """
-_DOMAIN = """\
-<domain type="qemu" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
-  <name>{name}</name>
-  <memory unit="MiB">64</memory>
-  <vcpu>1</vcpu>
-  <os><type arch="x86_64" machine="pc">hvm</type></os>
-  <devices>
-    <emulator>/usr/bin/qemu-system-x86_64</emulator>
-    <disk type="file" device="floppy">
-      <driver name="qemu" type="raw"/>
-      <source file="{floppy}"/>
-      <target dev="fda" bus="fdc"/>
-      <readonly/>
-      <boot order="1"/>
-    </disk>
-    <serial type="file"><source path="{console}"/><target port="0"/></serial>
-    <memballoon model="none"/>
-  </devices>
-  <qemu:commandline>
-    <qemu:arg value="-device"/>
-    <qemu:arg value="isa-debug-exit,iobase=0xf4,iosize=1"/>
-  </qemu:commandline>
-</domain>
+# libvirt runs it before it takes anything for a guest, and waits for it.
+_HOOK = f"""\
+#!/bin/sh
+[ "$2" = prepare ] || exit 0
+cat >"{_RUN}/$1.told"
+[ ! -e "{_RUN}/ask" ] ||
+    /bin/busybox wget -q -O "{_RUN}/$1.answer" --header 'X-Auth-Token: admin' "$(cat "{_RUN}/ask")"
 """
 
 
 class Hypervisor:
-    """``libvirtd``, started when it is first needed."""
+    """``libvirtd``."""
 
-    def __init__(self) -> None:
-        self._daemon: subprocess.Popen[bytes] | None = None
+    def start(self) -> None:
+        """Start it, and wait until it answers.
 
-    def domain(self, name: str, attach_handle_info: Mapping[str, Any]) -> Path:
-        """Write the XML of a tenant's domain, with the PCI function of an accelerator request."""
-        _RUN.mkdir(exist_ok=True)
-        text = _DOMAIN.format(
-            name=name, floppy=Path(os.environ["LAB_BUILD"], "tenant.img"), console=_RUN / f"{name}.console"
-        )
-        ElementTree.register_namespace("qemu", "http://libvirt.org/schemas/domain/qemu/1.0")
-        root = ElementTree.fromstring(text)
-        hostdev = pci_hostdev(attach_handle_info)
-        # Its disk is not what the tenant boots from, and SeaBIOS must find it all the same.
-        ElementTree.SubElement(hostdev, "boot", order="2")
-        devices = root.find("devices")
-        assert devices is not None
-        devices.append(hostdev)
-        ElementTree.indent(root)
-        path = _RUN / f"{name}.xml"
-        path.write_text(ElementTree.tostring(root, encoding="unicode"), encoding="utf-8")
+        :raises TimeoutError: it does not.
+        """
+        _RUN.mkdir()
+        Path("/etc/libvirt/qemu.conf").write_text(_QEMU_CONF, encoding="ascii")
+        hook = Path("/etc/libvirt/hooks/qemu")
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(_HOOK, encoding="ascii")
+        hook.chmod(0o755)
+        Path("/run/libvirt").mkdir(exist_ok=True)
+        with open("/mnt/libvirtd.log", "wb") as log:
+            subprocess.Popen(["libvirtd"], stdout=log, stderr=log)
+        command = ["virsh", "-q", "-c", "qemu:///system", "list"]
+        done = wait_for(lambda: subprocess.run(command, capture_output=True, text=True),
+                        lambda done: done.returncode == 0, seconds=60, pause=0.2)  # fmt: skip
+        if done.returncode:
+            raise TimeoutError(f"libvirtd does not answer: {done.stderr}")
+
+    def domain(self, instance: str, attach_handle_info: Mapping[str, Any]) -> Path:
+        """Write the XML of a tenant's guest, with the PCI function of an accelerator request."""
+        disk = _RUN / f"{instance}.disk"
+        shutil.copy(DISK, disk)
+        guest = GuestSpec(instance, "a tenant", vcpus=1, memory_mb=64, disk=disk, hostdevs=(attach_handle_info,))
+        path = _RUN / f"{instance}.xml"
+        xml = domain_xml(guest, domain_type=DomainType.QEMU, console_log=_console(instance))
+        path.write_text(xml, encoding="utf-8")
         return path
 
-    def run_tenant(self, name: str, domain: Path, seconds: float = 60) -> str:
-        """Have a tenant's guest run to its end, and return what it wrote on its console.
+    def run_tenant(self, instance: str, domain: Path, seconds: float = 60) -> str:
+        """Have a tenant's guest do its work, pull its plug, and return what it wrote on its console.
 
         :raises subprocess.CalledProcessError: libvirt refused it.
-        :raises TimeoutError: it does not end.
         """
-        self._start()
         self.virsh("create", str(domain))
-        patience = time.monotonic() + seconds
-        while name in self.virsh("list", "--name").split():
-            if time.monotonic() > patience:
-                self.virsh("destroy", name)
-                raise TimeoutError(f"{name} did not end within {seconds} s")
-            time.sleep(0.2)
-        return (_RUN / f"{name}.console").read_text(errors="replace").strip()
+        said = wait_for(lambda: said_by(_console(instance)), lambda said: END in said, seconds=seconds, pause=0.2)
+        self.virsh("destroy", domain_name(instance))
+        return said
+
+    def told(self, instance: str) -> ElementTree.Element:
+        """The domain as libvirt had it when it began to start the instance's guest."""
+        return ElementTree.fromstring((_RUN / f"{domain_name(instance)}.told").read_text(encoding="utf-8"))
+
+    def ask_before_guests(self, url: str) -> None:
+        """Have libvirt ask *url* before it takes anything for a guest that it is to start."""
+        (_RUN / "ask").write_text(url, encoding="ascii")
+
+    def answer_before(self, instance: str) -> Any:
+        """What was answered before libvirt took anything for the instance's guest."""
+        return json.loads((_RUN / f"{domain_name(instance)}.answer").read_text(encoding="ascii"))
 
     def virsh(self, *arguments: str) -> str:
         """What ``virsh`` answers."""
@@ -96,16 +100,11 @@ class Hypervisor:
             done.check_returncode()
         return done.stdout
 
-    def _start(self) -> None:
-        if self._daemon is not None:
-            return
-        Path("/etc/libvirt/qemu.conf").write_text(_QEMU_CONF, encoding="ascii")
-        Path("/run/libvirt").mkdir(exist_ok=True)
-        with open("/mnt/libvirtd.log", "wb") as log:
-            self._daemon = subprocess.Popen(["libvirtd"], stdout=log, stderr=log)
-        for _ in range(100):
-            done = subprocess.run(["virsh", "-q", "-c", "qemu:///system", "list"], capture_output=True)
-            if done.returncode == 0:
-                return
-            time.sleep(0.2)
-        raise TimeoutError(f"libvirtd does not answer: {done.stderr.decode()}")
+
+def said_by(console: Path) -> str:
+    """What a guest has written on its console."""
+    return console.read_text(errors="replace").strip() if console.exists() else ""
+
+
+def _console(instance: str) -> Path:
+    return _RUN / f"{instance}.console"

@@ -39,11 +39,16 @@ def tell(host: Host) -> None:
         row = rows[host.drives[serial].address]
         refused = " ".join(row["refused"])
         facts.check(f"plan refuses {serial}", words in refused, refused)
-    physical = host.drives["LABPF"].address
-    refused = " ".join(rows[physical]["refused"])
+    card = host.drives["LABVF"]
+    handles = rows[card.address]["handles"]
+    ready = f"{card.virtual_function(1)} (vfio-pci, not managed)"
+    facts.check("plan offers a virtual function that is with vfio-pci", handles[0] == ready, handles[0])
+    withheld = "it is bound to no driver" in handles[1]
+    facts.check("plan withholds one that has no driver", withheld, handles[1])
+    physical = host.drives["LABPF"]
+    refused = " ".join(rows[physical.address]["refused"])
     facts.check("plan refuses a drive whose virtual functions are enabled", "virtual function" in refused, refused)
-    bus = physical.rpartition(".")[0]
-    for address in (f"{bus}.1", f"{bus}.2"):
+    for address in (physical.virtual_function(1), physical.virtual_function(2)):
         refused = " ".join(rows[address]["refused"])
         facts.check(f"plan refuses the virtual function {address}", "virtual function" in refused, refused)
 

@@ -86,7 +86,7 @@ def vanishing(host: Host) -> None:
     Path("/sys/bus/pci/rescan").write_text("1", encoding="ascii")
     host.wait_until_usable(drive)
     missing = wait_for(lambda: host.cloud.device(visit.device)["missing"], lambda missing: not missing,
-                       seconds=20, pause=0.5)  # fmt: skip
+                       seconds=60, pause=0.5)  # fmt: skip
     host.facts.check("the service has seen that it is back", not missing, f"missing: {missing}")
     host.clean_again(visit.device)
     host.check_offered("a drive that is back", visit.device)

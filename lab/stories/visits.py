@@ -11,25 +11,25 @@ METHODS = {"LAB0001": "zeros", "LABCRYPT": "sanitize, crypto erase", "LABBLOCK":
 
 def tell(host: Host) -> None:
     """By each way of erasing; and with a drive that does not come back."""
-    for number, (serial, method) in enumerate(METHODS.items()):
+    for serial, method in METHODS.items():
         host.facts.say(f"a tenant on {serial}, erased by {method}")
-        visit = stay(host, serial, f"tenant-{number}")
+        visit = stay(host, serial)
         host.give_back(visit)
         host.check_offered(f"{serial} after its tenant", visit.device)
         nothing_left(host, visit)
     never_given_back(host)
 
 
-def stay(host: Host, serial: str, name: str) -> Visit:
+def stay(host: Host, serial: str) -> Visit:
     """A guest gets the drive by libvirt, writes to it, and ends; the drive has the secret then."""
     facts, drive = host.facts, host.drives[serial]
     visit = host.bind(drive)
     drive.fill()
-    domain = host.hypervisor.domain(name, visit.info)
+    domain = host.hypervisor.domain(visit.instance, visit.info)
     verdict = subprocess.run(["virt-xml-validate", domain, "domain"], check=False, capture_output=True, text=True)
     said = (verdict.stdout + verdict.stderr).strip()
     facts.check("libvirt's schema accepts the domain", verdict.returncode == 0, said)
-    said = host.hypervisor.run_tenant(name, domain)
+    said = host.hypervisor.run_tenant(visit.instance, domain)
     facts.demand("the guest has written to the drive", "tenant: written" in said, said)
     host.wait_until_usable(drive)
     block = drive.read(SECRET_AT, len(SECRET))
