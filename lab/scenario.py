@@ -6,7 +6,7 @@ Every fact prints one line; the exit code is 0 if all of them held.
 import os
 import sys
 
-from stories import bystanders, death, first_light, plan, refusals, virtual_function, visits
+from stories import bystanders, death, first_light, instances, one_time_use, plan, refusals, virtual_function, visits
 from stories.host import PROFILE, RESOURCE_CLASS, SHARE, Host
 
 
@@ -40,6 +40,8 @@ def until_the_power_is_cut(host: Host) -> None:
     host.cloud.make_profile(PROFILE, RESOURCE_CLASS)
     visits.tell(host)
     virtual_function.tell(host)
+    instances.tell(host)
+    one_time_use.tell(host)
     refusals.tell(host)
     death.killed(host)
     death.power_cut(host)
