@@ -148,7 +148,9 @@ def _parsed(raw: bytes) -> object:
         if _NUL.search(written):
             raise BadRequest("The body holds a NUL character.")
     except UnicodeEncodeError:
-        raise BadRequest("The body holds half of a surrogate pair.") from None
+        raise BadRequest(
+            "The body holds half of a surrogate pair: a text of it was not UTF-8 where it was typed."
+        ) from None
     except ValueError:
         raise BadRequest(f"The body is {_NO_NUMBER}.") from None
     return document

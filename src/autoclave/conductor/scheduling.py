@@ -71,7 +71,7 @@ class Scheduler:
                 return got
         raise NoValidHost(
             "What flavor and image ask for could not be had, though it was offered.",
-            f"{len(tried)} candidates were tried, the last on {tried[-1].host}: {why}",
+            f"Candidates that were tried: {len(tried)}, the last on {tried[-1].host}: {why}",
         )
 
     def _try(self, instance: InstanceRecord, tried: Sequence[Claim]) -> tuple[Claim | None, Exception | None]:

@@ -328,6 +328,7 @@ def test_a_server_stops_starts_and_reboots_at_its_hosts_agent(ready: World) -> N
         ("os-stop", None, "stop_instance", "SHUTOFF", PowerState.SHUTDOWN),
         ("os-start", None, "start_instance", "ACTIVE", PowerState.RUNNING),
         ("reboot", {"type": "SOFT"}, "reboot_instance", "ACTIVE", PowerState.RUNNING),
+        ("reboot", {"type": "Hard"}, "reboot_instance", "ACTIVE", PowerState.RUNNING),
     ]:
         assert act(ready, uuid, action, value, token=MEMBER).status_code == 202
         assert ready.agent.messages[-1] == (method, uuid)

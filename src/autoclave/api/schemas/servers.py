@@ -181,7 +181,9 @@ ACTION: dict[str, Any] = {
             "type": "object",
             "required": ["type"],
             "additionalProperties": False,
-            "properties": {"type": {"enum": ["SOFT", "HARD"], "x-message": "must be SOFT or HARD"}},
+            "properties": {
+                "type": {"enum": ["SOFT", "HARD", "Soft", "Hard", "soft", "hard"], "x-message": "must be SOFT or HARD"}
+            },
         },
         "rebuild": {
             "type": "object",
