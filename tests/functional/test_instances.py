@@ -11,6 +11,7 @@ from pciworld import ONE
 
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import arqs as arq_rows
+from autoclave.db import instances as instance_rows
 from autoclave.db.tables import DeviceType, attach_handles
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
@@ -21,6 +22,7 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_request import ALIAS_KEY
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.guests import Guests
 from dbfixtures import make_arq, make_slot
@@ -233,6 +235,23 @@ def test_a_claim_that_placement_does_not_take_starts_no_guest_and_offers_nothing
     assert world.offered() == 0
     ask_release(world.db, world.placement, world.row().uuid)
     assert world.offered() == 1
+
+
+def test_an_instance_does_not_run_without_a_function_that_its_flavor_asks_for(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask()
+    with world.db.write() as tx:
+        found = instance_rows.get(tx, instance)
+        assert found is not None
+        flavor = {**found.flavor, "extra_specs": {ALIAS_KEY: "gpu:1"}}
+        assert instance_rows.swap(tx, found, expect_task=found.task_state, flavor=flavor)
+    world.build(instance)
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert "asks for 1 functions by pci_passthrough:alias" in (row.fault_details or "")
+    assert world.guest(instance) is None
+    assert world.onlooker.get_allocations(instance).allocations == {}
 
 
 def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instance_world: InstanceWorld) -> None:
