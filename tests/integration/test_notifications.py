@@ -1,6 +1,7 @@
 """Whoever listens learns what became of an instance; whoever does not listen holds nobody up."""
 
 import queue
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -136,6 +137,10 @@ def test_a_broker_that_is_away_holds_nobody_up_and_is_told_of(caplog: pytest.Log
     assert time.monotonic() - began < PATIENCE + 5
     assert f"instance.delete.end') was not sent: {WAITING} wait already" in caplog.text
     assert "notifications were not sent: the broker did not take them" in caplog.text
+    ended = time.monotonic() + 30
+    while any(thread.name == "notifications" for thread in threading.enumerate()):
+        assert time.monotonic() < ended, "the rest is still being tried"
+        time.sleep(0.1)
 
 
 def test_without_a_broker_or_a_topic_nobody_is_told() -> None:

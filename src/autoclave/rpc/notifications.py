@@ -89,6 +89,7 @@ class MessagingNotifications:
         topics = list(conf.notifications.versioned_notifications_topics)
         self._notifier = oslo_messaging.Notifier(self._transport, driver="messagingv2", topics=topics, retry=RETRIES)
         self._waiting: queue.Queue[Notification | None] = queue.Queue(WAITING)
+        self._given_up = threading.Event()
         # One thread, so that they arrive in the order in which things happened; a process that ends does not wait for
         # a broker that is away.
         self._sender = threading.Thread(target=self._send_all, name="notifications", daemon=True)
@@ -108,12 +109,13 @@ class MessagingNotifications:
         except queue.Full:
             LOG.debug("the broker takes nothing")
         if self._sender.is_alive():
+            self._given_up.set()
             LOG.error("%d notifications were not sent: the broker did not take them", self._waiting.qsize())
             return
         self._transport.cleanup()
 
     def _send_all(self) -> None:
-        while (told := self._waiting.get()) is not None:
+        while (told := self._waiting.get()) is not None and not self._given_up.is_set():
             notifier = self._notifier.prepare(publisher_id=told.publisher)
             send = notifier.error if told.error else notifier.info
             # what the broker does not take, oslo.messaging logs
