@@ -27,6 +27,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy contrib/*.py
 	$(BIN)/lint-imports
 
 # Needs root, apt and QEMU's packages; see lab/README.md
