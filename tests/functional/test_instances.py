@@ -334,6 +334,21 @@ def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> No
     assert (world.reserved(), world.row().burned_for) == (1, instance)
 
 
+def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
+    world.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.vm_state, row.power, row.task_state) == (VMState.STOPPED, PowerState.SHUTDOWN, None)
+    assert row.image_uuid == ONE
+    assert world.function().instance_uuid == instance
+
+
 def test_a_rebuild_that_lost_its_database_is_ended_by_the_next_period(instance_world: InstanceWorld) -> None:
     world = instance_world
     agent = world.start()

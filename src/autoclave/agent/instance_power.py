@@ -31,7 +31,8 @@ class InstancePower:
         self._do(instance_uuid, TaskState.REBOOTING, "reboot", self._work.driver.reboot)
 
     def rebuild(self, instance_uuid: str) -> None:
-        """Run the guest anew from the image that the row names, with the devices that it has.
+        """Run the guest anew from the image that the row names, with the devices that it has; then, if the instance was
+        stopped, shut it down again, as Nova does.
 
         Where the host fails, the instance is in error: nobody knows which of the two disks the guest would have.
         """
@@ -48,6 +49,9 @@ class InstancePower:
             try:
                 functions = work.tracker.functions_of(instance_uuid)
                 work.driver.rebuild(work.guests.describe(instance, functions, wanted["image_uuid"]))
+                stopped = instance.vm_state is VMState.STOPPED
+                if stopped:
+                    work.driver.stop(instance_uuid)
             except DatabaseUnavailable:
                 raise
             except AutoclaveError as error:
@@ -56,9 +60,9 @@ class InstancePower:
             done = work.swap(
                 instance,
                 expect_task=TaskState.REBUILDING,
-                vm_state=VMState.ACTIVE,
+                vm_state=VMState.STOPPED if stopped else VMState.ACTIVE,
                 task_state=None,
-                power_state=PowerState.RUNNING.value,
+                power_state=(PowerState.SHUTDOWN if stopped else PowerState.RUNNING).value,
                 image_uuid=wanted["image_uuid"],
                 image=wanted["image"],
                 rebuild=None,
