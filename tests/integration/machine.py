@@ -19,7 +19,7 @@ from autoclave.simulator.host import SimulatedHost
 SANITIZING, ZEROING = "0000:41:00.0", "0000:42:00.0"
 SECRET = b"the tenant's secret"
 SLOW = {
-    SANITIZING: Fault(FaultKind.SANITIZE_SECONDS, 20),
+    SANITIZING: Fault(FaultKind.SANITIZE_SECONDS, 40),
     ZEROING: Fault(FaultKind.ZERO_BYTES_PER_SECOND, 1 << 20),
 }
 """What makes an erase last long enough to be interrupted."""
