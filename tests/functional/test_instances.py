@@ -240,18 +240,19 @@ def test_a_claim_that_placement_does_not_take_starts_no_guest_and_offers_nothing
 def test_an_instance_does_not_run_without_a_function_that_its_flavor_asks_for(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()
-    instance = world.ask()
+    instance = world.ask(GPU)
     with world.db.write() as tx:
         found = instance_rows.get(tx, instance)
         assert found is not None
-        flavor = {**found.flavor, "extra_specs": {ALIAS_KEY: "gpu:1"}}
+        flavor = {**found.flavor, "extra_specs": {ALIAS_KEY: "gpu:2"}}
         assert instance_rows.swap(tx, found, expect_task=found.task_state, flavor=flavor)
-    world.build(instance)
+    world.build(instance, GPU)
     row = world.instance(instance)
     assert row.vm_state is VMState.ERROR
-    assert "asks for 1 functions by pci_passthrough:alias" in (row.fault_details or "")
+    assert "asks for 2 functions by pci_passthrough:alias" in (row.fault_details or "")
     assert world.guest(instance) is None
     assert world.onlooker.get_allocations(instance).allocations == {}
+    assert (world.row().burned, world.reserved()) == (False, 0)  # for nothing
 
 
 def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instance_world: InstanceWorld) -> None:

@@ -8,10 +8,10 @@ from sqlalchemy.engine import Connection
 from autoclave.agent.instance_work import InstanceWork, fault
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
-from autoclave.exceptions import AutoclaveError, ClaimRefused, DatabaseUnavailable
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
 from autoclave.objects.context import RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
-from autoclave.rules.resource_request import ALIAS_KEY, alias_counts
+from autoclave.rules.resource_request import alias_counts
 
 LOG = logging.getLogger(__name__)
 
@@ -76,15 +76,8 @@ class InstanceBuilds:
     def _start_guest(self, instance: InstanceRecord, groups: Mapping[str, Sequence[str]]) -> None:
         work = self._work
         allocation = work.ports.placement.get_allocations(instance.uuid)
-        functions = work.tracker.instance_claim(instance.uuid, allocation, groups)
         asked = sum(count for _, count in alias_counts(instance.flavor["extra_specs"]))
-        if len(functions) < asked:
-            # Somebody made a provider by hand that looks like one of ours: there is no function behind it.
-            given = sorted({each for named in groups.values() for each in named})
-            raise ClaimRefused(
-                f"its flavor asks for {asked} functions by {ALIAS_KEY}, and {work.host} has {len(functions)} of what "
-                f"Placement has allocated, by {', '.join(given) or 'no provider'}; one is not this agent's"
-            )
+        functions = work.tracker.instance_claim(instance.uuid, allocation, groups, at_least=asked)
         work.driver.spawn(work.guests.describe(instance, functions, instance.image_uuid))
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:

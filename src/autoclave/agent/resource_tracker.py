@@ -18,6 +18,7 @@ from autoclave.lifecycle.burn import burn, settle_provider
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.burn import may_be_claimed
+from autoclave.rules.resource_request import ALIAS_KEY
 
 LOG = logging.getLogger(__name__)
 
@@ -33,7 +34,12 @@ class ResourceTracker:
         self._host = host
 
     def instance_claim(
-        self, instance_uuid: str, allocation: ConsumerAllocations, groups: Mapping[str, Sequence[str]]
+        self,
+        instance_uuid: str,
+        allocation: ConsumerAllocations,
+        groups: Mapping[str, Sequence[str]],
+        *,
+        at_least: int = 0,
     ) -> list[FunctionRecord]:
         """Give the instance what Placement has allocated to it of this host's functions, and burn what is to be burned.
 
@@ -41,13 +47,26 @@ class ResourceTracker:
 
         :param allocation: all that Placement says the instance holds.
         :param groups: the providers that each group of its request got.
+        :param at_least: how many functions its flavor asks for by name; a provider that somebody made by hand may
+            serve such a request, with no function behind it.
         :returns: its functions, in order of their address.
         :raises ClaimRefused: nothing was given: Placement has not allocated what the groups name, there are not as many
             functions as it says, or one is burned and was not released.
         :raises DatabaseUnavailable: it is not known whether they were given.
         :raises PlacementError: they were given, but ``reserved`` may not stand: the guest must not run.
         """
-        claimed = self._ports.db.transact(lambda tx: self._claim(tx, instance_uuid, allocation, groups))
+
+        def claim(tx: Connection) -> list[FunctionRecord]:
+            claimed = self._claim(tx, instance_uuid, allocation, groups)
+            if len(claimed) < at_least:
+                # Inside the transaction: what it does not get must not be burned for it either.
+                raise ClaimRefused(
+                    f"its flavor asks for {at_least} functions by {ALIAS_KEY}, and {self._host} has {len(claimed)} of "
+                    f"what Placement has allocated: {', '.join(sorted(allocation.allocations))}"
+                )
+            return claimed
+
+        claimed = self._ports.db.transact(claim)
         self.settle(instance_uuid)
         return claimed
 
