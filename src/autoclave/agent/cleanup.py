@@ -18,8 +18,9 @@ from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareEr
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle, settle_others
+from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor, DeviceState, Event
 

@@ -24,9 +24,9 @@ from autoclave.exceptions import AutoclaveError, InvalidConfiguration, Placement
 from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
-from autoclave.lifecycle.settle import settle, settle_others, whole_record
+from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.swap import Cause
-from autoclave.lifecycle.withdrawn import raise_reserved
+from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import Provider
 from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named

@@ -18,8 +18,9 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
-from autoclave.lifecycle.settle import settle, settle_others
+from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event

@@ -10,9 +10,8 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.release import end_unbind, fail_bind
-from autoclave.lifecycle.settle import settle_others
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.lifecycle.withdrawn import raise_reserved
+from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState, Event

@@ -12,7 +12,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
-from autoclave.exceptions import PlacementConflict, PlacementError
+from autoclave.exceptions import PlacementConflict
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
 from autoclave.rules.reserved import must_be_reserved
@@ -67,24 +67,6 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     if lowered_from and len(lowered_from) == len(providers) and len(set(lowered_from)) == 1:
         _clear_debt(db, device_uuid, *lowered_from[0])
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
-
-
-def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord) -> None:
-    """Tell Placement what became of the other rows by which the drive of *device* is on record.
-
-    Their own hosts need not be served by anybody. What Placement cannot be told now is logged.
-    """
-    if device.serial is None:
-        return
-    with db.read() as tx:
-        others = device_rows.with_drive(tx, device.serial, device.drive_model or "")
-    for other in others:
-        if other.uuid == device.uuid or not must_be_reserved(other.offer):
-            continue
-        try:
-            settle(db, placement, other.uuid)
-        except PlacementError as error:
-            LOG.warning("Placement does not know yet that device %s must not be offered: %s", other.uuid, error)
 
 
 def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> tuple[Settled, DeviceRecord | None]:

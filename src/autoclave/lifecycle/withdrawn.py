@@ -11,6 +11,7 @@ from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUna
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.placement.client import PlacementClient
+from autoclave.rules.reserved import must_be_reserved
 
 LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,20 @@ def raise_reserved(db: Database, placement: PlacementClient, uuid: str) -> bool:
         LOG.warning(_UNTOLD, uuid, error)
         return False
     return True
+
+
+def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord) -> None:
+    """Tell Placement what became of the other rows by which the drive of *device* is on record.
+
+    Their own hosts need not be served by anybody. What Placement cannot be told now is logged.
+    """
+    if device.serial is None:
+        return
+    with db.read() as tx:
+        others = device_rows.with_drive(tx, device.serial, device.drive_model or "")
+    for other in others:
+        if other.uuid != device.uuid and must_be_reserved(other.offer):
+            raise_reserved(db, placement, other.uuid)
 
 
 class Withdrawals:
