@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed
-from autoclave.hardware.block import LARGEST_STEP, Disk, open_block
+from autoclave.hardware.block import open_block
+from autoclave.hardware.disk import LARGEST_STEP, Disk
 from autoclave.hardware.host import HostPaths
 from autoclave.simulator import file_disk
 from autoclave.simulator.drive_spec import DriveSpec

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol
 
 from oslo_config import cfg
 
-from autoclave.hardware.command import ToolSink
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
+from autoclave.hardware.tool import ToolSink
 
 __all__ = [
     "AttachHandle",

@@ -10,69 +10,20 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, HardwareError
+from autoclave.hardware.disk import LARGEST_STEP, Disk
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import programs_with_open
 
 CHUNK = 16 * 1024 * 1024
 """Bytes of the largest single read: so many that the drive always has commands to work at."""
-LARGEST_STEP = 256 * 1024 * 1024
-"""Bytes that one request zeroes at most: whoever is killed meanwhile leaves no more than that to be done."""
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
 _BLKZEROOUT = 0x127F
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EPERM, errno.EACCES, errno.EBADF})
-
-
-class Disk(Protocol):
-    """A disk held open exclusively. Made by :func:`open_block`.
-
-    What it holds is not handed out: who may ask whether a tenant's data is gone need not see it.
-    """
-
-    @property
-    def path(self) -> Path:
-        """Its device node."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        ...
-
-    def nonzero_in(self, offset: int, length: int) -> int | None:
-        """The offset of the first byte in the range that is not zero on the medium; None: all are.
-
-        :raises ValueError: there is no such range.
-        :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be read there.
-        """
-        ...
-
-    def zero(self, offset: int, length: int) -> None:
-        """Overwrite the range with zeroes. It cannot be stopped, so it is not longer than :data:`LARGEST_STEP`.
-
-        :raises ValueError: there is no such range, or it is longer.
-        :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be overwritten there; how much of the range was, is not known.
-        """
-        ...
-
-    def flush(self) -> None:
-        """Have the drive write its volatile cache: zeroes that a power cut takes back are none.
-
-        :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it does not.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of the disk."""
-        ...
 
 
 class BlockDevice:

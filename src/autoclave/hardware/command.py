@@ -4,9 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from oslo_log import log as logging
 
@@ -14,39 +12,13 @@ from autoclave.exceptions import ToolError, ToolMissing, ToolTimeout
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.process import Line, ProcessGroup
+from autoclave.hardware.tool import Completed, ToolSink
 
 LOG = logging.getLogger(__name__)
 
 _SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _PACKAGES = {"nvme": "nvme-cli", "setpriv": "util-linux", "shred": "coreutils"}
 _LAST_WORDS = 500
-
-
-class ToolSink(Protocol):
-    """Told of each external tool before it is waited for, and again when it has ended.
-
-    The agent journals it, so that a restarted agent can wait out a tool that outlived its parent.
-    A tool that cannot be ended is never reported as ended.
-    """
-
-    def started(self, pid: int, argv: Sequence[str]) -> None: ...
-    def ended(self, pid: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Completed:
-    """A command that ended by itself, in time.
-
-    :param argv: the command, its first word resolved to the executable's path.
-    :param returncode: its exit code; negative: the signal that ended it.
-    :param stdout: what it wrote; bytes that are not UTF-8 stand as ``\\xNN``.
-    :param stderr: likewise.
-    """
-
-    argv: tuple[str, ...]
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Commands:

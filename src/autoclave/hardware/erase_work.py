@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from autoclave.exceptions import DeviceVanished, EraseTimeout, ToolError, ToolTimeout, WrongDrive
-from autoclave.hardware.command import Commands, ToolSink
+from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.progress import ProgressSink
 from autoclave.hardware.progress_meter import ProgressMeter
+from autoclave.hardware.tool import ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
 
 LEFT_BEHIND = "it is partly overwritten"

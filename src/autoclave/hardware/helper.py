@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from autoclave.hardware.block import Disk
-from autoclave.hardware.command import Completed, ToolSink
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.open_files import OpenFile
+from autoclave.hardware.disk import Disk
+from autoclave.hardware.open_file import OpenFile
 from autoclave.hardware.process import Line
+from autoclave.hardware.tool import Completed, ToolSink
 
 
 class Helper(Protocol):

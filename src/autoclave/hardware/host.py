@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from autoclave.hardware.block import Disk
-    from autoclave.hardware.helper import Helper
+from autoclave.hardware.disk import Disk
+from autoclave.hardware.helper import Helper
 
 
 class HoldDisk(Protocol):
     """Holds a disk open exclusively; see :func:`block.hold`."""
 
-    def __call__(self, paths: "HostPaths", path: Path, *, writable: bool) -> "Disk": ...
+    def __call__(self, paths: "HostPaths", path: Path, *, writable: bool) -> Disk: ...
 
 
 @dataclass(frozen=True)
@@ -32,4 +31,4 @@ class HostPaths:
     proc: Path = Path("/proc")
     tools: tuple[Path, ...] = ()
     hold_disk: HoldDisk | None = None
-    helper: "Helper | None" = None
+    helper: Helper | None = None

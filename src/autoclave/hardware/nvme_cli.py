@@ -13,9 +13,10 @@ from typing import NoReturn, TypeVar
 
 from autoclave.exceptions import ToolFailed, ToolGarbage
 from autoclave.hardware import nvme_json
-from autoclave.hardware.command import Commands, Completed, ToolSink
+from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, SanitizeLog
+from autoclave.hardware.tool import Completed, ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
 
 SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}

@@ -4,27 +4,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoclave.hardware.host import HostPaths
-
-
-@dataclass(frozen=True)
-class OpenFile:
-    """A program that has a node open.
-
-    :param node: which.
-    :param writes: it may write through it.
-    """
-
-    node: Path
-    pid: int
-    program: str
-    writes: bool
-
-    def __str__(self) -> str:
-        return f"{self.program} (pid {self.pid})"
+from autoclave.hardware.open_file import OpenFile
 
 
 def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from autoclave.exceptions import EraseFailed, EraseTimeout
-from autoclave.hardware.block import CHUNK, Disk
+from autoclave.hardware.block import CHUNK
 from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.disk import Disk
 from autoclave.hardware.progress import Progress, ProgressSink
 
 _STRIDE = 4 * CHUNK

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, WrongDrive
-from autoclave.hardware.block import Disk
+from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.progress_meter import ProgressMeter
 

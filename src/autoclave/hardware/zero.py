@@ -6,7 +6,8 @@ from typing import Any
 
 from autoclave.exceptions import EraseFailed, VerifyFailed, WrongDrive
 from autoclave.hardware import shred, zero_out
-from autoclave.hardware.block import Disk, open_block
+from autoclave.hardware.block import open_block
+from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace

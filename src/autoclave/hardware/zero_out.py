@@ -3,7 +3,7 @@
 import time
 
 from autoclave.exceptions import EraseFailed
-from autoclave.hardware.block import LARGEST_STEP, Disk
+from autoclave.hardware.disk import LARGEST_STEP, Disk
 from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
 from autoclave.hardware.progress_meter import ProgressMeter
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from autoclave.hardware.host import HostPaths
 from autoclave.simulator.file_disk import FileDisk, claim_file
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.zeroing import Zeroing
 
 
 class SimulatedDisk(FileDisk):
     """A disk of *host*; zeroing it takes the time and has the outcome that the faults say."""
 
-    def __init__(self, host: SimulatedHost, path: Path, fd: int, size: int) -> None:
+    def __init__(self, host: DriveSlots, path: Path, fd: int, size: int) -> None:
         super().__init__(path, fd, size)
         self._zeroing = Zeroing(host, str(path))
 
@@ -20,6 +20,6 @@ class SimulatedDisk(FileDisk):
             pass
 
 
-def hold(host: SimulatedHost, paths: HostPaths, path: Path, *, writable: bool) -> SimulatedDisk:
+def hold(host: DriveSlots, paths: HostPaths, path: Path, *, writable: bool) -> SimulatedDisk:
     """Hold a disk of *host* exclusively."""
     return SimulatedDisk(host, path, *claim_file(paths, path, writable=writable))

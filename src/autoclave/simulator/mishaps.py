@@ -4,19 +4,19 @@ import time
 from collections.abc import Sequence
 
 from autoclave.simulator.faults import FaultKind
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.slots import DriveSlots
 
 _LOOK_AGAIN = 0.05
 
 
-def delay(host: SimulatedHost, addresses: Sequence[str]) -> None:
+def delay(host: DriveSlots, addresses: Sequence[str]) -> None:
     """Be as slow as the faults say, and hang while they say so."""
     time.sleep(host.faults.active(addresses).get(FaultKind.NVME_SLOW) or 0)
     while FaultKind.NVME_HANGS in host.faults.active(addresses):
         time.sleep(_LOOK_AGAIN)
 
 
-def vanish(host: SimulatedHost, address: str, percent: float | None) -> bool:
+def vanish(host: DriveSlots, address: str, percent: float | None) -> bool:
     """Pull the drive if it is to vanish now, and say whether it did.
 
     :param percent: how far an erase is, or None if there is none.

@@ -8,11 +8,11 @@ from autoclave.simulator import mishaps, nvme_identify, nvme_logs
 from autoclave.simulator.device_nodes import DeviceNode
 from autoclave.simulator.drive import Drive
 from autoclave.simulator.drive_state import LBA_FORMATS
-from autoclave.simulator.host import SimulatedHost
 from autoclave.simulator.nvme_dialect import Answer, Dialect
 from autoclave.simulator.nvme_options import Options, UsageError
 from autoclave.simulator.nvme_status import CommandFailed, Status
 from autoclave.simulator.sanitize import Action
+from autoclave.simulator.slots import DriveSlots
 
 _EVERY_NAMESPACE = 0xFFFFFFFF
 _IDS_PER_LIST = 1024
@@ -45,7 +45,7 @@ class Refused(Exception):
 class Call:
     """One command on its way to a drive, which is locked meanwhile."""
 
-    host: SimulatedHost
+    host: DriveSlots
     dialect: Dialect
     node: DeviceNode
     drive: Drive

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from autoclave.simulator.host import SimulatedHost
 from autoclave.simulator.nvme_dialect import Answer, Dialect
 from autoclave.simulator.nvme_options import Options
+from autoclave.simulator.slots import DriveSlots
 
 _HOST_ID = "5a1ad000-0000-4000-8000-000000000001"
 
 
-def list_devices(host: SimulatedHost, dialect: Dialect, options: Options) -> Answer:
+def list_devices(host: DriveSlots, dialect: Dialect, options: Options) -> Answer:
     """``nvme list``: every block device."""
     devices: list[dict[str, Any]] = []
     inventory = host.inventory
-    for disk in sorted((host.paths.sysfs / "block").iterdir()):
+    for disk in sorted((host.sysfs / "block").iterdir()):
         if (disk / "hidden").read_text().strip() != "0":
             continue
         slot = inventory.by_head(int(disk.name.removeprefix("nvme").partition("n")[0]))
@@ -25,7 +25,7 @@ def list_devices(host: SimulatedHost, dialect: Dialect, options: Options) -> Ans
         namespace = state.namespaces[nsid]
         device: dict[str, Any] = {
             "NameSpace": nsid,
-            "DevicePath": str(host.paths.dev / disk.name),
+            "DevicePath": str(host.dev / disk.name),
             "Firmware": state.firmware,
             "ModelNumber": state.model,
             "SerialNumber": state.serial,
@@ -35,7 +35,7 @@ def list_devices(host: SimulatedHost, dialect: Dialect, options: Options) -> Ans
             "SectorSize": namespace.block_size,
         }
         if dialect.version >= (2, 4):
-            generic = {"GenericPath": str(host.paths.dev / disk.name.replace("nvme", "ng"))}
+            generic = {"GenericPath": str(host.dev / disk.name.replace("nvme", "ng"))}
             device = {"NameSpace": device.pop("NameSpace"), "DevicePath": device.pop("DevicePath"), **generic, **device}
         if dialect.version < (2, 0):
             device |= {"Index": slot.instance, "ProductName": "Non-Volatile memory controller"}
@@ -49,7 +49,7 @@ def list_devices(host: SimulatedHost, dialect: Dialect, options: Options) -> Ans
     return Answer(out="".join(f"{row}\n" for row in rows), err=err)
 
 
-def list_subsystems(host: SimulatedHost, dialect: Dialect, options: Options) -> Answer:
+def list_subsystems(host: DriveSlots, dialect: Dialect, options: Options) -> Answer:
     """``nvme list-subsys``: every subsystem with the controllers that lead to it."""
     subsystems: dict[int, dict[str, Any]] = {}
     inventory = host.inventory

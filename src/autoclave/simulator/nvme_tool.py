@@ -12,12 +12,12 @@ from autoclave.exceptions import SimulatorError
 from autoclave.simulator import mishaps
 from autoclave.simulator.device_nodes import DeviceNode, find_node
 from autoclave.simulator.faults import FaultKind
-from autoclave.simulator.host import SimulatedHost
 from autoclave.simulator.nvme_commands import COMMANDS, Call, Refused
 from autoclave.simulator.nvme_dialect import Answer, Dialect
 from autoclave.simulator.nvme_lists import list_devices, list_subsystems
 from autoclave.simulator.nvme_options import Options, UsageError, parse
 from autoclave.simulator.nvme_status import CommandFailed
+from autoclave.simulator.slots import DriveSlots
 
 _GARBAGE = Answer(out='{\n  "nvme0":{\n    "sprog":\x00')
 _LISTS = {"list": list_devices, "list-subsys": list_subsystems}
@@ -26,7 +26,7 @@ _LOOK_AGAIN = 0.05
 
 def main(root: str, argv: Sequence[str]) -> int:
     """Run one nvme command on the simulated host in *root*, and return its exit code."""
-    host = SimulatedHost.open(Path(root))
+    host = DriveSlots.open(Path(root))
     answer = NvmeTool(host).run(argv)
     sys.stdout.write(answer.out)
     sys.stderr.write(answer.err)
@@ -36,7 +36,7 @@ def main(root: str, argv: Sequence[str]) -> int:
 class NvmeTool:
     """The command ``nvme`` of one simulated host."""
 
-    def __init__(self, host: SimulatedHost) -> None:
+    def __init__(self, host: DriveSlots) -> None:
         self._host = host
         self._dialect = Dialect(host.inventory.style)
 

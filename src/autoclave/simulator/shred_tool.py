@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.zeroing import Zeroing
 
 REPORT_EVERY = 5.0
@@ -31,7 +31,7 @@ def main(root: str, argv: Sequence[str]) -> int:
         return 1
     path = arguments[0]
     try:
-        zeroing = Zeroing(SimulatedHost.open(Path(root)), path)
+        zeroing = Zeroing(DriveSlots.open(Path(root)), path)
     except OSError as error:
         reason = "invalid file type" if error.errno == errno.ENOTBLK else None
         sys.stderr.write(f"shred: {path}: {reason or 'failed to open for writing: ' + os.strerror(errno.ENOENT)}\n")

@@ -9,8 +9,8 @@ from autoclave.exceptions import SimulatorError
 from autoclave.simulator import mishaps
 from autoclave.simulator.device_nodes import DeviceNode, find_node
 from autoclave.simulator.faults import FaultKind
-from autoclave.simulator.host import SimulatedHost
 from autoclave.simulator.nvme_status import CommandFailed
+from autoclave.simulator.slots import DriveSlots
 
 _PIECE = 4 << 20
 _PIECES_PER_SECOND = 20
@@ -23,7 +23,7 @@ class Zeroing:
     :raises OSError: there is no such block device.
     """
 
-    def __init__(self, host: SimulatedHost, path: str) -> None:
+    def __init__(self, host: DriveSlots, path: str) -> None:
         node = find_node(host, path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such device", path)

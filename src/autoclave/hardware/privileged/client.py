@@ -10,13 +10,13 @@ from oslo_privsep import daemon
 
 from autoclave.conf.privileged import GROUP
 from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeout
-from autoclave.hardware.block import Disk
-from autoclave.hardware.command import Completed, ToolSink
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.open_files import OpenFile
+from autoclave.hardware.disk import Disk
+from autoclave.hardware.open_file import OpenFile
 from autoclave.hardware.privileged import context, disks
 from autoclave.hardware.privileged import tools as _tools
 from autoclave.hardware.process import Line
+from autoclave.hardware.tool import Completed, ToolSink
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

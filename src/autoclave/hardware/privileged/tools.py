@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.command import Commands, Completed
+from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.privileged import admission, entrypoint
 from autoclave.hardware.process import LINGER, REAP
+from autoclave.hardware.tool import Completed
 
 WAIT = 1.0
 """Seconds that a request waits for news at most."""

@@ -1,0 +1,204 @@
+"""The drive slots of a simulated host: what is in them, and what goes wrong with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from autoclave.exceptions import SimulatorError
+from autoclave.simulator.drive import Drive
+from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.faults import EVERY_DRIVE, OF_THE_HOST, Fault, FaultBook, FaultKind
+from autoclave.simulator.functions import Functions
+from autoclave.simulator.inventory import Inventory, Slot
+from autoclave.simulator.procfs import write_proc
+from autoclave.simulator.sysfs_tree import SysfsTree
+
+
+class DriveSlots:
+    """The slots of one simulated host. Any number of processes may open it at the same time.
+
+    Every method that takes a PCI address raises :class:`~autoclave.exceptions.SimulatorError` if the
+    host has no such slot, or if what is asked cannot be done to what is in it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.faults = FaultBook(root)
+        self.tree = SysfsTree(root)
+        self.functions = Functions(root, self.tree)
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """The host that :meth:`create` made in *root*.
+
+        :raises SimulatorError: there is none.
+        """
+        root = root.absolute()
+        if not (root / "state" / "host.json").exists():
+            raise SimulatorError(f"{root}: there is no simulated host")
+        return cls(root)
+
+    @property
+    def inventory(self) -> Inventory:
+        """What is in the slots now."""
+        return Inventory.load(self.root)
+
+    @property
+    def sysfs(self) -> Path:
+        return self.root / "sys"
+
+    @property
+    def dev(self) -> Path:
+        return self.root / "dev"
+
+    def pull(self, address: str) -> None:
+        """Pull what is in the slot: its function, controller and device nodes vanish. Its data stays on it."""
+        with Inventory.change(self.root) as inventory:
+            self._pull(inventory, self._occupied(inventory, address))
+
+    def insert(self, address: str, spec: DriveSpec) -> None:
+        """Put a drive into the slot, after pulling what was there.
+
+        A serial number that this host has seen is that drive, with the data that is on it.
+
+        :raises SimulatorError: that drive is plugged in elsewhere.
+        """
+        if spec.address != address:
+            raise SimulatorError(f"{address}: the drive to insert was made for {spec.address}")
+        with Inventory.change(self.root) as inventory:
+            slot = inventory.slots.get(address)
+            if slot is not None and slot.present:
+                self._pull(inventory, slot)
+            self._plug(inventory, spec)
+
+    def put_back(self, address: str) -> None:
+        """Put back the drive that was pulled from the slot last, or that another was inserted for."""
+        with Inventory.change(self.root) as inventory:
+            slot = self._slot(inventory, address)
+            if slot.present and slot.previous is None:
+                raise SimulatorError(f"{address}: nothing was pulled from it")
+            spec = slot.previous if slot.present and slot.previous else slot.spec
+            if slot.present:
+                self._pull(inventory, slot)
+            self._plug(inventory, spec)
+
+    def set_fault(self, address: str, *faults: Fault) -> None:
+        """Let things go wrong from now on, for the drive at *address* or for every drive (``*``).
+
+        :raises SimulatorError: one of the whole host for one drive.
+        """
+        addresses = self._settle(address)
+        for fault in faults:
+            if fault.kind in OF_THE_HOST and addresses != [EVERY_DRIVE]:
+                raise SimulatorError(f"fault {fault.kind} is of the whole host: give the address as '*'")
+        self.faults.set(address, *faults)
+
+    def clear_faults(self, address: str | None = None, kind: FaultKind | None = None) -> None:
+        """End faults: all, or those of one address, of one kind, or of both."""
+        self._settle(EVERY_DRIVE if address is None else address)
+        self.faults.clear(address, kind)
+
+    @contextmanager
+    def drive(self, address: str) -> Iterator[Drive]:
+        """The drive in the slot, locked and up to date.
+
+        :raises SimulatorError: there is none.
+        """
+        inventory = self.inventory
+        slot = self._occupied(inventory, address)
+        if slot.spec.physfn is not None:
+            raise SimulatorError(f"{address}: a virtual function has no drive of its own")
+        addresses = [other.address for other in inventory.sharing(slot.spec.drive_id)]
+        with Drive.open(self._drive_directory(slot.spec), self.faults.active(addresses)) as drive:
+            yield drive
+
+    def sync_namespaces(self, drive: Drive) -> None:
+        """Make the block devices of *drive* those of its namespaces, after namespace management."""
+        drive.save()
+        with Inventory.change(self.root) as inventory:
+            for slot in inventory.bound():
+                if self._drive_directory(slot.spec) == drive.directory:
+                    media = {nsid: drive.media(nsid) for nsid in drive.state.namespaces}
+                    self.tree.sync_namespaces(slot, drive.state, inventory, media)
+
+    def _settle(self, address: str) -> list[str]:
+        """Bring drives up to date, so that a change of faults acts from now on and not on the past."""
+        inventory = self.inventory
+        if address == EVERY_DRIVE:
+            for slot in inventory.slots.values():
+                if slot.present and slot.spec.physfn is None:
+                    with self.drive(slot.address):
+                        pass
+            return [EVERY_DRIVE]
+        if self._slot(inventory, address).present:
+            with self.drive(address):
+                pass
+        return [address]
+
+    def _slot(self, inventory: Inventory, address: str) -> Slot:
+        try:
+            return inventory.slots[address]
+        except KeyError:
+            known = ", ".join(sorted(inventory.slots)) or "none"
+            raise SimulatorError(f"host {inventory.name} has no slot {address}; it has {known}") from None
+
+    def _occupied(self, inventory: Inventory, address: str) -> Slot:
+        slot = self._slot(inventory, address)
+        if not slot.present:
+            raise SimulatorError(f"{address}: the slot is empty")
+        return slot
+
+    def _drive_directory(self, spec: DriveSpec) -> Path:
+        return self.root / "state" / "drives" / spec.drive_id
+
+    def _plug(self, inventory: Inventory, *specs: DriveSpec) -> None:
+        slots = []
+        functions = self.functions.all()
+        for spec in specs:
+            if spec.address in functions and functions[spec.address].present:
+                raise SimulatorError(f"{spec.address}: there is a function that is no drive; pull it first")
+            sharing = inventory.sharing(spec.drive_id)
+            if sharing and spec.subsystem is None and spec.physfn is None:
+                raise SimulatorError(f"{spec.address}: drive {spec.serial} is in {sharing[0].address}")
+            before = inventory.slots.get(spec.address)
+            cntlid = next(n for n in range(len(sharing) + 1) if n not in {slot.cntlid for slot in sharing})
+            slot = Slot(spec, cntlid, driver=spec.driver if spec.physfn is None else None)
+            if before is not None:
+                slot.previous = before.spec if before.spec != spec else before.previous
+            inventory.slots[spec.address] = slot
+            slots.append(slot)
+        for slot in slots:
+            directory = self._drive_directory(slot.spec)
+            if slot.spec.physfn is None and not directory.exists():
+                cntlids = [other.cntlid for other in inventory.sharing(slot.spec.drive_id)]
+                Drive.make(directory, slot.spec, cntlids)
+        for slot in slots:
+            self.tree.add_function(slot)
+            if slot.driver != "nvme":
+                self.tree.set_driver(slot)
+        self._bind(inventory, *(slot for slot in slots if slot.driver == "nvme"))
+        for slot in slots:
+            self.tree.announce(slot)
+        write_proc(self.root, inventory)
+
+    def _pull(self, inventory: Inventory, slot: Slot) -> None:
+        self.tree.hide(slot)
+        self._unbind(inventory, slot, None)
+        self.tree.remove_function(slot)
+        slot.present = False
+
+    def _bind(self, inventory: Inventory, *slots: Slot) -> None:
+        inventory.bind(*slots)
+        for slot in slots:
+            directory = self._drive_directory(slot.spec)
+            state = Drive.peek_state(directory)
+            media = {nsid: directory / f"ns{nsid}" for nsid in state.namespaces}
+            self.tree.set_driver(slot)
+            self.tree.add_controller(slot, state, inventory, media)
+
+    def _unbind(self, inventory: Inventory, slot: Slot, driver: str | None) -> None:
+        if slot.instance is not None:
+            self.tree.remove_controller(slot, inventory)
+        inventory.unbind(slot, driver)
+        self.tree.set_driver(slot)
