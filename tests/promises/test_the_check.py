@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoclave.agent import cleanup, discovery, recovery
+from autoclave.agent import cleanup, device_providers, recovery
 from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor import binding, unbinding
 from autoclave.db import arqs as arq_rows
@@ -37,7 +37,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (binding, unbinding, release, sweep, intent, withdrawn, cleanup, recovery, discovery):
+    for module in (binding, unbinding, release, sweep, intent, withdrawn, cleanup, recovery, device_providers):
         monkeypatch.setattr(module, "settle", settle)
 
 

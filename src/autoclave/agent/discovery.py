@@ -1,12 +1,9 @@
-"""What is on this host, what the database makes of it, and what Placement is told (design §4).
+"""What is on this host, and what the database makes of it (design §4).
 
-A period in which nothing changed costs one Placement request and a constant number of statements: a
-provider whose generation is the one that was last verified, for a row that has not changed, is not
-looked at again.
+A period in which nothing changed costs one Placement request and a constant number of statements.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from oslo_db import exception as db_exc
@@ -14,34 +11,29 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.device_providers import DeviceProviders
+from autoclave.agent.driver_reports import DriverReports, Found
 from autoclave.agent.known_devices import KnownDevice, known_devices
 from autoclave.agent.root_provider import RootProvider
 from autoclave.db import ledger
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
-from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError, StateConflict
+from autoclave.exceptions import PlacementError, StateConflict
 from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
-from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.swap import Cause
-from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
+from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import Provider
-from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
+from autoclave.placement.sync import provider_named
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Found:
-    driver: Driver
-    device: DiscoveredDevice | Sighting
 
 
 class Discovery:
@@ -62,18 +54,13 @@ class Discovery:
         clean_on_discovery: bool,
     ) -> None:
         self._ports = ports
-        self._drivers = drivers
+        self._reports = DriverReports(drivers)
+        self._providers = DeviceProviders(ports, host)
         self._cleanup = cleanup
         self._root = root
         self._host = host
         self._run_id = run_id
         self._clean_on_discovery = clean_on_discovery
-        self._verified: dict[str, tuple[object, ...]] = {}
-        self._conflicts: set[str] = set()
-        self._renamed: set[str] = set()
-        """Providers whose names are not ours, of which the operator has been told."""
-        self._withdrawn: set[str] = set()
-        """Devices that this agent has found to be unfit to be offered, of which Placement has not been told yet."""
 
     def run(self, context: RequestContext, *, starting: bool = False) -> None:
         """One look.
@@ -85,57 +72,22 @@ class Discovery:
         :raises PlacementError: what is on the host was recorded, but Placement could not be told.
         """
         known = known_devices(self._ports.db, self._host)
-        found, blind = self._look(starting)
+        found, blind = self._reports.gather(starting=starting)
         if starting and not found and not blind:
             LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
         changed = self._observe(known, found, blind, cause)
         root, tree = self._root.tree(keep=True)
         new = {address: seen for address, seen in found.items() if address not in known}
-        if not changed and not new and self._all_verified(known, tree):
+        if not changed and not new and self._providers.all_verified(known, tree):
             return
         untold = self._register_new(context, new, tree, cause)
-        untold = self._sync(root, tree) or untold
+        untold = self._providers.sync(root, tree) or untold
         if untold is not None:
             raise untold
 
-    def _look(self, starting: bool) -> tuple[dict[str, _Found], set[str]]:
-        """What the drivers report, by address, and the drivers that could not look."""
-        found: dict[str, _Found] = {}
-        blind: set[str] = set()
-        for name, driver in self._drivers.items():
-            try:
-                reported = list(driver.discover())
-            except InvalidConfiguration:
-                raise
-            except AutoclaveError as error:
-                LOG.error("Driver %s could not look at this host; its devices are left as they are: %s", name, error)
-                blind.add(name)
-                continue
-            except Exception:  # a vendor's driver may be in error like anybody; the other drivers go on
-                LOG.exception("Driver %s failed unexpectedly; its devices are left as they are", name)
-                blind.add(name)
-                continue
-            for device in reported:
-                other = found.get(device.pci_address)
-                if other is None or isinstance(other.device, Sighting):
-                    found[device.pci_address] = _Found(driver, device)
-                    continue
-                if isinstance(device, Sighting):
-                    continue
-                message = (
-                    f"device {device.pci_address} is claimed by {other.driver.name} and by {name}; "
-                    "let only one driver's device_spec match it"
-                )
-                if starting:
-                    raise InvalidConfiguration(message, option="[agent] enabled_drivers")
-                if device.pci_address not in self._conflicts:
-                    LOG.error("%s. It stays with %s.", message, other.driver.name)
-                    self._conflicts.add(device.pci_address)
-        return found, blind
-
     def _observe(
-        self, known: Mapping[str, KnownDevice], found: Mapping[str, _Found], blind: set[str], cause: Cause
+        self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], blind: set[str], cause: Cause
     ) -> bool:
         """Write what was seen of the devices that are known; returns whether there was anything to write."""
         changed = False
@@ -193,12 +145,10 @@ class Discovery:
             return
         if device.device_state is DeviceState.ERROR:
             LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, device.state_reason)
-        self._withdrawn.add(device.uuid)
-        if raise_reserved(self._ports.db, self._ports.placement, device.uuid):
-            self._withdrawn.discard(device.uuid)
+        self._providers.withdraw(device.uuid)
 
     def _register_new(
-        self, context: RequestContext, found: Mapping[str, _Found], tree: Sequence[Provider], cause: Cause
+        self, context: RequestContext, found: Mapping[str, Found], tree: Sequence[Provider], cause: Cause
     ) -> PlacementError | None:
         """Record what is new, each device by itself; returns why the last one could not be, if so."""
         failure: PlacementError | None = None
@@ -265,85 +215,6 @@ class Discovery:
         inventory = self._ports.placement.get_inventories(present.uuid).records.get(resource_class)
         used = sum(self._ports.placement.get_usages(present.uuid).values())
         return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
-
-    def _all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
-        """Whether every provider is as it was when it was last found to be right, and so is every row."""
-        providers = {provider.uuid: provider for provider in tree}
-        return all(
-            self._verified.get(entry.deployable.rp_uuid) == entry.fingerprint(providers.get(entry.deployable.rp_uuid))
-            for entry in known.values()
-        )
-
-    def _sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
-        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
-        providers = {provider.uuid: provider for provider in tree}
-        failure: PlacementError | None = None
-        for entry in known_devices(self._ports.db, self._host).values():
-            try:
-                self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry)
-            except PlacementError as error:
-                LOG.warning("Provider %s is not as it should be yet: %s", entry.deployable.name, error)
-                failure = error
-        return failure
-
-    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: KnownDevice) -> None:
-        device, deployable = entry.device, entry.deployable
-        if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
-            self._renamed.add(present.uuid)
-            LOG.warning(
-                "Provider %s of device %s is named %s in Placement: somebody renamed it. Run `openstack resource "
-                "provider set --name %s %s`.",
-                present.uuid,
-                device.uuid,
-                present.name,
-                deployable.name,
-                present.uuid,
-            )
-        fingerprint = entry.fingerprint(present)
-        if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
-            return
-        if present is None and (taken := provider_named(tree, deployable.name)) is not None:
-            LOG.error(
-                "Provider %s of device %s has the uuid %s in Placement, and %s here: delete the foreign one.",
-                deployable.name,
-                device.uuid,
-                taken.uuid,
-                deployable.rp_uuid,
-            )
-            return
-        traits = frozenset(value for key, value in entry.attributes.items() if key.startswith("trait"))
-        desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
-        ensure_provider(self._ports.placement, desired, present)
-        if self._agrees(entry, present):
-            self._verified[deployable.rp_uuid] = fingerprint
-        else:
-            settle(self._ports.db, self._ports.placement, device.uuid)
-            self._withdrawn.discard(device.uuid)
-
-    def _agrees(self, entry: KnownDevice, present: Provider | None) -> bool:
-        """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
-        inventories = self._ports.placement.get_inventories(entry.deployable.rp_uuid)
-        record = inventories.records.get(entry.deployable.resource_class)
-        total = entry.deployable.num_accelerators
-        must = must_be_reserved(entry.device.offer)
-        owes = entry.device.release_pending and not must
-        if record is None or owes or record != whole_record(total, record.reserved) or len(inventories.records) > 1:
-            return False
-        if must and record.reserved != total:
-            if entry.device.uuid not in self._withdrawn:
-                LOG.warning(
-                    "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
-                    "other than Autoclave wrote it, or a bind or cleanup was cut short.",
-                    entry.deployable.name,
-                    record.reserved,
-                    entry.device.uuid,
-                    entry.device.device_state,
-                    total,
-                )
-            return False
-        if not must and record.reserved >= total:
-            return False  # settle says that this is an operator's hold, and leaves it
-        return present is not None and inventories.generation == present.generation
 
 
 class _NotOurs(Exception):

@@ -1,0 +1,118 @@
+"""What Placement is told of each device's provider, and which of them need not be looked at again."""
+
+from collections.abc import Mapping, Sequence
+
+from oslo_log import log as logging
+
+from autoclave.agent.known_devices import KnownDevice, known_devices
+from autoclave.exceptions import PlacementError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import settle, whole_record
+from autoclave.lifecycle.withdrawn import raise_reserved
+from autoclave.placement.records import Provider
+from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
+from autoclave.rules.reserved import must_be_reserved
+
+LOG = logging.getLogger(__name__)
+
+
+class DeviceProviders:
+    """The providers of the devices of *host*.
+
+    A provider whose generation is the one that was last found to be right, for a row that has not
+    changed, is not looked at again.
+    """
+
+    def __init__(self, ports: Ports, host: str) -> None:
+        self._ports = ports
+        self._host = host
+        self._verified: dict[str, tuple[object, ...]] = {}
+        self._renamed: set[str] = set()
+        """Providers whose names are not ours, of which the operator has been told."""
+        self._withdrawn: set[str] = set()
+        """Devices that this agent has found to be unfit to be offered, of which Placement has not been told yet."""
+
+    def withdraw(self, device_uuid: str) -> None:
+        """Tell Placement at once that a device is not offered any more; what fails is done when it is synced."""
+        self._withdrawn.add(device_uuid)
+        if raise_reserved(self._ports.db, self._ports.placement, device_uuid):
+            self._withdrawn.discard(device_uuid)
+
+    def all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
+        """Whether every provider is as it was when it was last found to be right, and so is every row."""
+        providers = {provider.uuid: provider for provider in tree}
+        return all(
+            self._verified.get(entry.deployable.rp_uuid) == entry.fingerprint(providers.get(entry.deployable.rp_uuid))
+            for entry in known.values()
+        )
+
+    def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
+        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
+        providers = {provider.uuid: provider for provider in tree}
+        failure: PlacementError | None = None
+        for entry in known_devices(self._ports.db, self._host).values():
+            try:
+                self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry)
+            except PlacementError as error:
+                LOG.warning("Provider %s is not as it should be yet: %s", entry.deployable.name, error)
+                failure = error
+        return failure
+
+    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: KnownDevice) -> None:
+        device, deployable = entry.device, entry.deployable
+        if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
+            self._renamed.add(present.uuid)
+            LOG.warning(
+                "Provider %s of device %s is named %s in Placement: somebody renamed it. Run `openstack resource "
+                "provider set --name %s %s`.",
+                present.uuid,
+                device.uuid,
+                present.name,
+                deployable.name,
+                present.uuid,
+            )
+        fingerprint = entry.fingerprint(present)
+        if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
+            return
+        if present is None and (taken := provider_named(tree, deployable.name)) is not None:
+            LOG.error(
+                "Provider %s of device %s has the uuid %s in Placement, and %s here: delete the foreign one.",
+                deployable.name,
+                device.uuid,
+                taken.uuid,
+                deployable.rp_uuid,
+            )
+            return
+        traits = frozenset(value for key, value in entry.attributes.items() if key.startswith("trait"))
+        desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
+        ensure_provider(self._ports.placement, desired, present)
+        if self._agrees(entry, present):
+            self._verified[deployable.rp_uuid] = fingerprint
+        else:
+            settle(self._ports.db, self._ports.placement, device.uuid)
+            self._withdrawn.discard(device.uuid)
+
+    def _agrees(self, entry: KnownDevice, present: Provider | None) -> bool:
+        """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
+        inventories = self._ports.placement.get_inventories(entry.deployable.rp_uuid)
+        record = inventories.records.get(entry.deployable.resource_class)
+        total = entry.deployable.num_accelerators
+        must = must_be_reserved(entry.device.offer)
+        owes = entry.device.release_pending and not must
+        if record is None or owes or record != whole_record(total, record.reserved) or len(inventories.records) > 1:
+            return False
+        if must and record.reserved != total:
+            if entry.device.uuid not in self._withdrawn:
+                LOG.warning(
+                    "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
+                    "other than Autoclave wrote it, or a bind or cleanup was cut short.",
+                    entry.deployable.name,
+                    record.reserved,
+                    entry.device.uuid,
+                    entry.device.device_state,
+                    total,
+                )
+            return False
+        if not must and record.reserved >= total:
+            return False  # settle says that this is an operator's hold, and leaves it
+        return present is not None and inventories.generation == present.generation
