@@ -11,22 +11,30 @@ from oslo_config import cfg
 
 from autoclave.api.hosts import is_loopback
 from autoclave.exceptions import InvalidConfiguration
+from autoclave.services.chunked_body import ChunkedBody
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 _OPTIONS = "[api] host_ip, port"
 _PIECE = 1 << 16
+_LARGEST_HEADERS = 1 << 17
+"""Bytes of a request's line and headers: a token of Keystone and the widest query of ours take a part of it."""
 _READ_OFF = 1 << 26
 """Bytes of a refused body that are read, so that its sender comes to see why; then he is hung up on."""
 
 
 class _Gateway(wsgi.Gateway_10):
-    """What is left of a request's body when it is answered is thrown away piece by piece.
+    """A chunked body is read as it is asked for, and what is left of any when it is answered is thrown away in pieces.
 
-    cheroot would take the rest of a body of known length into memory at once, and the rest of a chunked one for the
-    next request.
+    cheroot would take a chunk, and the rest of a body of known length, into memory at once, and the rest of a chunked
+    body for the next request.
     """
+
+    def __init__(self, req: Any) -> None:
+        if req.chunked_read:
+            req.rfile = ChunkedBody(req.conn.rfile)
+        super().__init__(req)
 
     def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         """As WSGI has it."""
@@ -56,6 +64,7 @@ class Listener:
         self._where = (str(conf.api.host_ip), int(conf.api.port))
         self._server = wsgi.Server(self._where, None, numthreads=conf.api.threads, server_name="autoclave")
         self._server.shutdown_timeout = 2
+        self._server.max_request_header_size = _LARGEST_HEADERS
         self._server.gateway = _Gateway
 
     def open(self) -> None:

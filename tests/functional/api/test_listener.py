@@ -1,5 +1,6 @@
 """Who can reach the service, and under which names, where every caller is an administrator."""
 
+import queue
 import socket
 import threading
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory(length: 
     assert b"Connection: close" in answer
 
 
-@pytest.mark.parametrize("broken", [b"zz\r\nxxx", b"5\r\nxx"])
+@pytest.mark.parametrize("broken", [b"zz\r\nxxx", b"-5\r\nxx", b"5\r\nxx", b"2\r\nxxxx\r\n0\r\n\r\n"])
 def test_a_chunked_body_that_breaks_off_is_its_senders_fault(tmp_path: Path, broken: bytes) -> None:
     world = World(tmp_path)
     head = CHUNKED.replace(b"POST /", b"POST /v2/device_profiles").replace(
@@ -93,6 +94,50 @@ def test_a_chunked_body_that_breaks_off_is_its_senders_fault(tmp_path: Path, bro
     assert answer.startswith(b"HTTP/1.1 400 Bad Request")
     assert b"did not arrive as a whole" in answer
     world.close()
+
+
+def measuring(environ: Any, start_response: Any) -> list[bytes]:
+    """An application that reads a body by pieces, and tells how many there were and how large the largest was."""
+    pieces = list(iter(lambda: len(environ["wsgi.input"].read(1000)), 0))
+    said = f"{sum(pieces)} in {max(pieces)}".encode()
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(said)))])
+    return [said]
+
+
+def test_of_a_chunk_of_any_size_no_more_is_taken_than_the_application_asks_for() -> None:
+    read: queue.Queue[bytes] = queue.Queue()
+
+    def tasting(environ: Any, start_response: Any) -> list[bytes]:
+        read.put(environ["wsgi.input"].read(1000))
+        return refusing(environ, start_response)
+
+    served = listener("127.0.0.1")
+    served.open()
+    thread = threading.Thread(target=served.serve, args=(tasting,), daemon=True)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=20) as connection:
+        connection.sendall(CHUNKED + b"%x\r\n" % 10**12 + b"x" * 1000)
+        assert read.get(timeout=5) == b"x" * 1000  # while the rest of the chunk is still awaited
+    served.close()
+    thread.join()
+
+
+def test_chunks_extensions_and_trailers_are_a_body_and_what_follows_is_the_next_request() -> None:
+    body = b"5;name=value\r\nhello\r\n%X\r\n%s\r\n0\r\nExpires: never\r\n\r\n" % (4000, b"x" * 4000)
+    answer = exchange(measuring, CHUNKED, body, CHUNKED, b"1\r\nx\r\n0\r\n\r\n")
+    assert answer.count(b"200 OK") == 2
+    assert b"4005 in 1000" in answer
+    assert b"1 in 1" in answer
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [(b"GET /%s HTTP/1.1\r\n", b"414"), (b"GET / HTTP/1.1\r\nX-Long: %s\r\n", b"413")],
+    ids=["uri", "header"],
+)
+def test_headers_of_a_mebibyte_are_refused_before_they_are_kept_in_memory(head: bytes, status: bytes) -> None:
+    answer = exchange(refusing, head % (b"x" * (1 << 20)), b"Host: localhost\r\n\r\n")
+    assert answer.split()[1] == status
 
 
 def get(world: World, host: str, path: str = "/v2/devices") -> Any:
