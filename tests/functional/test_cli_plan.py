@@ -164,6 +164,18 @@ def test_a_card_that_is_not_ready_says_why(cards: Planner) -> None:
     assert "bound to iavf" in row["refused"][0]
 
 
+def test_a_virtual_function_of_a_drive_that_is_a_handle_is_not_told_as_one_that_no_entry_matches(
+    cards: Planner,
+) -> None:
+    virtual = "0000:43:00.1"
+    cards.host.insert(virtual, DriveSpec(virtual, "", product="0011", physfn=UNMATCHED))
+    assert cards.rows()[virtual]["refused"] == ["no device_spec entry matches"]
+    cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{UNMATCHED}"}}\n')
+    rows = cards.rows()
+    assert [handle.partition(" ")[0] for handle in rows[UNMATCHED]["handles"]] == [virtual]
+    assert virtual not in rows
+
+
 def test_a_drive_that_two_drivers_claim_says_that_the_agent_does_not_start(cards: Planner) -> None:
     cards.add(f'[pci]\npassthrough_whitelist = {{"address": "{ERASABLE}"}}\n')
     assert "nvme_driver and pci_driver claim it" in cards.rows()[ERASABLE]["refused"][0]

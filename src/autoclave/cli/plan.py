@@ -136,9 +136,12 @@ def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
             seen[it.address].append(_Planned(driver.name, it, it.discovered is not None, told))
     for it, provider in plan_pci.look(conf, paths, host):
         seen[it.address].append(_Planned(DEVICE_SPEC_OPTION, it, True, provider))
+    lent = _lent(each.inspected for planned in seen.values() for each in planned)
     records = []
-    for _, planned in sorted(seen.items()):
+    for address, planned in sorted(seen.items()):
         claimed = [each for each in planned if each.claimed]
+        if not claimed and address in lent:
+            continue  # it is among the handles of its physical function
         clash = (
             f"{' and '.join(each.by for each in claimed)} claim it, so the agent does not start: let only one match it"
             if len(claimed) > 1
@@ -146,6 +149,11 @@ def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
         )
         records += [_record(each, conf.nvme.cleanup_timeout, clash) for each in claimed or planned[:1]]
     return records
+
+
+def _lent(inspected: Iterable[Inspected]) -> set[str]:
+    """The addresses of functions that guests would get as handles of a device."""
+    return {handle.identity for it in inspected if it.discovered for handle in it.discovered.attach_handles}
 
 
 def _told(host: str, device: DiscoveredDevice, refused: bool) -> dict[str, Any]:
