@@ -2,11 +2,12 @@
 
 import itertools
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hostworld import FUNCTIONS, GPU, GPU_SPEC
+from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
 from instanceworld import InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
 
@@ -52,12 +53,25 @@ class Life:
     def delete(self) -> None:
         self.world.delete(self.instance)
 
+    def stop(self) -> None:
+        self.world.power("stop_instance", TaskState.POWERING_OFF, self.instance)
+
+    def rebuild(self) -> None:
+        """From another image; a conductor has checked it."""
+        self.world.mark(self.instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """The conductor's message; its sweep sends it again where no agent's run came on the row."""
+        self.world.agents.rebuild(self.world.context, HOST, self.instance)
+        self.world.casts.deliver()
+
     def look(self) -> None:
         self.touched = self.touched or self.world.guest(self.instance) is not None
         if self.touched:
             assert self.world.offered() == 0, "a device that a guest has had is offered"
 
-    def converges(self) -> None:
+    def converges(self, *, rebuilt: bool = False) -> None:
         """Two periods later the instance is what it says, and once it is deleted and released, all is as before."""
         for _ in range(2):
             self.agent.period()
@@ -65,8 +79,9 @@ class Life:
         found = self.world.find(self.instance)
         if found is not None:
             assert found.task_state in (None, TaskState.SCHEDULING)
-            runs = self.world.guest(self.instance) is not None
-            assert runs == (found.vm_state is VMState.ACTIVE), found
+            if not rebuilt:
+                runs = self.world.guest(self.instance) is not None
+                assert runs == (found.vm_state is VMState.ACTIVE), found
             self.delete()
             self.look()
             assert self.world.find(self.instance) is None
@@ -80,6 +95,9 @@ class Life:
             assert self.world.reserved() == 1
             ask_release(self.world.db, self.world.placement, row.uuid)
         assert self.world.offered() == 1
+
+
+OTHER = {"image_uuid": str(uuid.UUID(int=8)), "image": {"name": "other", "properties": {}}, "checked": True}
 
 
 def lives(tmp_path: Path) -> Iterator[tuple[int, Life]]:
@@ -130,6 +148,42 @@ def test_a_deletion_with_a_mishap_at_any_moment(
         if not happened:
             break
     assert at > 15, "a deletion has more moments than that"
+
+
+@MISHAPS
+@pytest.mark.parametrize("stopped", [False, True], ids=["runs", "stopped"])
+def test_a_rebuild_with_a_mishap_at_any_moment(
+    tmp_path: Path, mishap: Callable[[Life], Callable[[str], None]], stopped: bool
+) -> None:
+    """The instance is in error, or it is what it was, from the one image or the other."""
+    outcomes = set()
+    for at, life in lives(tmp_path):
+        life.build()
+        if stopped:
+            life.stop()
+        before = life.world.instance(life.instance)
+        happened = life.meet(at, mishap(life), life.rebuild)
+        life.hand_over()
+        for _ in range(2):
+            life.agent.period()
+            life.look()
+        found, guest = life.world.instance(life.instance), life.world.guest(life.instance)
+        assert (found.task_state, found.rebuild) == (None, None)
+        assert life.world.function().instance_uuid == life.instance
+        assert guest is not None
+        if found.vm_state is not VMState.ERROR:
+            assert guest.running == (found.vm_state is VMState.ACTIVE)
+            assert found.vm_state is before.vm_state or found.fault_message, "it is on again, and nobody says why"
+        outcomes.add((found.vm_state, found.image_uuid))
+        life.converges(rebuilt=True)
+        if not happened:
+            break
+    assert at > 8, "a rebuild has more moments than that"
+    assert (found.vm_state, found.image_uuid) == (before.vm_state, OTHER["image_uuid"])
+    assert (VMState.ERROR, before.image_uuid) in outcomes
+    assert (VMState.ERROR, OTHER["image_uuid"]) not in outcomes
+    if stopped and mishap is refused:
+        assert (VMState.ACTIVE, OTHER["image_uuid"]) in outcomes, "it could not be shut down again"
 
 
 @MISHAPS

@@ -56,7 +56,7 @@ def test_power_and_rebuild_are_told_when_they_begin_and_end(instance_world: Inst
     instance = world.create(GPU)
     world.power("stop_instance", TaskState.POWERING_OFF, instance)
     world.power("start_instance", TaskState.POWERING_ON, instance)
-    world.mark(instance, TaskState.REBUILDING, rebuild={"image_uuid": ONE, "image": IMAGE})
+    world.mark(instance, TaskState.REBUILDING, rebuild={"image_uuid": ONE, "image": IMAGE, "checked": True})
     world.agents.rebuild(world.context, HOST, instance)
     world.casts.deliver()
     assert [event.removeprefix("instance.") for event in world.told()[2:]] == [

@@ -27,6 +27,9 @@ from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.guests import Guests
 from dbfixtures import make_arq, make_slot
 
+OTHER = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}, "checked": True}
+"""A rebuild from another image, as a conductor hands it over."""
+
 
 def bound_arq(world: InstanceWorld, instance: str, attach_info: dict[str, Any]) -> str:
     """An accelerator request of the instance that has a function; returns its uuid."""
@@ -323,8 +326,7 @@ def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> No
     world = instance_world
     world.start()
     instance = world.create(GPU)
-    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
-    world.mark(instance, TaskState.REBUILDING, rebuild=wanted)
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER)
     world.agents.rebuild(world.context, HOST, instance)
     world.casts.deliver()
     row = world.instance(instance)
@@ -340,8 +342,7 @@ def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: Instanc
     world.start()
     instance = world.create(GPU)
     world.power("stop_instance", TaskState.POWERING_OFF, instance)
-    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
-    world.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
     world.agents.rebuild(world.context, HOST, instance)
     world.casts.deliver()
     row = world.instance(instance)
@@ -350,14 +351,27 @@ def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: Instanc
     assert world.function().instance_uuid == instance
 
 
+def test_a_late_message_about_an_earlier_rebuild_begins_none_that_no_conductor_has_checked(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    unchecked = {name: value for name, value in OTHER.items() if name != "checked"}
+    world.mark(instance, TaskState.REBUILDING, rebuild=unchecked, agent_run_id=None)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.task_state, row.agent_run_id, row.rebuild) == (TaskState.REBUILDING, None, unchecked)
+
+
 def test_a_rebuild_that_lost_its_database_is_ended_by_the_next_period(instance_world: InstanceWorld) -> None:
     world = instance_world
     agent = world.start()
     instance = world.create(GPU)
     run_id, before = world.instance(instance).agent_run_id, world.instance(instance).image_uuid
     assert run_id is not None
-    wanted = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}}
-    world.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
     agent.period()
     assert world.instance(instance).task_state is TaskState.REBUILDING  # a conductor has it
     world.mark(instance, TaskState.REBUILDING, agent_run_id=run_id)
@@ -494,7 +508,7 @@ def test_a_request_says_whether_its_function_is_managed(
         assert arq_rows.of_instance(tx, instance) == []
 
 
-def test_an_unfinished_request_starts_no_guest(instance_world: InstanceWorld) -> None:
+def test_an_unfinished_request_starts_no_guest_and_burns_nothing(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()
     instance = world.ask(GPU)
@@ -503,3 +517,4 @@ def test_an_unfinished_request_starts_no_guest(instance_world: InstanceWorld) ->
     world.build(instance, GPU)
     assert "has no device" in (world.instance(instance).fault_details or "")
     assert world.guest(instance) is None
+    assert (world.row().burned, world.offered()) == (False, 1)  # for nothing

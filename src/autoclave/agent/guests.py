@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,21 @@ class Guests:
         self._db = db
         self._files = files
 
-    def describe(self, instance: InstanceRecord, functions: Iterable[FunctionRecord], image_uuid: str) -> GuestSpec:
-        """The guest of *instance*, with a fresh disk of an image.
+    def prepare(self, instance: InstanceRecord, image_uuid: str) -> GuestSpec:
+        """The guest of *instance*, with a fresh disk of an image, and before :func:`with_claimed`.
 
-        :raises GuestError: an accelerator request has no device, or the disk cannot be made.
+        :raises GuestError: an accelerator request has no device, or the disk cannot be made. The instance has the disk
+            that it had.
         """
-        disk, disk_format = self._disk(instance, image_uuid)
+        hostdevs = self._of_arqs(instance.uuid)
+        disk, disk_format = self._disk(instance, image_uuid)  # last: it replaces the one there was
         return GuestSpec(
             uuid=instance.uuid,
             name=instance.name,
             vcpus=instance.flavor["vcpus"],
             memory_mb=instance.flavor["ram"],
             disk=disk,
-            hostdevs=(*map(_of_claim, functions), *self._of_arqs(instance.uuid)),
+            hostdevs=tuple(hostdevs),
             disk_format=disk_format,
         )
 
@@ -72,6 +75,11 @@ class Guests:
         except ValueError:
             raise GuestError(f"image {image_uuid} is {image.disk_format}; guests have raw and qcow2 disks") from None
         return self._files.make_disk(instance.uuid, image_uuid, disk_format, instance.flavor["disk"]), disk_format
+
+
+def with_claimed(guest: GuestSpec, functions: Iterable[FunctionRecord]) -> GuestSpec:
+    """*guest* with the functions that its instance has claimed."""
+    return replace(guest, hostdevs=(*map(_of_claim, functions), *guest.hostdevs))
 
 
 def _of_claim(function: FunctionRecord) -> Mapping[str, Any]:

@@ -1,14 +1,15 @@
-"""Starting the guest of an instance that was claimed for this host."""
+"""Starting the guest of an instance that was scheduled to this host, and ending a build that does not get that far."""
 
 from collections.abc import Mapping, Sequence
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.instance_work import InstanceWork, fault
+from autoclave.agent.guests import with_claimed
+from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
-from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
+from autoclave.exceptions import AutoclaveError
 from autoclave.objects.context import RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.resource_request import alias_counts
@@ -75,17 +76,19 @@ class InstanceBuilds:
 
     def _start_guest(self, instance: InstanceRecord, groups: Mapping[str, Sequence[str]]) -> None:
         work = self._work
+        # First of all: an image that cannot be used burns no device.
+        guest = work.guests.prepare(instance, instance.image_uuid)
         allocation = work.ports.placement.get_allocations(instance.uuid)
         asked = sum(count for _, count in alias_counts(instance.flavor["extra_specs"]))
         functions = work.tracker.instance_claim(instance.uuid, allocation, groups, at_least=asked)
-        work.driver.spawn(work.guests.describe(instance, functions, instance.image_uuid))
+        work.driver.spawn(with_claimed(guest, functions))
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
-        """Undo the build, as far as that can be done now; what is left is the instance's until it is deleted."""
+        """Undo the build, as far as that can be done now; what is left is the instance's until it is deleted.
+
+        Also where the database did not answer: what was written is not known, and all of it is undone.
+        """
         work = self._work
-        LOG.warning("Instance %s could not be started on %s: %s", instance.uuid, work.host, error)
-        if isinstance(error, DatabaseUnavailable):
-            LOG.debug("What was written is not known; all of it is undone")
         burned = ""
         try:
             work.driver.destroy(instance.uuid)
@@ -95,13 +98,26 @@ class InstanceBuilds:
         except AutoclaveError as left:
             LOG.warning("Instance %s keeps what it has until it is deleted: %s", instance.uuid, left)
         what = f"The instance could not be started on its host; the administrator sees why.{burned}"
-        failed = work.swap(
-            instance,
-            expect_task=TaskState.SPAWNING,
-            vm_state=VMState.ERROR,
-            task_state=None,
-            power_state=PowerState.NOSTATE.value,
-            **fault(error, work.ports.clock(), what),
-        )
-        if failed is not None:
-            work.notify(failed, "create.error", work.given(instance.uuid), fault=str(error))
+        self._end(instance, error, what)
+
+    def cut_short(self, instance_uuid: str) -> None:
+        """End a build that a death cut short. The devices stay the instance's until it is deleted.
+
+        Whether its guest has been started, and has touched them, cannot be told from outside: the guest may have come
+        and gone between the hypervisor's answer and the row. So nothing of it is taken for unused.
+
+        :raises AutoclaveError: the guest may run yet, or what it has burned is not reserved for sure.
+        """
+        work = self._work
+        with work.locks.of(instance_uuid):
+            instance = work.get(instance_uuid)
+            if instance is None or instance.task_state is not TaskState.SPAWNING:
+                return
+            work.driver.destroy(instance_uuid)
+            work.tracker.settle(instance_uuid)
+            what = "The build of the instance was cut short on its host. Delete it, and ask for it again."
+            self._end(instance, work.cut_short("built"), what + work.burned_words(instance_uuid))
+
+    def _end(self, instance: InstanceRecord, error: Exception, what: str) -> None:
+        state = {"vm_state": VMState.ERROR, "power_state": PowerState.NOSTATE.value}
+        self._work.fail(instance, TaskState.SPAWNING, "create", error, what, **state)

@@ -2,8 +2,10 @@
 
 from oslo_log import log as logging
 
+from autoclave.agent.instance_builds import InstanceBuilds
 from autoclave.agent.instance_deletion import InstanceDeletion
 from autoclave.agent.instance_power import InstancePower
+from autoclave.agent.instance_rebuilds import InstanceRebuilds
 from autoclave.agent.instance_work import InstanceWork, fault
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
@@ -17,10 +19,19 @@ LOG = logging.getLogger(__name__)
 class InstanceRecovery:
     """Goes on with what nobody works on, and notes what became of guests."""
 
-    def __init__(self, work: InstanceWork, deletion: InstanceDeletion, power: InstancePower) -> None:
+    def __init__(
+        self,
+        work: InstanceWork,
+        builds: InstanceBuilds,
+        deletion: InstanceDeletion,
+        power: InstancePower,
+        rebuilds: InstanceRebuilds,
+    ) -> None:
         self._work = work
+        self._builds = builds
         self._deletion = deletion
         self._power = power
+        self._rebuilds = rebuilds
 
     def check(self, context: RequestContext) -> None:
         """Look at every instance of this host; at start and every period. One that fails does not keep the others.
@@ -42,7 +53,7 @@ class InstanceRecovery:
             case TaskState.DELETING:
                 self._deletion.delete(context, instance.uuid)
             case TaskState.SPAWNING:
-                self._end_build(instance.uuid)
+                self._builds.cut_short(instance.uuid)
             case TaskState.POWERING_ON:
                 self._power.start(instance.uuid)
             case TaskState.POWERING_OFF:
@@ -52,59 +63,9 @@ class InstanceRecovery:
             case TaskState.REBUILDING:
                 # Begun only once a conductor has checked it, and then the agent's run is on the row.
                 if instance.agent_run_id is not None:
-                    self._end_rebuild(instance.uuid)
+                    self._rebuilds.cut_short(instance.uuid)
             case None:
                 self._compare(instance)
-
-    def _end_build(self, instance_uuid: str) -> None:
-        """End a build that a death cut short. The devices stay the instance's until it is deleted.
-
-        Whether its guest has been started, and has touched them, cannot be told from outside: the guest may have come
-        and gone between the hypervisor's answer and the row. So nothing of it is taken for unused.
-        """
-        work = self._work
-        with work.locks.of(instance_uuid):
-            instance = work.get(instance_uuid)
-            if instance is None or instance.task_state is not TaskState.SPAWNING:
-                return
-            work.driver.destroy(instance_uuid)
-            work.tracker.settle(instance_uuid)
-            error = GuestError(
-                f"the agent of {work.host} was stopped, or lost its database, while it built the instance"
-            )
-            what = "The build of the instance was cut short on its host. Delete it, and ask for it again."
-            failed = work.swap(
-                instance,
-                expect_task=TaskState.SPAWNING,
-                vm_state=VMState.ERROR,
-                task_state=None,
-                power_state=PowerState.NOSTATE.value,
-                **fault(error, work.ports.clock(), what + work.burned_words(instance_uuid)),
-            )
-            if failed is not None:
-                LOG.warning("Instance %s is in error: %s", instance_uuid, error)
-                work.notify(failed, "create.error", work.given(instance_uuid), fault=str(error))
-
-    def _end_rebuild(self, instance_uuid: str) -> None:
-        work = self._work
-        with work.locks.of(instance_uuid):
-            instance = work.get(instance_uuid)
-            if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
-                return
-            error = GuestError(
-                f"the agent of {work.host} was stopped, or lost its database, while it rebuilt the instance"
-            )
-            what = "The rebuild of the instance was cut short on its host. Rebuild it again."
-            failed = work.swap(
-                instance,
-                expect_task=TaskState.REBUILDING,
-                vm_state=VMState.ERROR,
-                task_state=None,
-                rebuild=None,
-                **fault(error, work.ports.clock(), what),
-            )
-            if failed is not None:
-                work.notify(failed, "rebuild.error", fault=str(error))
 
     def _compare(self, instance: InstanceRecord) -> None:
         """Note what became of a guest without our doing. Its devices stay its own until the instance is deleted."""

@@ -14,7 +14,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
-from autoclave.exceptions import ApiError, PlacementNotFound, StateConflict
+from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
 from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
@@ -55,7 +55,7 @@ class InstanceWork:
         return found
 
     def swap(self, instance: InstanceRecord, *, expect_task: TaskState | None, **values: Any) -> InstanceRecord | None:
-        """See :func:`autoclave.db.instances.swap`; a metadata update or a deletion in between is told by None."""
+        """See :func:`autoclave.db.instances.swap`; a deletion that was asked for in between is told by None."""
         return self.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=expect_task, **values))
 
     def give_back(self, context: RequestContext, instance_uuid: str) -> None:
@@ -77,6 +77,13 @@ class InstanceWork:
         for provider in burned:
             # Seen idle now, so that a cleaner may release it as soon as it hears of the deletion.
             settle_provider(self.ports.db, self.ports.placement, provider.uuid)
+
+    def cut_short(self, what: str) -> GuestError:
+        """Why a work on an instance is at an end that no run of the agent is at any more.
+
+        :param what: what was done with the instance.
+        """
+        return GuestError(f"the agent of {self.host} was stopped, or lost its database, while it {what} the instance")
 
     def burned_words(self, instance_uuid: str) -> str:
         """A sentence that names what the instance leaves burned; nothing, if it is nothing."""
@@ -105,6 +112,21 @@ class InstanceWork:
         )
         publisher = f"autoclave-agent:{self.host}"
         self.notifications.emit(Notification(publisher, f"instance.{action}", payload, error=action.endswith(".error")))
+
+    def fail(
+        self, instance: InstanceRecord, task: TaskState, action: str, error: Exception, what: str, **values: Any
+    ) -> None:
+        """End *task* with a fault, and tell listeners; nothing of that, if the row has moved on.
+
+        :param action: as listeners know it: ``instance.<action>.error``.
+        :param what: in words for users; why, administrators are told.
+        :param values: what else is written to the row.
+        """
+        LOG.warning("Instance %s, %s on %s: %s", instance.uuid, task.value, self.host, error)
+        told = fault(error, self.ports.clock(), what)
+        failed = self.swap(instance, expect_task=task, task_state=None, **values, **told)
+        if failed is not None:
+            self.notify(failed, f"{action}.error", self.given(instance.uuid), fault=str(error))
 
     def given(self, instance_uuid: str) -> list[GivenFunction]:
         """What the instance has, for listeners."""

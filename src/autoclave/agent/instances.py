@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from autoclave.agent.instance_builds import InstanceBuilds
 from autoclave.agent.instance_deletion import InstanceDeletion
 from autoclave.agent.instance_power import InstancePower
+from autoclave.agent.instance_rebuilds import InstanceRebuilds
 from autoclave.agent.instance_recovery import InstanceRecovery
 from autoclave.agent.instance_work import InstanceWork
 from autoclave.objects.context import RequestContext
@@ -17,7 +18,8 @@ class Instances:
         self._builds = InstanceBuilds(work)
         self._deletion = InstanceDeletion(work)
         self._power = InstancePower(work)
-        self._recovery = InstanceRecovery(work, self._deletion, self._power)
+        self._rebuilds = InstanceRebuilds(work, self._power)
+        self._recovery = InstanceRecovery(work, self._builds, self._deletion, self._power, self._rebuilds)
 
     def build(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
         """See :meth:`InstanceBuilds.build`."""
@@ -40,8 +42,8 @@ class Instances:
         self._power.reboot(instance_uuid)
 
     def rebuild(self, instance_uuid: str) -> None:
-        """See :meth:`InstancePower.rebuild`."""
-        self._power.rebuild(instance_uuid)
+        """See :meth:`InstanceRebuilds.rebuild`."""
+        self._rebuilds.rebuild(instance_uuid)
 
     def check(self, context: RequestContext) -> None:
         """See :meth:`InstanceRecovery.check`."""

@@ -18,6 +18,8 @@ from autoclave.rules.traits import forbidden_anywhere, image_traits
 
 LOG = logging.getLogger(__name__)
 
+_TAKEN_AWAY = "Instance %s was taken away while its rebuild was checked."
+
 
 class Rebuilder:
     """Checks rebuilds against what the instances hold, and hands them over to the hosts' agents.
@@ -43,7 +45,12 @@ class Rebuilder:
             self._check(instance, instance.rebuild)
             if instance.host is None:
                 raise BadRequest("The instance has no host: it was never built, and cannot be rebuilt.")
-            self._agents.rebuild(context, instance.host, instance.uuid)
+            checked = self._mark(instance, instance.rebuild)
+            if checked is None:
+                LOG.info(_TAKEN_AWAY, instance.uuid)
+                return
+            host, instance = instance.host, checked
+            self._agents.rebuild(context, host, instance.uuid)
         except DatabaseUnavailable:
             raise
         except AutoclaveError as error:
@@ -86,6 +93,13 @@ class Rebuilder:
                 "Choose another image, or make a new instance with this one."
             )
 
+    def _mark(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> InstanceRecord | None:
+        """Note on the row that it was checked: a late message about another rebuild must not begin one that was not."""
+        values = {"rebuild": {**wanted, "checked": True}, "updated_at": self._ports.clock()}
+        return self._ports.db.transact(
+            lambda tx: instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, **values)
+        )
+
     def _refuse(self, instance: InstanceRecord, error: AutoclaveError) -> None:
         LOG.warning("Instance %s was not rebuilt and stays as it is: %s", instance.uuid, error)
         now = self._ports.clock()
@@ -94,4 +108,4 @@ class Rebuilder:
             lambda tx: instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, **values)
         )
         if back is None:
-            LOG.info("Instance %s was taken away while its rebuild was checked.", instance.uuid)
+            LOG.info(_TAKEN_AWAY, instance.uuid)

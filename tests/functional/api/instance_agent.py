@@ -46,7 +46,8 @@ class InstanceAgent:
         instance = self._note("rebuild_instance", instance_uuid)
         if instance is not None:
             assert instance.rebuild is not None
-            self._move(instance, TaskState.REBUILDING, **instance.rebuild, rebuild=None, **ON, agent_run_id="run")
+            image = {name: instance.rebuild[name] for name in ("image_uuid", "image")}
+            self._move(instance, TaskState.REBUILDING, **image, rebuild=None, **ON, agent_run_id="run")
 
     def delete_instance(self, context: RequestContext, instance_uuid: str) -> None:
         if self._note("delete_instance", instance_uuid) is not None:

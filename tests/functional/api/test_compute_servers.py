@@ -409,7 +409,8 @@ def test_a_rebuild_names_the_new_image_and_keeps_the_flavor(ready: World) -> Non
     kept = ready.server(uuid)
     assert kept is not None
     assert (kept.task_state, kept.metadata) == (TaskState.REBUILDING, {"k": "v"})
-    assert kept.rebuild == {"image_uuid": image, "image": {"name": "new", "properties": {"os_type": "linux"}}}
+    wanted = {"image_uuid": image, "image": {"name": "new", "properties": {"os_type": "linux"}}}
+    assert kept.rebuild == {**wanted, "checked": True}
     assert asked(ready)[-1] == "rebuild_instance"
     assert ready.compute("GET", f"/servers/{uuid}").json["server"]["status"] == "REBUILD"
 

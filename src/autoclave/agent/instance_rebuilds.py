@@ -1,0 +1,100 @@
+"""Running the guest of an instance anew from another image, with the devices that it has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_log import log as logging
+
+from autoclave.agent.guests import with_claimed
+from autoclave.agent.instance_power import InstancePower
+from autoclave.agent.instance_work import InstanceWork
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
+from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.virt.guest import GuestSpec
+
+LOG = logging.getLogger(__name__)
+
+_UNTOUCHED = "The instance could not be rebuilt on its host, and stays as it was; the administrator sees why."
+_UNKNOWN = "The instance could not be rebuilt on its host; the administrator sees why."
+
+
+class InstanceRebuilds:
+    """Rebuilds instances. Begun is what a conductor has checked, and what has the agent's run on its row since."""
+
+    def __init__(self, work: InstanceWork, power: InstancePower) -> None:
+        self._work = work
+        self._power = power
+
+    def rebuild(self, instance_uuid: str) -> None:
+        """Run the guest anew from the image that the row names; then, if the instance was stopped, shut it down again,
+        as Nova does.
+
+        Where that fails before the hypervisor was asked, the instance stays what it was, on its old image. Afterwards
+        it is in error: nobody knows which of the two disks the guest would have.
+
+        :raises DatabaseUnavailable: it is not known how far it came; the period's check ends it.
+        """
+        work = self._work
+        with work.locks.of(instance_uuid):
+            instance = self._take(instance_uuid)
+            if instance is None or instance.rebuild is None:
+                LOG.info("Instance %s is not to be rebuilt now.", instance_uuid)
+                return
+            work.notify(instance, "rebuild.start")
+            guest: GuestSpec | None = None
+            try:
+                functions = work.tracker.functions_of(instance_uuid)
+                guest = with_claimed(work.guests.prepare(instance, instance.rebuild["image_uuid"]), functions)
+                work.driver.rebuild(guest)
+            except DatabaseUnavailable:
+                raise
+            except AutoclaveError as error:
+                what, state = (_UNTOUCHED, {}) if guest is None else (_UNKNOWN, {"vm_state": VMState.ERROR})
+                work.fail(instance, TaskState.REBUILDING, "rebuild", error, what, rebuild=None, **state)
+                return
+            self._finish(instance, instance.rebuild)
+
+    def _take(self, instance_uuid: str) -> InstanceRecord | None:
+        found = self._work.get(instance_uuid)
+        if found is None or found.task_state is not TaskState.REBUILDING:
+            return None
+        if found.rebuild is None or not found.rebuild.get("checked"):
+            return None  # this message is about an earlier one
+        return self._work.swap(found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id)
+
+    def _finish(self, instance: InstanceRecord, rebuilt: Mapping[str, Any]) -> None:
+        work = self._work
+        stopped = instance.vm_state is VMState.STOPPED
+        done = work.swap(
+            instance,
+            expect_task=TaskState.REBUILDING,
+            vm_state=VMState.ACTIVE,
+            # Whoever dies from here on leaves a stop that is gone on with.
+            task_state=TaskState.POWERING_OFF if stopped else None,
+            power_state=PowerState.RUNNING.value,
+            image_uuid=rebuilt["image_uuid"],
+            image=rebuilt["image"],
+            rebuild=None,
+            launched_at=work.ports.clock(),
+        )
+        if done is None:
+            LOG.info("Instance %s was taken away while it was rebuilt.", instance.uuid)
+            return
+        work.notify(done, "rebuild.end", work.given(instance.uuid))
+        if stopped:
+            self._power.stop(instance.uuid)
+
+    def cut_short(self, instance_uuid: str) -> None:
+        """End a rebuild that a death cut short: nobody knows what it has left.
+
+        :raises DatabaseUnavailable: it is not known whether it is ended.
+        """
+        work = self._work
+        with work.locks.of(instance_uuid):
+            instance = work.get(instance_uuid)
+            if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
+                return
+            what = "The rebuild of the instance was cut short on its host. Rebuild it again."
+            state = {"vm_state": VMState.ERROR, "rebuild": None}
+            work.fail(instance, TaskState.REBUILDING, "rebuild", work.cut_short("rebuilt"), what, **state)

@@ -1,0 +1,146 @@
+"""Guests with disks: an image that cannot be used burns nothing, and ends no guest that runs."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostworld import GPU, HOST
+from instanceworld import InstanceWorld
+
+from autoclave.agent.manager import AgentManager
+from autoclave.db import images
+from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.virt.disks import InstanceFiles
+from autoclave.virt.loader import load_compute_driver
+from computerows import make_image
+from dbfixtures import make_arq
+
+OLD, NEW = str(uuid.UUID(int=7)), str(uuid.UUID(int=8))
+"""Images; the first is what :meth:`InstanceWorld.ask` asks for."""
+
+
+class DiskWorld(InstanceWorld):
+    """Its guests only exist on paper, and have disks like those of a hypervisor that runs them."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.images = tmp_path / "data" / "images"
+        self.images.mkdir(parents=True)
+        self.files = InstanceFiles(tmp_path / "data")
+        self.virt_driver = "null"
+
+    def configuration(self) -> Any:
+        conf = super().configuration()
+        conf.set_override("virt_driver", self.virt_driver, "compute")
+        return conf
+
+    def start(self, **how: Any) -> AgentManager:
+        driver = load_compute_driver(self.configuration())
+        self.virt_driver = "libvirt"
+        return super().start(driver=driver, **how)
+
+    def add_image(self, image_uuid: str, data: bytes | None) -> None:
+        """An image; None: its file is not on the host."""
+        with self.db.write() as tx:
+            make_image(tx, uuid=image_uuid)
+        if data is not None:
+            (self.images / image_uuid).write_bytes(data)
+
+    def rebuild(self, instance: str, image_uuid: str = NEW) -> None:
+        """As a conductor hands it over."""
+        wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": {}}, "checked": True}
+        self.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
+        self.agents.rebuild(self.context, HOST, instance)
+        self.casts.deliver()
+
+    def first_bytes(self, instance: str) -> bytes:
+        """Of its disk."""
+        with self.files.disk(instance).open("rb") as disk:
+            return disk.read(3)
+
+
+@pytest.fixture
+def disk_world(tmp_path: Path) -> Iterator[DiskWorld]:
+    made = DiskWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_image_that_cannot_be_used_burns_no_device(disk_world: DiskWorld) -> None:
+    world = disk_world
+    world.add_image(OLD, None)
+    world.start()
+    instance = world.create(GPU)
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert "is not on this host" in (row.fault_details or "")
+    assert "burned" not in (row.fault_message or "")
+    assert (world.row().burned, world.reserved(), world.offered()) == (False, 0, 1)
+
+
+def test_a_rebuild_gives_the_guest_the_disk_of_the_new_image(disk_world: DiskWorld) -> None:
+    world = disk_world
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, b"new")
+    world.start()
+    instance = world.create(GPU)
+    assert world.first_bytes(instance) == b"old"
+    world.rebuild(instance)
+    row = world.instance(instance)
+    assert (row.vm_state, row.image_uuid, row.fault_message) == (VMState.ACTIVE, NEW, None)
+    assert world.first_bytes(instance) == b"new"
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["runs", "stopped"])
+@pytest.mark.parametrize("broken", ["file", "row", "request"])
+def test_a_rebuild_that_fails_before_the_hypervisor_is_asked_leaves_the_instance_as_it_was(
+    disk_world: DiskWorld, broken: str, stopped: bool
+) -> None:
+    world = disk_world
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, None if broken == "file" else b"new")
+    agent = world.start()
+    instance = world.create(GPU)
+    if stopped:
+        world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    before = world.instance(instance)
+    with world.db.write() as tx:
+        if broken == "row":
+            images.delete(tx, NEW)
+        elif broken == "request":
+            make_arq(tx, instance_uuid=instance, project_id="project")
+    world.rebuild(instance)
+    for _ in range(2):  # and stays so
+        row = world.instance(instance)
+        assert (row.vm_state, row.power, row.task_state) == (before.vm_state, before.power, None)
+        assert (row.image_uuid, row.image, row.rebuild) == (before.image_uuid, before.image, None)
+        assert row.fault_message == (
+            "The instance could not be rebuilt on its host, and stays as it was; the administrator sees why."
+        )
+        guest = world.guest(instance)
+        assert guest is not None
+        assert guest.running is not stopped
+        assert world.first_bytes(instance) == b"old"
+        assert world.function().instance_uuid == instance
+        agent.period()
+    assert world.told()[-1] == "instance.rebuild.error"
+
+
+def test_a_rebuild_that_the_hypervisor_fails_ends_in_error(disk_world: DiskWorld) -> None:
+    world = disk_world
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, b"new")
+    world.start()
+    instance = world.create(GPU)
+    world.sim.set_fault("*", Fault(FaultKind.SPAWN_FAILS))
+    world.rebuild(instance)
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.image_uuid) == (VMState.ERROR, None, OLD)
+    assert world.function().instance_uuid == instance
+    world.sim.clear_faults()
+    world.rebuild(instance)
+    row = world.instance(instance)
+    assert (row.vm_state, row.power, row.image_uuid) == (VMState.ACTIVE, PowerState.RUNNING, NEW)
