@@ -391,12 +391,16 @@ def test_what_nobody_takes_over_is_not_begun(ready: World, action: str, value: A
     assert after.vm_state is before.vm_state
 
 
-def test_an_agent_that_is_too_old_is_not_asked(ready: World) -> None:
-    uuid = ready.add_server()
+def test_an_agent_that_is_too_old_is_not_asked_and_only_the_log_says_which(
+    ready: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    uuid = ready.add_server(token=MEMBER)
     ready.agent_server.version = "1.1"
-    answer = act(ready, uuid, "os-stop")
+    answer = act(ready, uuid, "os-stop", token=MEMBER)
     assert answer.status_code == 409
-    assert "upgrade it" in said(answer)
+    assert "cannot be asked" in said(answer)
+    assert HOST not in answer.text
+    assert f"{HOST} speaks RPC 1.1, not 1.2: upgrade it" in caplog.text
     kept = ready.server(uuid)
     assert kept is not None
     assert kept.task_state is None

@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from oslo_log import log as logging
+
 from autoclave.exceptions import Conflict
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Client, Transport
 from autoclave.rules.instance_states import Action
+
+LOG = logging.getLogger(__name__)
 
 CONDUCTOR_VERSION = "1.1"
 """The version of the conductor's RPC API that brought instances."""
@@ -70,7 +74,9 @@ class InstanceServices:
         """
         refusal = self._agent(host).refusal(AGENT_VERSION)
         if refusal is not None:
-            raise Conflict(f"The agent of the server's host cannot be asked: {refusal}.")
+            LOG.warning("A server on %s was to be worked on, and its agent cannot be asked: %s", host, refusal)
+            # without the reason: it names the host, and whose the server is need not know where it runs
+            raise Conflict("The agent of the server's host cannot be asked for this: the log of this service says why.")
 
     def power(self, context: RequestContext, host: str, action: Action, instance_uuid: str) -> None:
         """Have the agent of *host* start, stop or reboot an instance.
