@@ -11,7 +11,7 @@ from autoclave.db.compute_tables import instances as instances_table
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.db.hostdevs import Hostdev
-from autoclave.db.paging import BY_ID
+from autoclave.db.paging import BY_ID, Order
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from computerows import make_flavor, make_image, make_instance
@@ -268,3 +268,23 @@ def test_an_instance_is_known_by_the_flavor_that_it_was_made_by(database: Databa
             make_instance(tx, flavor=make_flavor(tx, flavorid=other, extra_specs=specs).snapshot)
         assert instances.list_for(tx, conditions=[instances.has_flavor(flavorid)]) == [mine]
         assert instances.list_for(tx, conditions=[instances.has_flavor("nobody")]) == []
+
+
+@pytest.mark.parametrize("tag", ["x", "ü", 'a "q"', "back\\slash", "a, b"])
+def test_an_image_is_found_by_its_tags_as_they_are_written(database: Database, tag: str) -> None:
+    with database.write() as tx:
+        mine = make_image(tx, tags=["first", tag])
+        make_image(tx, tags=[tag.upper(), f"{tag}{tag}", f'{tag}"', "other"])
+        assert images.list_for(tx, tags=[tag]) == [mine]
+        assert images.list_for(tx, tags=[tag, "first"]) == [mine]
+        assert images.list_for(tx, tags=[tag, "other"]) == []
+
+
+def test_what_a_row_lacks_comes_first_and_ends_no_list(database: Database) -> None:
+    order = Order("size")
+    with database.write() as tx:
+        found = [make_image(tx, size=size) for size in (None, None, 1, 2)]
+        assert images.list_for(tx, order=order) == found
+        assert images.list_for(tx, order=order, after=found[0].uuid, limit=2) == found[1:3]
+        assert images.list_for(tx, order=Order("size", descending=True), after=found[2].uuid) == found[1::-1]
+        assert images.list_for(tx, order=Order("name"), after=found[0].uuid) == found[1:]

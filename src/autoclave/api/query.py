@@ -1,9 +1,10 @@
 """Query strings: what is not understood is refused, so that a filter with a typo does not return everything."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import falcon
 
@@ -103,6 +104,18 @@ def page(values: Mapping[str, str]) -> Page:
     """``limit`` and ``marker`` of *values*, which :func:`arguments` has checked."""
     limit = values.get("limit")
     return Page(None if limit is None else int(limit), values.get("marker"))
+
+
+def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
+    """The query string that asks for what follows in a list; None if *req* asks for no page, or got less than one.
+
+    :param keys: of the rows that are answered. The last page that is full has one after it, which is empty.
+    """
+    limit = req.get_param_as_int("limit")
+    if limit is None or len(keys) < limit:
+        return None
+    asked = parse_qsl(req.query_string, keep_blank_values=True)
+    return urlencode([*(pair for pair in asked if pair[0] != MARKER.name), (MARKER.name, keys[-1])])
 
 
 def unknown_marker(marker: str) -> BadRequest:

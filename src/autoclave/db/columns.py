@@ -53,6 +53,17 @@ class JSONText(sa.types.TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
+def lists(column: sa.Column[Any], text: str) -> sa.ColumnElement[bool]:
+    """The condition that the list in *column*, of texts as :class:`JSONText` writes them, has *text* in it.
+
+    A quote behind a bracket or a space is not escaped, so it begins a text of the list; or it ends one that ends with
+    a space, and then ", " follows, the only text that is found where it is not.
+    """
+    written = sa.type_coerce(column, sa.Text)
+    # not LIKE, to which SQLite's small and capital letters are alike
+    return sa.or_(*(sa.func.replace(written, f"{before}{json.dumps(text)}", "") != written for before in "[ "))
+
+
 # MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.
 def moment() -> sa.types.TypeEngine[datetime]:
     """The type of a point in time."""

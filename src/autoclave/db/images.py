@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.columns import utcnow
+from autoclave.db.columns import lists, utcnow
 from autoclave.db.compute_tables import images
 from autoclave.db.paging import NEWEST_FIRST, Order, paged
 from autoclave.db.rows import columns, to_record
@@ -77,15 +77,17 @@ def list_for(
     project_id: str | None = None,
     uuids: Collection[str] | None = None,
     filters: Mapping[str, Any] | None = None,
+    tags: Collection[str] = (),
     order: Order = NEWEST_FIRST,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[ImageRecord]:
-    """Images, the newest first.
+    """Images, the newest first unless *order* says otherwise.
 
     :param project_id: only those that it may use; None: all.
     :param uuids: only these.
     :param filters: columns and the values that they must have.
+    :param tags: all of which they must have.
     :param after: the uuid of the last one already seen.
     """
     query = sa.select(*_IMAGE)
@@ -95,6 +97,7 @@ def list_for(
         query = query.where(images.c.uuid.in_(uuids))
     for name, value in (filters or {}).items():
         query = query.where(images.c[name] == value)
+    query = query.where(*(lists(images.c.tags, tag) for tag in tags))
     return [to_record(ImageRecord, row) for row in tx.execute(paged(query, images, order, after=after, limit=limit))]
 
 

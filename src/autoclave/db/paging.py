@@ -10,7 +10,8 @@ import sqlalchemy as sa
 class Order:
     """Rows in order of a column, and those that are alike in it in order of their id.
 
-    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``.
+    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``, and
+        what a row lacks otherwise comes first.
     """
 
     key: str = "id"
@@ -51,4 +52,10 @@ def _beyond(keys: list[Any], last: list[Any], *, descending: bool) -> sa.ColumnE
 
 
 def _column(table: sa.FromClause, key: str) -> sa.ColumnElement[Any]:
-    return sa.func.coalesce(table.c.updated_at, table.c.created_at) if key == "updated_at" else table.c[key]
+    column = table.c[key]
+    if key == "updated_at":
+        return sa.func.coalesce(column, table.c.created_at)
+    if not column.nullable:
+        return column
+    # engines do not agree on where NULL belongs, and nothing is before or behind it
+    return sa.func.coalesce(column, "" if isinstance(column.type, sa.String) else 0)

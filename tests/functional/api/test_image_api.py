@@ -256,7 +256,8 @@ def test_an_image_has_its_properties_beside_all_else(world: World) -> None:
         ({"prop": "v" * 4097}, 400, "prop"),
         ({"id": "x"}, 400, "uuid"),
         ({"status": "active"}, 403, "status"),
-        ({"size": "1"}, 403, "size"),
+        ({"size": 1}, 403, "size"),
+        ({"os_hidden": True}, 403, "os_hidden"),
         ({"": "x"}, 400, "1 to 255"),
         ({f"p{n}": "v" * 4000 for n in range(20)}, 400, "bytes"),
     ],
@@ -305,6 +306,7 @@ def test_a_patch_is_carried_out_as_a_whole_or_not_at_all(world: World) -> None:
         ({"op": "replace", "path": "/nobody", "value": "x"}, 409, "nobody"),
         ({"op": "remove", "path": "/name"}, 403, "name"),
         ({"op": "add", "path": "/status", "value": "active"}, 403, "status"),
+        ({"op": "replace", "path": "/os_hidden", "value": True}, 403, "os_hidden"),
         ({"op": "replace", "path": "/disk_format", "value": "qcow2"}, 403, "disk_format"),
         ({"op": "add", "path": "/x"}, 400, "value"),
         ({"op": "add", "path": "/x", "value": 1}, 400, "/x"),
@@ -353,7 +355,8 @@ def test_only_an_administrator_publishes_an_image_or_gives_it_away(world: World)
 
 
 def test_a_list_has_what_was_asked_for(world: World) -> None:
-    a, b = world.add_image("a"), world.add_image("b", data=None, disk_format="qcow2", protected=True)
+    a = world.add_image("a", tags=["x", "y"])
+    b = world.add_image("b", data=None, disk_format="qcow2", protected=True, tags=["x", 'a "Y", ü'])
     for query, found in [
         ("?name=a", [a]),
         ("?status=queued", [b]),
@@ -361,6 +364,20 @@ def test_a_list_has_what_was_asked_for(world: World) -> None:
         ("?protected=true", [b]),
         ("?protected=False", [a]),
         ("?visibility=private", []),
+        ("?visibility=all", [b, a]),
+        ("?visibility=community", []),
+        ("?status=deactivated", []),
+        ("?member_status=all", [b, a]),
+        ("?tag=x", [b, a]),
+        ("?tag=x&tag=y", [a]),
+        ("?tag=Y", []),
+        ("?tag=a%20%22Y%22,%20%C3%BC", [b]),
+        ("?sort=name:asc", [a, b]),
+        ("?sort=size", [a, b]),
+        ("?sort=size:asc", [b, a]),
+        (f"?sort=size:asc&marker={b}", [a]),
+        ("?sort_key=name&sort_dir=asc", [a, b]),
+        ("?sort_dir=asc", [a, b]),
         ("?owner=admin", [b, a]),
         (f"?id={a}", [a]),
         (f"?id=in:{a},{b},{new_uuid()}", [b, a]),
@@ -370,5 +387,17 @@ def test_a_list_has_what_was_asked_for(world: World) -> None:
         (f"?marker={b}", [a]),
     ]:
         assert [one["id"] for one in get(world, query).json["images"]] == found, query
-    assert get(world, "?nam=a").status_code == 400
-    assert get(world, "?status=gone").status_code == 400
+    for query in ("?nam=a", "?status=gone", "?sort=owner", "?sort=name:up", "?sort=name&sort_dir=asc"):
+        answer = get(world, query)
+        assert (answer.status_code, query[1:].partition("=")[0] in said(answer)) == (400, True), query
+
+
+def test_a_full_page_says_where_the_next_one_is(world: World) -> None:
+    a, b = world.add_image("a&b"), world.add_image("a&b")
+    page = get(world, "?limit=1&name=a%26b").json
+    assert [one["id"] for one in page["images"]] == [b]
+    assert page["next"] == f"/v2/images?limit=1&name=a%26b&marker={b}"
+    page = world.http.simulate_get(f"/image{page['next']}").json
+    assert [one["id"] for one in page["images"]] == [a]
+    assert "next" not in get(world, "?limit=3").json
+    assert "next" not in get(world).json

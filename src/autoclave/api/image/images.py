@@ -11,10 +11,11 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import query, uuids
 from autoclave.api.context import Api
+from autoclave.api.image import sorting
 from autoclave.api.image.attributes import require_settable, row_of
 from autoclave.api.image.patches import parse, patched
 from autoclave.api.image.store import ImageStore
-from autoclave.api.image.views import shown
+from autoclave.api.image.views import shown, shown_list
 from autoclave.api.image.visible import find, find_own
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
@@ -25,6 +26,7 @@ from autoclave.api.schemas.images import (
     IMAGE,
     IMAGES,
     PATCH_TYPE,
+    STATUSES,
     VALIDATE_CREATE,
     VALIDATE_PATCH,
     VISIBILITIES,
@@ -36,10 +38,15 @@ from autoclave.objects.context import RequestContext
 
 LOG = logging.getLogger(__name__)
 
+_ALL = "all"
 _FILTERS = (
     Argument("name", "Only those with this name."),
-    Argument("status", "Only those in this status.", one_of([image_rows.QUEUED, image_rows.SAVING, image_rows.ACTIVE])),
-    Argument("visibility", "Only those with this visibility.", one_of(VISIBILITIES)),
+    Argument("status", "Only those in this status.", one_of(STATUSES)),
+    Argument(
+        "visibility",
+        "Only those with this visibility; all, as without it, for every one. None is a community's.",
+        one_of([*VISIBILITIES, "community", _ALL]),
+    ),
     Argument("owner", "Only those of this project."),
     Argument("disk_format", "Only those in this format.", one_of(DISK_FORMATS)),
     Argument("container_format", "Only those in this container.", one_of(CONTAINER_FORMATS)),
@@ -49,6 +56,12 @@ _PROTECTED = Argument(
 )
 _HIDDEN = Argument(
     "os_hidden", "Only those that are hidden: none; false for all others.", one_of(["true", "false", "True", "False"])
+)
+_TAG = Argument("tag", "Only those with this tag, and with the others that are asked for.", repeated=True)
+_MEMBER_STATUS = Argument(
+    "member_status",
+    "Heeded as far as can be: there are no members.",
+    one_of(["accepted", "pending", "rejected", "all"]),
 )
 _ID = Argument(
     "id", "Only the one with this uuid, or with 'in:' in front, those with these, separated by commas.", TEXT
@@ -60,14 +73,16 @@ class Images(Resource):
     """``GET`` and ``POST /image/v2/images``."""
 
     @Operation(
-        "List the images that the caller may use, the newest first",
+        "List the images that the caller may use, the newest first unless asked for otherwise",
         rule="get_images",
-        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, *query.PAGING),
+        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, _TAG, _MEMBER_STATUS, *sorting.ARGUMENTS, *query.PAGING),
         answers={200: IMAGES},
     )
-    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, page = asked.context, query.page(asked.query)
         filters: dict[str, Any] = {one.name: asked.query[one.name] for one in _FILTERS if one.name in asked.query}
+        if filters.get("visibility") == _ALL:
+            del filters["visibility"]
         if "protected" in asked.query:
             filters["protected"] = asked.query["protected"].lower() == "true"
         wanted = _uuids(asked.query["id"]) if "id" in asked.query else None
@@ -82,10 +97,12 @@ class Images(Resource):
                 project_id=None if context.is_admin else context.project_id or "",
                 uuids=wanted,
                 filters=filters,
+                tags=req.get_param_as_list(_TAG.name) or (),
+                order=sorting.order(asked.query),
                 after=page.marker,
                 limit=page.limit,
             )
-        resp.media = {"images": [shown(image) for image in found]}
+        resp.media = shown_list(req, found)
 
     @Operation(
         "Make an image; its data follows",

@@ -42,11 +42,11 @@ def _parsed(context: RequestContext, operation: Mapping[str, Any]) -> Change:
         return Change(op, name, None)
     if "value" not in operation:
         raise BadRequest(f"The operation on {path} needs a value.")
+    require_settable(context, name, operation["value"])
     try:
         body.check({name: operation["value"]}, VALIDATE_ATTRIBUTES)
     except BadRequest as error:
         raise BadRequest(f"The value for {path} cannot be set. {error}") from None
-    require_settable(context, name, operation["value"])
     return Change(op, name, operation["value"])
 
 

@@ -1,8 +1,15 @@
 """What callers see of images."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import falcon
+
+from autoclave.api.query import next_page
 from autoclave.db.images import ImageRecord
+
+_ROOT = "/v2/images"
+"""As Glance writes it: from where its versions begin."""
 
 
 def shown(image: ImageRecord) -> dict[str, Any]:
@@ -28,7 +35,14 @@ def shown(image: ImageRecord) -> dict[str, Any]:
         "tags": image.tags,
         "created_at": image.created_at,
         "updated_at": image.updated_at or image.created_at,
-        "self": f"/v2/images/{image.uuid}",
-        "file": f"/v2/images/{image.uuid}/file",
+        "self": f"{_ROOT}/{image.uuid}",
+        "file": f"{_ROOT}/{image.uuid}/file",
         "schema": "/v2/schemas/image",
     }
+
+
+def shown_list(req: falcon.Request, images: Sequence[ImageRecord]) -> dict[str, Any]:
+    """The images that *req* asked for, and where those are that follow."""
+    answer: dict[str, Any] = {"images": [shown(image) for image in images]}
+    following = next_page(req, [image.uuid for image in images])
+    return answer if following is None else {**answer, "next": f"{_ROOT}?{following}"}

@@ -10,9 +10,9 @@ from autoclave.api.schemas.common import (
     STRING,
     TIMESTAMP,
     UUID,
-    listed,
     nullable,
     one_of,
+    optional,
     shape,
 )
 from autoclave.api.schemas.compute_common import number
@@ -20,6 +20,18 @@ from autoclave.api.schemas.compute_common import number
 DISK_FORMATS = ("ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "ploop", "iso")
 CONTAINER_FORMATS = ("ami", "ari", "aki", "bare", "ovf", "ova", "docker", "compressed")
 VISIBILITIES = ("public", "private", "shared")
+STATUSES = (
+    "queued",
+    "saving",
+    "active",
+    "uploading",
+    "importing",
+    "killed",
+    "deactivated",
+    "deleted",
+    "pending_delete",
+)
+"""Glance's. An image here has one of the first three."""
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
 _TEXT: dict[str, Any] = {
@@ -63,7 +75,11 @@ READ_ONLY = frozenset(
 )
 """What an image has that cannot be set, and Glance's names that no free property may have."""
 
-_PROPERTY: dict[str, Any] = {"type": "string", "maxLength": 4096, "x-message": "must be a text of at most 4096"}
+_PROPERTY: dict[str, Any] = {
+    "type": "string",
+    "maxLength": 4096,
+    "x-message": "must be a text of at most 4096 characters",
+}
 _KEYS = {
     "minLength": 1,
     "maxLength": 255,
@@ -77,7 +93,9 @@ _ANY: dict[str, Any] = {
     "properties": ATTRIBUTES,
     "additionalProperties": _PROPERTY,
 }
-VALIDATE_CREATE = compiled({**_ANY, "properties": {**ATTRIBUTES, "id": UUID}})
+# what may not be set is refused by its name, and not for its type
+_UNSETTABLE: dict[str, Any] = {name: {} for name in sorted(READ_ONLY)}
+VALIDATE_CREATE = compiled({**_ANY, "properties": {**_UNSETTABLE, **ATTRIBUTES, "id": UUID}})
 VALIDATE_ATTRIBUTES = compiled(_ANY)
 VALIDATE_PATCH = compiled(
     {
@@ -107,7 +125,7 @@ IMAGE = {
         {
             "id": UUID,
             "name": nullable(STRING),
-            "status": one_of(["queued", "saving", "active"]),
+            "status": one_of(STATUSES[:3]),
             "visibility": one_of(VISIBILITIES),
             "owner": nullable(STRING),
             "disk_format": nullable(STRING),
@@ -131,7 +149,7 @@ IMAGE = {
     ),
     "additionalProperties": STRING,
 }
-IMAGES = listed("Images", "images", IMAGE)
+IMAGES = shape("Images", {"images": {"type": "array", "items": IMAGE}, "next": optional(STRING)})
 VERSIONS = shape(
     "ImageVersions",
     {
