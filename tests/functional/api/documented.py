@@ -77,6 +77,8 @@ class Document:
         media_type = headers.get("content-type", "").partition(";")[0]
         if "content" not in response:
             return "there is a body" if body else None
+        if not body and all(part.get("schema", {}).get("x-optional") for part in response["content"].values()):
+            return None
         if media_type not in response["content"]:
             return f"the body is {media_type!r}"
         if media_type != "application/json":

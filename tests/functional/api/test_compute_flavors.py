@@ -100,6 +100,18 @@ def test_flavors_are_filtered_by_what_they_have_at_least(world: World) -> None:
     assert world.compute("GET", "/flavors?minRam=x").status_code == 400
 
 
+def test_a_full_page_says_where_the_next_one_is(world: World) -> None:
+    for flavorid in ("a b", "c"):
+        world.add_flavor(flavorid, id=flavorid)
+    for path in ("/flavors", "/flavors/detail"):
+        page = world.compute("GET", f"{path}?limit=1&minRam=1").json
+        [link] = page["flavors_links"]
+        assert ([one["id"] for one in page["flavors"]], link["rel"]) == (["a b"], "next")
+        following = world.compute("GET", link["href"].partition("/compute/v2.1")[2]).json["flavors"]
+        assert [one["id"] for one in following] == ["c"]
+        assert set(world.compute("GET", path).json) == {"flavors"}
+
+
 def test_extra_specs_are_added_to_those_there_are(world: World) -> None:
     flavor = world.add_flavor()
     path = f"/flavors/{flavor}/os-extra_specs"

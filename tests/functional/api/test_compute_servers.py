@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,8 @@ def test_the_boot_device_must_be_the_image(ready: World) -> None:
     answer = ready.compute("POST", "/servers", body)
     assert answer.status_code == 400
     assert other in said(answer)
+    body["server"]["imageRef"] = ""  # as clients say that a volume is to be started from
+    assert "there are no volumes" in said(ready.compute("POST", "/servers", body))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ("task_state=deleting", []),
         (f"host={HOST}", ["db_1", "WEB-2", "web-1"]),
         ("host=other", []),
-        ("availability_zone=nova", []),
+        ("availability_zone=nova", ["db_1", "WEB-2", "web-1"]),
+        ("availability_zone=mars", []),
         pytest.param(f"uuid={new_uuid()}", [], id="another uuid"),
         pytest.param(f"image={new_uuid()}", [], id="another image"),
         ("changes-since=2020-01-01T00:00:00Z", ["db_1", "WEB-2", "web-1"]),
@@ -296,6 +300,17 @@ def test_a_list_has_what_was_asked_for(three: World, query: str, names: list[str
     for path in ("/servers", "/servers/detail"):
         found = three.compute("GET", f"{path}?{query}").json["servers"]
         assert [one["name"] for one in found] == names
+
+
+def test_a_full_page_says_where_the_next_one_is(three: World) -> None:
+    for path in ("/servers", "/servers/detail"):
+        page = three.compute("GET", f"{path}?name=WEB&limit=1").json
+        [link] = page["servers_links"]
+        assert ([one["name"] for one in page["servers"]], link["rel"]) == (["WEB-2"], "next")
+        root, _, following = link["href"].partition("/compute/v2.1")
+        assert root.startswith("http://")
+        assert [one["name"] for one in three.compute("GET", following).json["servers"]] == ["web-1"]
+        assert set(three.compute("GET", f"{path}?limit=4").json) == {"servers"}
 
 
 @pytest.mark.parametrize(
@@ -409,7 +424,10 @@ def test_an_agent_that_is_too_old_is_not_asked_and_only_the_log_says_which(
 def test_a_rebuild_names_the_new_image_and_keeps_the_flavor(ready: World) -> None:
     uuid, image = ready.add_server(), ready.add_image("new", os_type="linux")
     ready.agent.finish = False
-    assert act(ready, uuid, "rebuild", {"imageRef": image, "metadata": {"k": "v"}}).status_code == 202
+    answer = act(ready, uuid, "rebuild", {"imageRef": image, "metadata": {"k": "v"}})
+    assert answer.status_code == 202
+    shown = answer.json["server"]
+    assert (shown["id"], shown["status"], shown["metadata"]) == (uuid, "REBUILD", {"k": "v"})
     kept = ready.server(uuid)
     assert kept is not None
     assert (kept.task_state, kept.metadata) == (TaskState.REBUILDING, {"k": "v"})
@@ -528,9 +546,22 @@ def test_hypervisors_are_filtered_paged_and_tell_of_their_servers(ready: World) 
     assert [one["servers"] for one in found["hypervisors"]] == [[{"uuid": uuid, "name": "vm1"}]]
     found = ready.compute("GET", f"/os-hypervisors/detail?marker={made[0].uuid}").json["hypervisors"]
     assert [one["id"] for one in found] == [made[1].uuid]
-    assert ready.compute("GET", "/os-hypervisors?limit=1").json["hypervisors"][0]["hypervisor_hostname"] == HOST
+    page = ready.compute("GET", "/os-hypervisors?limit=1").json
+    assert page["hypervisors"][0]["hypervisor_hostname"] == HOST
+    [link] = page["hypervisors_links"]
+    following = ready.compute("GET", link["href"].partition("/compute/v2.1")[2]).json["hypervisors"]
+    assert [one["hypervisor_hostname"] for one in following] == ["h2"]
     assert ready.compute("GET", "/os-hypervisors?marker=nobody").status_code == 400
     assert ready.compute("GET", f"/os-hypervisors/{HOST}").status_code == 404
+
+
+def test_moments_have_no_zone_where_clients_of_nova_take_none(ready: World) -> None:
+    uuid = ready.add_server()
+    launched = ready.compute("GET", f"/servers/{uuid}").json["server"]["OS-SRV-USG:launched_at"]
+    [service] = ready.compute("GET", "/os-services").json["services"]
+    [zone] = ready.compute("GET", "/os-availability-zone/detail").json["availabilityZoneInfo"]
+    for moment in (launched, service["updated_at"], zone["hosts"][HOST]["nova-compute"]["updated_at"]):
+        assert datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S.%f")
 
 
 def test_a_reason_without_disabling_is_400(ready: World) -> None:

@@ -7,11 +7,14 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api.body import storable
+from autoclave.api.compute import server_views
 from autoclave.api.compute.handing_over import begin, delete, require_allowed
+from autoclave.api.compute.links import links_to
 from autoclave.api.compute.new_servers import image_for
 from autoclave.api.compute.visible import find
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.servers import VALIDATE_ACTION
+from autoclave.api.schemas.common import optional
+from autoclave.api.schemas.servers import SHOWN_SERVER, VALIDATE_ACTION
 from autoclave.db.images import ImageRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.rules.instance_states import Action
@@ -27,13 +30,16 @@ _RULES = {
 
 
 class ServerAction(Resource):
-    """``POST /compute/v2.1/servers/{server}/action``. Each action has a policy rule of its own."""
+    """``POST /compute/v2.1/servers/{server}/action``. Each action has a policy rule of its own.
+
+    As Nova does, a rebuild answers with the server, and nothing else does.
+    """
 
     @Operation(
         "Start, stop, reboot, rebuild or delete a server",
         rules=tuple(_RULES.values()),
         body=VALIDATE_ACTION,
-        answers={202: None},
+        answers={202: optional(SHOWN_SERVER)},
         fails={
             409: "It may not be asked of the server now, or the agent of its host does not understand it.",
             504: "No conductor answered in time; nothing was done.",
@@ -45,7 +51,11 @@ class ServerAction(Resource):
         if name == "forceDelete":
             delete(self._api, asked.context, server)
         elif name == "rebuild":
-            self._rebuild(asked, server, arguments)
+            rebuilt = self._rebuild(asked, server, arguments)
+            with self._api.ports.db.read() as tx:
+                [view] = server_views.shown(tx, self._api, req, asked.context, [rebuilt])
+            resp.location = links_to(req, self._api.conf, "servers", rebuilt.uuid)[0]["href"]
+            resp.media = {"server": view}
         else:
             self._power(asked, server, _POWER[name])
         resp.status = falcon.HTTP_202
@@ -56,7 +66,7 @@ class ServerAction(Resource):
 
         begin(self._api, asked.context, server, action, send)
 
-    def _rebuild(self, asked: Asked, server: str, wanted: Mapping[str, Any]) -> None:
+    def _rebuild(self, asked: Asked, server: str, wanted: Mapping[str, Any]) -> InstanceRecord:
         with self._api.ports.db.read() as tx:
             instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
         self._api.instances.check(asked.context, instance.flavor, image.snapshot)
@@ -69,7 +79,7 @@ class ServerAction(Resource):
 
         values["rebuild"] = {"image_uuid": image.uuid, "image": image.snapshot}
         values["agent_run_id"] = None  # no agent works on it: one puts its run there when it begins
-        begin(self._api, asked.context, server, Action.REBUILD, send, values)
+        return begin(self._api, asked.context, server, Action.REBUILD, send, values)
 
     def _to_rebuild(
         self, tx: Connection, asked: Asked, server: str, image_uuid: str

@@ -4,6 +4,7 @@ Who is no administrator sees those that are public, and no others: there are no 
 use one that is not.
 """
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
 from autoclave.api import query
-from autoclave.api.compute.links import links_to
+from autoclave.api.compute.links import links_to, next_link
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
@@ -67,23 +68,26 @@ class _List(Resource):
                 limit=page.limit,
             )
 
+    def _further(self, req: falcon.Request, found: Sequence[FlavorRecord]) -> dict[str, Any]:
+        return next_link(req, self._api.conf, "flavors", [flavor.flavorid for flavor in found])
+
 
 class Flavors(_List):
     """``GET`` and ``POST /compute/v2.1/flavors``."""
 
     @Operation("List the flavors", query=_LIST, answers={200: FLAVORS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        resp.media = {
-            "flavors": [
-                {
-                    "id": flavor.flavorid,
-                    "name": flavor.name,
-                    "description": flavor.description,
-                    "links": links_to(req, self._api.conf, "flavors", flavor.flavorid),
-                }
-                for flavor in self._found(asked)
-            ]
-        }
+        found = self._found(asked)
+        flavors = [
+            {
+                "id": flavor.flavorid,
+                "name": flavor.name,
+                "description": flavor.description,
+                "links": links_to(req, self._api.conf, "flavors", flavor.flavorid),
+            }
+            for flavor in found
+        ]
+        resp.media = {"flavors": flavors, **self._further(req, found)}
 
     @Operation(
         "Make a flavor",
@@ -127,7 +131,9 @@ class FlavorsInDetail(_List):
 
     @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        resp.media = {"flavors": [_shown(req, self._api, flavor) for flavor in self._found(asked)]}
+        found = self._found(asked)
+        flavors = [_shown(req, self._api, flavor) for flavor in found]
+        resp.media = {"flavors": flavors, **self._further(req, found)}
 
 
 class Flavor(Resource):

@@ -69,10 +69,11 @@ def begin(
     action: Action,
     send: Callable[[str, InstanceRecord], None],
     values: Mapping[str, Any] | None = None,
-) -> None:
+) -> InstanceRecord:
     """Mark an instance for *action*, and hand it over by *send*, which gets its host and the instance.
 
     :param values: columns to write with the mark.
+    :returns: it, as it was handed over.
     :raises NotFound: there is none that the caller may see.
     :raises Conflict: it may not be asked now, or its host's agent does not understand it.
     :raises RPCUnavailable: nobody took it; it is not marked.
@@ -94,6 +95,7 @@ def begin(
     except RPCUnavailable:
         _unmark(api, marked, {"task_state": None, **{name: getattr(before, name) for name in changes}})
         raise
+    return marked
 
 
 def require_allowed(instance: InstanceRecord, action: Action) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api import query
+from autoclave.api import query, uuids
 from autoclave.api.compute.host_states import HostState, host_states
+from autoclave.api.compute.links import next_link
 from autoclave.api.compute.services import state_of
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import PAGING, Argument
@@ -24,11 +25,19 @@ _LIST = (
 
 
 class _List(Resource):
+    def _shown(self, req: falcon.Request, asked: Asked, view: Callable[[HostState], dict[str, Any]]) -> dict[str, Any]:
+        with self._api.ports.db.read() as tx:
+            servers = _servers(tx, asked)
+            found = self._found(tx, asked)
+        further = next_link(req, self._api.conf, "hypervisors", [state.record.uuid for state in found])
+        return {"hypervisors": [{**view(state), **servers(state)} for state in found], **further}
+
     def _found(self, tx: Connection, asked: Asked) -> list[HostState]:
         page, part = query.page(asked.query), asked.query.get("hypervisor_hostname_pattern", "")
         states = host_states(tx, self._api)
         if page.marker is not None:
-            seen = [number for number, state in enumerate(states, 1) if state.record.uuid == page.marker]
+            marker = uuids.canonical(page.marker)
+            seen = [number for number, state in enumerate(states, 1) if state.record.uuid == marker]
             if not seen:
                 raise query.unknown_marker(page.marker)
             states = states[seen[0] :]
@@ -39,11 +48,8 @@ class Hypervisors(_List):
     """``GET /compute/v2.1/os-hypervisors``."""
 
     @Operation("List the hosts", rule="os_compute_api:os-hypervisors:list", query=_LIST, answers={200: HYPERVISORS})
-    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        with self._api.ports.db.read() as tx:
-            servers = _servers(tx, asked)
-            shown = [{**_summary(state), **servers(state)} for state in self._found(tx, asked)]
-        resp.media = {"hypervisors": shown}
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        resp.media = self._shown(req, asked, _summary)
 
 
 class HypervisorsInDetail(_List):
@@ -55,11 +61,8 @@ class HypervisorsInDetail(_List):
         query=_LIST,
         answers={200: HYPERVISORS_IN_DETAIL},
     )
-    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        with self._api.ports.db.read() as tx:
-            servers = _servers(tx, asked)
-            shown = [{**_detail(state), **servers(state)} for state in self._found(tx, asked)]
-        resp.media = {"hypervisors": shown}
+    def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
+        resp.media = self._shown(req, asked, _detail)
 
 
 class Hypervisor(Resource):

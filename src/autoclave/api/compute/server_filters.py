@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from autoclave.api import query, uuids
+from autoclave.api.compute.host_states import ZONE
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import UUID, one_of
@@ -25,7 +26,6 @@ _COLUMNS = {
     "project_id": "project_id",
     "tenant_id": "project_id",
     "user_id": "user_id",
-    "availability_zone": "availability_zone",
     "vm_state": "vm_state",
     "task_state": "task_state",
     "power_state": "power_state",
@@ -48,7 +48,7 @@ ARGUMENTS = (
     Argument("project_id", "Only those of this project; administrators only, with all_tenants."),
     Argument("tenant_id", "The same."),
     Argument("user_id", "Only those of this user; administrators only."),
-    Argument("availability_zone", "Only those that asked for this zone."),
+    Argument("availability_zone", "Only those that are in this zone, or have asked for it and are on no host."),
     Argument("vm_state", "Only those in this state.", one_of(VMState)),
     Argument("task_state", "Only those with which this is being done.", one_of(TaskState)),
     Argument("power_state", "Only those whose guest is in this state.", _POWER),
@@ -99,6 +99,8 @@ def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
         found.append(_named(given["name"]))
     if "status" in given:
         found.append(_with_status(given["status"].upper()))
+    if "availability_zone" in given:
+        found.append(_in_zone(given["availability_zone"]))
     if "flavor" in given:
         found.append(instance_rows.has_flavor(given["flavor"]))
     if given.get("deleted") in _TRUE:
@@ -124,6 +126,13 @@ def _named(text: str) -> sa.ColumnElement[bool]:
             return name.iendswith(part, autoescape=True)
         case part, _, _:
             return name.icontains(part, autoescape=True)
+
+
+def _in_zone(zone: str) -> sa.ColumnElement[bool]:
+    """Every host is in the one zone, whatever its servers have asked for; as servers are shown."""
+    host = instances.c.host
+    waiting = sa.and_(host.is_(None), instances.c.availability_zone == zone)
+    return sa.or_(host.is_not(None), waiting) if zone == ZONE else waiting
 
 
 def _with_status(status: str) -> sa.ColumnElement[bool]:

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api.compute.host_states import ZONE, host_states
 from autoclave.api.compute.links import links_to
+from autoclave.api.compute.moments import novas_moment
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
 from autoclave.db import hostdevs
@@ -67,7 +68,7 @@ def _shown(api: Api, req: falcon.Request, instance: InstanceRecord, *, details: 
         "pinned_availability_zone": instance.availability_zone,
         "config_drive": "",
         "key_name": None,
-        "OS-SRV-USG:launched_at": instance.launched_at,
+        "OS-SRV-USG:launched_at": novas_moment(instance.launched_at),
         "OS-SRV-USG:terminated_at": None,
         "OS-EXT-STS:task_state": instance.task_state,
         "OS-EXT-STS:vm_state": instance.vm_state,

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api import query
 from autoclave.api.compute import server_filters, server_views
 from autoclave.api.compute.handing_over import delete, hand_over
-from autoclave.api.compute.links import links_to
+from autoclave.api.compute.links import links_to, next_link
 from autoclave.api.compute.new_servers import destination, flavor_for, image_for, rows_for
 from autoclave.api.compute.visible import find, require_project
 from autoclave.api.operation import Asked, Operation, Resource
@@ -40,6 +40,9 @@ class _List(Resource):
                 raise query.unknown_marker(wanted["after"]) from None
         return instance_rows.list_for(tx, **wanted)
 
+    def _further(self, req: falcon.Request, found: Sequence[InstanceRecord]) -> dict[str, Any]:
+        return next_link(req, self._api.conf, "servers", [instance.uuid for instance in found])
+
 
 class Servers(_List):
     """``GET`` and ``POST /compute/v2.1/servers``."""
@@ -53,7 +56,8 @@ class Servers(_List):
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
             found = self._found(tx, asked)
-        resp.media = {"servers": [server_views.summary(self._api, req, instance) for instance in found]}
+        servers = [server_views.summary(self._api, req, instance) for instance in found]
+        resp.media = {"servers": servers, **self._further(req, found)}
 
     @Operation(
         "Ask for servers",
@@ -72,11 +76,13 @@ class Servers(_List):
         self._api.ports.db.transact(lambda tx: _insert(tx, rows))
         hand_over(self._api, context, [str(row["uuid"]) for row in rows])
         first = rows[0]["uuid"]
+        links = links_to(req, self._api.conf, "servers", first)
         resp.status = falcon.HTTP_202
+        resp.location = links[0]["href"]
         resp.media = {
             "server": {
                 "id": first,
-                "links": links_to(req, self._api.conf, "servers", first),
+                "links": links,
                 "OS-DCF:diskConfig": "MANUAL",
                 "security_groups": [],
             }
@@ -111,7 +117,8 @@ class ServersInDetail(_List):
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
             found = self._found(tx, asked)
-            resp.media = {"servers": server_views.shown(tx, self._api, req, asked.context, found)}
+            servers = server_views.shown(tx, self._api, req, asked.context, found)
+        resp.media = {"servers": servers, **self._further(req, found)}
 
 
 class Server(Resource):

@@ -7,6 +7,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import uuids
 from autoclave.api.compute.host_states import ZONE, HostState, host_states
+from autoclave.api.compute.moments import novas_moment
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
@@ -84,7 +85,7 @@ def _shown(state: HostState) -> dict[str, Any]:
         "zone": ZONE,
         "status": "disabled" if host.disabled else "enabled",
         "state": "up" if state.up else "down",
-        "updated_at": state.last_seen,
+        "updated_at": novas_moment(state.last_seen),
         "disabled_reason": host.disabled_reason,
         "forced_down": host.forced_down,
     }

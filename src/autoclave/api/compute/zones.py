@@ -3,6 +3,7 @@
 import falcon
 
 from autoclave.api.compute.host_states import ZONE, host_states
+from autoclave.api.compute.moments import novas_moment
 from autoclave.api.compute.services import BINARY
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.compute_services import ZONES, ZONES_IN_DETAIL
@@ -31,7 +32,11 @@ class ZonesInDetail(Resource):
             states = host_states(tx, self._api)
         hosts = {
             state.record.hostname: {
-                BINARY: {"active": not state.record.disabled, "available": state.up, "updated_at": state.last_seen}
+                BINARY: {
+                    "active": not state.record.disabled,
+                    "available": state.up,
+                    "updated_at": novas_moment(state.last_seen),
+                }
             }
             for state in states
         }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autoclave.api.schemas.common import LINKS, STRING, Schema, shape
+from autoclave.api.schemas.common import LINKS, STRING, Schema, optional, shape
 
 MAX_NUMBER = 2_147_483_647
 """What an INTEGER column holds at most."""
@@ -54,6 +54,13 @@ def texts(key_pattern: str, most: int, says: str) -> dict[str, Any]:
     }
 
 
+def paged(title: str, name: str, schema: Schema) -> Schema:
+    """The envelope of a list that comes in pages: ``<name>_links`` says where the next one is."""
+    return shape(title, {name: {"type": "array", "items": schema}, f"{name}_links": optional(LINKS)})
+
+
+NOVAS_MOMENT: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}$"}
+"""A moment in UTC, where Nova's extensions once wrote it without the zone; clients there take no other."""
 MAP_OF_TEXTS: Schema = {"type": "object", "additionalProperties": STRING}
 VERSION = shape(
     "ComputeVersionDocument",

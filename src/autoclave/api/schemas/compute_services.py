@@ -7,7 +7,6 @@ from autoclave.api.schemas.common import (
     BOOLEAN,
     INTEGER,
     STRING,
-    TIMESTAMP,
     UUID,
     listed,
     nullable,
@@ -15,7 +14,7 @@ from autoclave.api.schemas.common import (
     optional,
     shape,
 )
-from autoclave.api.schemas.compute_common import NAME
+from autoclave.api.schemas.compute_common import NAME, NOVAS_MOMENT, paged
 
 _CHANGE: dict[str, Any] = {
     "type": "object",
@@ -40,7 +39,7 @@ SERVICE = shape(
         "zone": STRING,
         "status": _STATUS,
         "state": _STATE,
-        "updated_at": nullable(TIMESTAMP),
+        "updated_at": nullable(NOVAS_MOMENT),
         "disabled_reason": nullable(STRING),
         "forced_down": BOOLEAN,
     },
@@ -67,12 +66,12 @@ HYPERVISOR = shape(
         "service": shape("HypervisorService", {"id": UUID, "host": STRING, "disabled_reason": nullable(STRING)}),
     },
 )
-HYPERVISORS = listed("Hypervisors", "hypervisors", shape("HypervisorSummary", _IN_SHORT))
-HYPERVISORS_IN_DETAIL = listed("HypervisorsInDetail", "hypervisors", HYPERVISOR)
+HYPERVISORS = paged("Hypervisors", "hypervisors", shape("HypervisorSummary", _IN_SHORT))
+HYPERVISORS_IN_DETAIL = paged("HypervisorsInDetail", "hypervisors", HYPERVISOR)
 SHOWN_HYPERVISOR = shape("ShownHypervisor", {"hypervisor": HYPERVISOR})
 
 _ZONE_STATE = shape("ZoneState", {"available": BOOLEAN})
-_AT_HOST = shape("ZoneService", {"active": BOOLEAN, "available": BOOLEAN, "updated_at": nullable(TIMESTAMP)})
+_AT_HOST = shape("ZoneService", {"active": BOOLEAN, "available": BOOLEAN, "updated_at": nullable(NOVAS_MOMENT)})
 _ZONE_HOSTS = {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": _AT_HOST}}
 ZONES = listed(
     "Zones",

@@ -3,8 +3,8 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import BOOLEAN, INTEGER, LINKS, NUMBER, STRING, listed, nullable, shape
-from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, envelope, number, texts
+from autoclave.api.schemas.common import BOOLEAN, INTEGER, LINKS, NUMBER, STRING, nullable, shape
+from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, envelope, number, paged, texts
 
 MAX_SPECS = 128
 _SPECS = texts(
@@ -67,8 +67,8 @@ FLAVOR = shape(
     },
 )
 SHOWN_FLAVOR = shape("ShownFlavor", {"flavor": FLAVOR})
-FLAVORS_IN_DETAIL = listed("FlavorsInDetail", "flavors", FLAVOR)
-FLAVORS = listed(
+FLAVORS_IN_DETAIL = paged("FlavorsInDetail", "flavors", FLAVOR)
+FLAVORS = paged(
     "Flavors",
     "flavors",
     shape("FlavorSummary", {"id": STRING, "name": STRING, "description": nullable(STRING), "links": LINKS}),

@@ -11,13 +11,12 @@ from autoclave.api.schemas.common import (
     TIMESTAMP,
     UUID,
     Schema,
-    listed,
     nullable,
     one_of,
     optional,
     shape,
 )
-from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, envelope, texts
+from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, NOVAS_MOMENT, envelope, paged, texts
 from autoclave.rules.instance_states import STATUSES, PowerState, TaskState, VMState
 
 MAX_COUNT = 64
@@ -68,7 +67,7 @@ _NEW: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "name": NAME,
-        "imageRef": UUID,
+        "imageRef": {**UUID, "x-message": "must be the uuid of an image: there are no volumes to start from"},
         "flavorRef": {"type": "string", "minLength": 1, "maxLength": 255, "x-message": "must be the id of a flavor"},
         "min_count": _COUNT,
         "max_count": _COUNT,
@@ -249,7 +248,7 @@ SERVER = shape(
         "pinned_availability_zone": nullable(STRING),
         "config_drive": STRING,
         "key_name": {"type": "null"},
-        "OS-SRV-USG:launched_at": nullable(TIMESTAMP),
+        "OS-SRV-USG:launched_at": nullable(NOVAS_MOMENT),
         "OS-SRV-USG:terminated_at": {"type": "null"},
         "OS-EXT-STS:task_state": nullable(one_of(TaskState)),
         "OS-EXT-STS:vm_state": one_of(VMState),
@@ -271,8 +270,8 @@ SERVER = shape(
     },
 )
 SHOWN_SERVER = shape("ShownServer", {"server": SERVER})
-SERVERS_IN_DETAIL = listed("ServersInDetail", "servers", SERVER)
-SERVERS = listed("Servers", "servers", shape("ServerSummary", {"id": UUID, "name": STRING, "links": LINKS}))
+SERVERS_IN_DETAIL = paged("ServersInDetail", "servers", SERVER)
+SERVERS = paged("Servers", "servers", shape("ServerSummary", {"id": UUID, "name": STRING, "links": LINKS}))
 MADE_SERVER = shape(
     "MadeServer",
     {
