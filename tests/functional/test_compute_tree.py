@@ -21,10 +21,11 @@ from pciworld import ONE, TWO
 
 from autoclave.db import additions, compute_hosts, pci
 from autoclave.db.columns import utcnow
-from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError
+from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
 from autoclave.lifecycle.burn import burn
-from autoclave.placement.faults import refuse
+from autoclave.placement.faults import before, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.virt.loader import load_compute_driver
 from dbfixtures import make_slot
 
 
@@ -318,6 +319,36 @@ def test_what_the_operator_set_at_the_root_stays(host_world: HostWorld) -> None:
     host_world.onlooker.put_inventories(root.uuid, present.generation, {**present.records, "VCPU": generous})
     tree.sync()
     assert host_world.onlooker.get_inventories(root.uuid).records["VCPU"] == Inventory(32, 0, 1, 32, 1, 16.0)
+
+
+def test_a_root_that_is_deleted_at_the_moment_it_is_asked_after_is_made_again_later(host_world: HostWorld) -> None:
+    world = host_world
+
+    def delete_root() -> None:
+        root = world.onlooker.find_provider(HOST)
+        assert root is not None
+        world.onlooker.delete_provider(root.uuid)
+
+    world.faults.add(before(delete_root), "GET", "in_tree", times=1)
+    tree = world.tree()
+    with pytest.raises(PlacementNotFound, match="was deleted"):
+        tree.sync(starting=True)
+    tree.sync(starting=True)
+    assert world.offered() == 1
+
+
+def test_what_the_host_keeps_for_itself_altogether_is_offered_no_more(host_world: HostWorld) -> None:
+    def disk_with(reserved_host_disk_gb: int) -> Inventory:
+        conf = host_world.configuration()
+        conf.set_override("reserved_host_disk_gb", reserved_host_disk_gb, "compute")
+        host_world.tree(driver=load_compute_driver(conf)).sync(starting=True)
+        root = host_world.onlooker.find_provider(HOST)
+        assert root is not None
+        return host_world.onlooker.get_inventories(root.uuid).records["DISK_GB"]
+
+    assert disk_with(0) == Inventory(1000, 0, 1, 1000, 1, 1.0)
+    assert disk_with(1000) == Inventory(1000, 1000, 1, 1000, 1, 1.0)
+    assert disk_with(1) == Inventory(999, 0, 1, 999, 1, 1.0)
 
 
 # Provider config

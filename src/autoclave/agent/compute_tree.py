@@ -4,6 +4,7 @@ A period in which nothing changed costs one Placement request, which is shared w
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from oslo_log import log as logging
 
@@ -121,20 +122,19 @@ class ComputeTree:
 
 
 def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """The whole records of what a host has for instances. What it has nothing of has none: Placement knows no 0.
+    """The whole records of what a host has for instances.
+
+    What it has nothing of has none, since Placement knows no total of 0. One that is there already is reserved: it may
+    be in use.
 
     :param known: what Placement has, of which the allocation ratios are kept.
     """
     totals = {"VCPU": inventory.vcpus, "MEMORY_MB": inventory.memory_mb, "DISK_GB": inventory.local_gb}
-    return {
-        name: Inventory(
-            total=total,
-            reserved=0,
-            min_unit=1,
-            max_unit=total,
-            step_size=1,
-            allocation_ratio=known[name].allocation_ratio if name in known else _INITIAL_RATIO[name],
-        )
-        for name, total in totals.items()
-        if total > 0
-    }
+    records = {}
+    for name, total in totals.items():
+        if total > 0:
+            ratio = known[name].allocation_ratio if name in known else _INITIAL_RATIO[name]
+            records[name] = Inventory(total, 0, 1, total, 1, ratio)
+        elif name in known:
+            records[name] = replace(known[name], reserved=known[name].total)
+    return records

@@ -74,7 +74,7 @@ class PCITree:
             ours = [each for each in wanted if str(each.address) not in foreign]
 
             def write(tx: Connection) -> Changes:
-                again = changes(tx, self._host, ours, unreadable)
+                again = changes(tx, self._host, ours, unreadable, lock=True)
                 apply(tx, self._host, again, adopted, self._ports.clock())
                 return again
 

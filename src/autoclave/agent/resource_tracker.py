@@ -121,8 +121,8 @@ class ResourceTracker:
 
     def _claim_of(self, tx: Connection, seen: ProviderRecord, amount: int, instance_uuid: str) -> None:
         row = pci.get(tx, seen.uuid, lock=True)
-        if row is None:
-            raise ClaimRefused(f"{seen.address} of {self._host} is not for instances any more")
+        if row is None or row.resource_class != seen.resource_class:
+            raise ClaimRefused(f"{seen.address} of {self._host} is no {seen.resource_class} for instances any more")
         own = pci.functions_of(tx, row)
         free = [each for each in own if each.instance_uuid is None and not each.missing]
         if len(free) < amount:

@@ -26,12 +26,14 @@ class RootProvider:
         A known root whose tree is empty has been deleted: somebody may have made it anew, with another uuid.
 
         :param keep: for :meth:`tree_once_more`.
-        :raises PlacementNotFound: there is none, and it is not ours to make.
+        :raises PlacementNotFound: there is none, and it is not ours to make; or it was deleted at the same moment.
         :raises PlacementError: Placement could not be asked.
         """
         if self._uuid is None or not (providers := self._placement.providers_in_tree(self._uuid)):
             self._uuid = self._find_or_make()
             providers = self._placement.providers_in_tree(self._uuid)
+            if not providers:
+                raise PlacementNotFound(f"provider {self._uuid} of {self._host} was deleted a moment ago")
         if keep:
             self._seen = self._uuid, providers
         return self._uuid, providers

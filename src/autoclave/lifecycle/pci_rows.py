@@ -55,13 +55,16 @@ class Changes:
         )
 
 
-def changes(tx: Connection, hostname: str, wanted: Sequence[PCIProvider], unreadable: Collection[str]) -> Changes:
+def changes(
+    tx: Connection, hostname: str, wanted: Sequence[PCIProvider], unreadable: Collection[str], *, lock: bool = False
+) -> Changes:
     """Compare the rows of a host with its PCI functions and its configuration.
 
     :param unreadable: addresses of functions that are there and do not say what they are: nothing follows from that.
+    :param lock: for :func:`apply` in the same transaction: no instance claims anything before that ends.
     """
     found = Changes()
-    rows = pci.providers(tx, hostname)
+    rows = pci.providers(tx, hostname, lock=lock)
     members: dict[int, list[FunctionRecord]] = {row.id: [] for row in rows}
     for function in pci.functions(tx, hostname):
         members[function.provider_id].append(function)
@@ -159,7 +162,9 @@ def _update(found: Changes, row: ProviderRecord, values: Mapping[str, Any]) -> N
 
 
 def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, Adopted], now: datetime) -> None:
-    """Write what :func:`changes` has found in the same transaction. Withdrawn providers go later, by ``pci.delete``.
+    """Write what :func:`changes` has found, with ``lock``, in the same transaction.
+
+    Withdrawn providers go later, by ``pci.delete``.
 
     What has become of one time use while an instance has it is burned with that, so that no moment is in between.
 
