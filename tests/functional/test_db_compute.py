@@ -1,7 +1,9 @@
 """Flavors, images, hosts and instances are kept whole, and an instance is moved by exactly one of those who try."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from oslo_db.exception import DBDuplicateEntry, DBError
@@ -12,10 +14,11 @@ from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.db.hostdevs import Hostdev
 from autoclave.db.paging import BY_ID, Order
+from autoclave.db.tables import attach_handles
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from computerows import make_flavor, make_image, make_instance
-from dbfixtures import make_arq, make_slot
+from dbfixtures import make_arq, make_slot, sqlite_database
 
 ROUNDS = 15
 HOST = {
@@ -242,6 +245,23 @@ def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Dat
             Hostdev(binding, "0000:0a:00.0", slot.deployable.rp_uuid, "CUSTOM_NVME", True, False, False, arq.uuid)
         ],
     }
+
+
+@pytest.mark.parametrize(("stored", "managed"), [({}, True), ({"managed": "no"}, False), ({"managed": "true"}, True)])
+def test_a_mode_that_another_program_has_written_is_told_as_the_guest_gets_it(
+    tmp_path: Path, stored: dict[str, str], managed: bool
+) -> None:
+    db = sqlite_database(tmp_path)
+    with db.write() as tx:
+        slot, instance = make_slot(tx), make_instance(tx).uuid
+        info = json.dumps({"domain": "0000", "bus": "41", "device": "00", "function": "0", **stored})
+        tx.execute(attach_handles.update().values(attach_info=info))
+        holds = {"device_id": slot.device.id, "attach_handle_id": slot.handle_id, "instance_uuid": instance}
+        make_arq(tx, state=ARQState.BOUND, **holds)
+    with db.read() as tx:
+        [hostdev] = hostdevs.of_instances(tx, [instance])[instance]
+    assert hostdev.managed is managed
+    db.dispose()
 
 
 def test_names_are_found_alike_on_every_engine(database: Database) -> None:

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oslo_utils import strutils
-
 from autoclave.db import arqs as arq_rows
 from autoclave.db import images
 from autoclave.db.arqs import ARQView
 from autoclave.db.engine import Database
+from autoclave.db.handles import is_managed
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
@@ -91,4 +90,4 @@ def _of_arq(view: ARQView) -> Mapping[str, Any]:
     if view.arq.state is not ARQState.BOUND or view.attach_handle_info is None:
         raise GuestError(f"accelerator request {view.arq.uuid} is {view.arq.state.value} and has no device")
     info: dict[str, Any] = json.loads(view.attach_handle_info)
-    return {**info, "managed": strutils.bool_from_string(info.get("managed", True), strict=True)}
+    return {**info, "managed": is_managed(info)}

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.compute_tables import pci_functions, pci_providers
+from autoclave.db.handles import is_managed
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ARQState
 
@@ -78,19 +79,12 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
             attach_handles.c.attach_type == AttachType.PCI,
         )
     )
-    return [
-        Hostdev(
-            instance_uuid,
-            _address(json.loads(info), address),
-            rp_uuid,
-            resource_class,
-            managed=json.loads(info).get("managed", True) is True,
-            one_time_use=False,
-            burned=False,
-            arq_uuid=arq_uuid,
-        )
-        for instance_uuid, address, rp_uuid, resource_class, info, arq_uuid in tx.execute(query)
-    ]
+    found = []
+    for instance_uuid, address, rp_uuid, resource_class, text, arq_uuid in tx.execute(query):
+        info = json.loads(text)
+        function, managed = _address(info, address), is_managed(info)
+        found.append(Hostdev(instance_uuid, function, rp_uuid, resource_class, managed, False, False, arq_uuid))
+    return found
 
 
 def _address(info: dict[str, str], slot: str) -> str:

@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-from oslo_utils import strutils
-
 from autoclave.api.links import self_link
 from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.db.arqs import ARQView
+from autoclave.db.handles import is_managed
 from autoclave.db.tables import AttachType
 from autoclave.rules.arq_states import ARQState
 
@@ -46,7 +45,7 @@ def _attach_info(view: ARQView, version: Microversion) -> dict[str, Any]:
     info: dict[str, Any] = json.loads(view.attach_handle_info or "{}")
     if _kind(view) != AttachType.PCI.value:
         return info
-    managed = info.pop("managed", True)
     if version >= MANAGED:
-        info["managed"] = strutils.bool_from_string(managed, strict=True)
+        return {**info, "managed": is_managed(info)}
+    info.pop("managed", None)
     return info
