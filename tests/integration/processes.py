@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,17 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"did not end within {patience} s of SIGTERM:\n{self.log}") from None
+
+
+def written(options: Mapping[tuple[str | None, str], object]) -> str:
+    """A configuration file that says *options*, by (group, name)."""
+    lines = []
+    for group in dict.fromkeys(group for group, _ in options):
+        lines.append(f"[{group or 'DEFAULT'}]")
+        for (of, name), value in options.items():
+            if of == group:
+                lines.append(f"{name} = {','.join(value) if isinstance(value, list) else value}")
+    return "\n".join(lines) + "\n"
 
 
 def processes_of(directory: Path) -> dict[int, str]:

@@ -1,6 +1,5 @@
 """Whoever listens learns what became of an instance; whoever does not listen holds nobody up."""
 
-import queue
 import threading
 import time
 import uuid
@@ -8,13 +7,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-import oslo_messaging
 import pytest
+from listener import Listener
 
 from autoclave.conf import new_config
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.objects.instance_action import GivenFunction, instance_action
-from autoclave.rpc.messaging import own_configuration
 from autoclave.rpc.notifications import (
     PATIENCE,
     WAITING,
@@ -54,28 +52,6 @@ def deleted(number: int = 0) -> Notification:
         pci_functions=[BURNED],
     )
     return Notification("autoclave-agent:h_1", "instance.delete.end", payload)
-
-
-class Listener:
-    """Listens as an operator's own program does."""
-
-    def __init__(self, url: str, topic: str) -> None:
-        self.heard: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
-        transport = oslo_messaging.get_notification_transport(own_configuration(conf_of(url)), url=url)
-        self._server = oslo_messaging.get_notification_listener(
-            transport, [oslo_messaging.Target(topic=topic)], [self], executor="threading"
-        )
-        self._server.start()
-
-    def info(self, _context: Any, publisher_id: str, event_type: str, payload: dict[str, Any], _metadata: Any) -> None:
-        self.heard.put((publisher_id, event_type, payload))
-
-    def error(self, _context: Any, publisher_id: str, event_type: str, payload: dict[str, Any], _metadata: Any) -> None:
-        self.heard.put((publisher_id, f"{event_type}!", payload))
-
-    def stop(self) -> None:
-        self._server.stop()
-        self._server.wait()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from processes import COMMAND, Cloud, Process, free_port, wait_until
+from processes import COMMAND, Cloud, Process, free_port, wait_until, written
 
 from autoclave.nova.fake import FakeNova
 from autoclave.rpc.port import AGENT_TOPIC
@@ -94,13 +94,7 @@ class Deployment:
             **self.host.conf_overrides(),
             ("nvme", "device_spec"): json.dumps({"address": DRIVE}),
         }
-        lines = []
-        for group in dict.fromkeys(group for group, _ in options):
-            lines.append(f"[{group or 'DEFAULT'}]")
-            for (of, name), value in options.items():
-                if of == group:
-                    lines.append(f"{name} = {','.join(value) if isinstance(value, list) else value}")
-        return "\n".join(lines) + "\n"
+        return written(options)
 
 
 @pytest.fixture
