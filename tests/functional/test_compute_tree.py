@@ -297,6 +297,21 @@ def test_a_card_that_was_pulled_is_kept_while_it_is_burned(host_world: HostWorld
     assert host_world.offered() == 0
 
 
+def test_what_is_kept_is_told_once_each_time_that_it_comes_to_that(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    use_up(host_world)
+    tree = host_world.synced()
+    told = f"{GPU} is not there, or not configured, any more"
+    for times in (1, 2):
+        host_world.sim.functions.pull(GPU)
+        tree.sync()
+        tree.sync()
+        assert caplog.text.count(told) == times
+        host_world.sim.functions.plug(FUNCTIONS[0])
+        tree.sync()
+
+
 def test_one_provider_that_cannot_be_written_does_not_keep_the_others(host_world: HostWorld) -> None:
     tree = host_world.tree()
     tree.sync(starting=True)

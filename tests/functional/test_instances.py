@@ -17,6 +17,7 @@ from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.rpc.notifications import KeptNotifications, Notification
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
@@ -296,6 +297,24 @@ def test_an_instance_that_is_handed_over_and_deleted_is_never_started(instance_w
     world.delete(instance)
     assert world.find(instance) is None
     assert world.offered() == 1, "no guest has had it, and it was not burned"
+
+
+def test_an_instance_that_is_deleted_while_its_disk_is_made_burns_nothing(instance_world: InstanceWorld) -> None:
+    world = instance_world
+
+    class Impatient(KeptNotifications):
+        def emit(self, notification: Notification) -> None:
+            super().emit(notification)
+            if notification.event_type == "instance.create.start":
+                world.mark(instance, TaskState.DELETING)
+
+    world.notifications = Impatient()
+    agent = world.start()
+    instance = world.ask(GPU)
+    world.build(instance, GPU)
+    assert (world.row().burned, world.guest(instance), world.offered()) == (False, None, 1)
+    agent.period()
+    assert world.find(instance) is None
 
 
 def test_callers_of_the_release_before_are_understood(instance_world: InstanceWorld) -> None:

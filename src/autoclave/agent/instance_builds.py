@@ -9,7 +9,7 @@ from autoclave.agent.guests import with_claimed
 from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
-from autoclave.exceptions import AutoclaveError
+from autoclave.exceptions import AutoclaveError, StateConflict
 from autoclave.objects.context import RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.resource_request import alias_counts
@@ -76,8 +76,11 @@ class InstanceBuilds:
 
     def _start_guest(self, instance: InstanceRecord, groups: Mapping[str, Sequence[str]]) -> None:
         work = self._work
-        # First of all: an image that cannot be used burns no device.
+        # First of all, since it may fail, or take long: neither may burn a device.
         guest = work.guests.prepare(instance, instance.image_uuid)
+        now = work.get(instance.uuid)
+        if now is None or now.state_version != instance.state_version:
+            raise StateConflict("it was taken away while its disk was made")
         allocation = work.ports.placement.get_allocations(instance.uuid)
         asked = sum(count for _, count in alias_counts(instance.flavor["extra_specs"]))
         functions = work.tracker.instance_claim(instance.uuid, allocation, groups, at_least=asked)

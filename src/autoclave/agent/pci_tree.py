@@ -1,6 +1,6 @@
 """The providers of a host's PCI functions: rows, providers, traits; their inventories by ``lifecycle.burn``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
@@ -43,7 +43,7 @@ class PCITree:
         self._bus = bus
         self._host = host
         self._verified: dict[str, tuple[object, ...]] = {}
-        self._told: set[str] = set()
+        self._told: frozenset[str] = frozenset()
         self.made = False
         """Whether the last :meth:`sync` has made a provider."""
 
@@ -65,9 +65,10 @@ class PCITree:
         except InvalidConfiguration as error:
             if starting:
                 raise
-            self._tell_once(f"The PCI functions of {self._host} are left as they are: {error}")
+            self._tell([f"The PCI functions of {self._host} are left as they are: {error}"])
             return []
         found = self._changes(wanted, unreadable)
+        foreign: Mapping[str, str] = {}
         if found.to_write:
             adopted = self._adopted(found.new, tree)
             foreign = self._foreign(found.new, tree)
@@ -79,8 +80,7 @@ class PCITree:
                 return again
 
             found = self._ports.db.transact(write)
-        for words in found.kept:
-            self._tell_once(words)
+        self._tell([*foreign.values(), *found.kept])
         return found.withdrawn
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
@@ -137,9 +137,9 @@ class PCITree:
                     continue  # a device that is in no slot has a name
         return taken
 
-    def _foreign(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> frozenset[str]:
-        """The addresses of new providers that exist already and are not ours."""
-        foreign = set()
+    def _foreign(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> Mapping[str, str]:
+        """The new providers that exist already and are not ours: their addresses, each with words for the operator."""
+        foreign = {}
         for wanted in new:
             name = provider_name(self._host, wanted.address)
             present = provider_named(tree, name)
@@ -147,12 +147,11 @@ class PCITree:
                 continue
             traits = self._ports.placement.get_traits(present.uuid).names
             if OWNER_CYBORG in traits or _OWN not in traits:
-                foreign.add(str(wanted.address))
-                self._tell_once(
+                foreign[str(wanted.address)] = (
                     f"{wanted.address} is skipped: provider {name} exists without the trait {_OWN}, so somebody else "
                     "manages it. Delete that provider, or let [pci] device_spec not match the function."
                 )
-        return frozenset(foreign)
+        return foreign
 
     def _adopted(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> Mapping[str, Adopted]:
         adopted = {}
@@ -211,7 +210,9 @@ class PCITree:
     def _name(self, row: ProviderRecord) -> str:
         return provider_name(row.hostname, PCIAddress.parse(row.address))
 
-    def _tell_once(self, words: str) -> None:
-        if words not in self._told:
-            self._told.add(words)
-            LOG.warning("%s", words)
+    def _tell(self, said: Collection[str]) -> None:
+        """Tell the operator what the last period has not told him already."""
+        for words in said:
+            if words not in self._told:
+                LOG.warning("%s", words)
+        self._told = frozenset(said)
