@@ -5,15 +5,12 @@ from collections.abc import Callable
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api.body import storable
 from autoclave.api.compute.flavors import find
+from autoclave.api.compute.items import Items, bounded, picked, require_only, without
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.flavors import MAX_SPECS, SPEC, SPECS, VALIDATE_SPEC, VALIDATE_SPECS
 from autoclave.db import flavors as flavor_rows
-from autoclave.exceptions import BadRequest, NotFound
-
-Specs = dict[str, str]
 
 
 class ExtraSpecs(Resource):
@@ -31,7 +28,7 @@ class ExtraSpecs(Resource):
         answers={200: SPECS},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
-        given: Specs = asked.body["extra_specs"]
+        given: Items = asked.body["extra_specs"]
         _change(self._api, asked, flavor, lambda specs: specs | given)
         resp.media = {"extra_specs": given}
 
@@ -43,7 +40,7 @@ class ExtraSpec(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:
         with self._api.ports.db.read() as tx:
             specs = find(tx, asked.context, flavor).extra_specs
-        resp.media = {spec: _one(specs, flavor, spec)}
+        resp.media = picked(specs, spec, _has_no(flavor))
 
     @Operation(
         "Set an extra spec",
@@ -52,33 +49,23 @@ class ExtraSpec(Resource):
         answers={200: SPEC},
     )
     def on_put(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:
-        given: Specs = asked.body
-        if set(given) != {spec}:
-            raise BadRequest(f"The body must set {spec}, as the path does, and nothing else.")
+        given = require_only(asked.body, spec)
         _change(self._api, asked, flavor, lambda specs: specs | given)
         resp.media = given
 
     @Operation("Delete an extra spec", rule="os_compute_api:os-flavor-extra-specs:delete", answers={200: None})
     def on_delete(self, _req: falcon.Request, _resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:
-        def without(specs: Specs) -> Specs:
-            _one(specs, flavor, spec)
-            return {key: value for key, value in specs.items() if key != spec}
-
-        _change(self._api, asked, flavor, without)
+        _change(self._api, asked, flavor, lambda specs: without(specs, spec, _has_no(flavor)))
 
 
-def _change(api: Api, asked: Asked, flavorid: str, change: Callable[[Specs], Specs]) -> None:
+def _change(api: Api, asked: Asked, flavorid: str, change: Callable[[Items], Items]) -> None:
     def work(tx: Connection) -> None:
         flavor = find(tx, asked.context, flavorid, lock=True)
-        specs = change(flavor.extra_specs)
-        if len(specs) > MAX_SPECS:
-            raise BadRequest(f"The flavor would have {len(specs)} extra specs; {MAX_SPECS} is the most.")
-        flavor_rows.update(tx, flavor, {"extra_specs": storable(specs, "The flavor's extra specs")})
+        specs = bounded(change(flavor.extra_specs), MAX_SPECS, "extra specs of the flavor")
+        flavor_rows.update(tx, flavor, {"extra_specs": specs})
 
     api.ports.db.transact(work)
 
 
-def _one(specs: Specs, flavorid: str, spec: str) -> str:
-    if spec not in specs:
-        raise NotFound(f"Flavor {flavorid} has no extra spec {spec}.")
-    return specs[spec]
+def _has_no(flavorid: str) -> str:
+    return f"Flavor {flavorid} has no extra spec"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api.body import storable
+from autoclave.api.compute.items import Items, bounded, picked, require_only, without
 from autoclave.api.compute.visible import find
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
@@ -17,9 +17,8 @@ from autoclave.api.schemas.servers import (
     VALIDATE_METADATA,
 )
 from autoclave.db import instances as instance_rows
-from autoclave.exceptions import BadRequest, NotFound
 
-Items = dict[str, str]
+_HAS_NO = "The server has no metadata item"
 
 
 class Metadata(Resource):
@@ -59,9 +58,7 @@ class Item(Resource):
         "Show one item of a server's metadata", rule="os_compute_api:server-metadata:show", answers={200: SHOWN_META}
     )
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, server: str, item: str) -> None:
-        items = _of(self._api, asked, server)
-        _require(items, item)
-        resp.media = {"meta": {item: items[item]}}
+        resp.media = {"meta": picked(_of(self._api, asked, server), item, _HAS_NO)}
 
     @Operation(
         "Set one item of a server's metadata",
@@ -70,9 +67,7 @@ class Item(Resource):
         answers={200: SHOWN_META},
     )
     def on_put(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, server: str, item: str) -> None:
-        given: Items = asked.body["meta"]
-        if set(given) != {item}:
-            raise BadRequest(f"The body must set {item}, as the path does, and nothing else.")
+        given = require_only(asked.body["meta"], item)
         _change(self._api, asked, server, lambda items: items | given)
         resp.media = {"meta": given}
 
@@ -80,11 +75,7 @@ class Item(Resource):
         "Delete one item of a server's metadata", rule="os_compute_api:server-metadata:delete", answers={204: None}
     )
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, server: str, item: str) -> None:
-        def without(items: Items) -> Items:
-            _require(items, item)
-            return {key: value for key, value in items.items() if key != item}
-
-        _change(self._api, asked, server, without)
+        _change(self._api, asked, server, lambda items: without(items, item, _HAS_NO))
         resp.status = falcon.HTTP_204
 
 
@@ -96,15 +87,8 @@ def _of(api: Api, asked: Asked, server: str) -> Items:
 def _change(api: Api, asked: Asked, server: str, change: Callable[[Items], Items]) -> Items:
     def work(tx: Connection) -> Items:
         instance = find(tx, asked.context, server, lock=True)
-        items = change(instance.metadata)
-        if len(items) > MAX_METADATA:
-            raise BadRequest(f"The server would have {len(items)} items of metadata; {MAX_METADATA} is the most.")
-        instance_rows.update(tx, instance, {"metadata": storable(items, "The metadata")})
+        items = bounded(change(instance.metadata), MAX_METADATA, "items of metadata")
+        instance_rows.update(tx, instance, {"metadata": items})
         return items
 
     return api.ports.db.transact(work)
-
-
-def _require(items: Items, item: str) -> None:
-    if item not in items:
-        raise NotFound(f"The server has no metadata item {item}.")
