@@ -126,6 +126,7 @@ LISTS = [
 NAMES = ["limit", "marker", "type", "vendor", "hostname", "name", "instance", "bind_state", "device_state"]
 NAMES += ["filters.field", "filters.value", "deployable_id", "key"]
 NAMES += ["status", "image", "uuid", "host", "vm_state", "power_state", "changes-since", "sort_key", "is_public", "id"]
+NAMES += ["sort", "tag", "tags", "not-tags-any"]
 
 
 @given(
@@ -142,7 +143,8 @@ def test_no_question_makes_the_service_fail(shared: World, path: str, arguments:
 @settings(max_examples=100, deadline=None)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
-    for below in ("", "/clean", "/disable", "/program", "/history", "/action", "/file", "/metadata", "/metadata/k"):
+    of_servers = ("/action", "/metadata", "/metadata/k", "/tags/k")
+    for below in ("", "/clean", "/disable", "/program", "/history", "/file", *of_servers):
         assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
 
 

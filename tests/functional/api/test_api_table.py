@@ -91,6 +91,10 @@ class Objects:
             ask(self.world, "admin", "POST", f"/compute/v2.1/flavors/{flavor}/os-extra_specs", {"extra_specs": specs})
         return flavor
 
+    def private_flavor(self) -> str:
+        made = ask(self.world, "admin", "POST", "/compute/v2.1/flavors", new_flavor(is_public=False))
+        return str(made.json["flavor"]["id"])
+
     def image(self, data: bytes | None = b"data", **values: Any) -> str:
         """An image of project blue."""
         made = ask(self.world, "member", "POST", "/image/v2/images", NEW_IMAGE)
@@ -129,8 +133,9 @@ def new_profile() -> list[dict[str, Any]]:
 NEW_IMAGE = {"name": "i", "disk_format": "raw", "container_format": "bare"}
 
 
-def new_flavor() -> dict[str, Any]:
-    return {"flavor": {"name": f"f-{new_uuid()}", "ram": 1, "vcpus": 1, "disk": 0}}
+def new_flavor(*, is_public: bool = True) -> dict[str, Any]:
+    wanted = {"name": f"f-{new_uuid()}", "ram": 1, "vcpus": 1, "disk": 0}
+    return {"flavor": {**wanted, "os-flavor-access:is_public": is_public}}
 
 
 Row = tuple[int, ...]
@@ -232,6 +237,18 @@ def with_item(objects: Objects) -> dict[str, Any]:
     return {"server": server, "item": "k"}
 
 
+def with_tag(objects: Objects) -> dict[str, Any]:
+    server = objects.server()
+    ask(objects.world, "member", "PUT", f"{SERVERS}/{server}/tags/t")
+    return {"server": server, "tag": "t"}
+
+
+def image_with_tag(objects: Objects) -> dict[str, Any]:
+    image = objects.image()
+    ask(objects.world, "member", "PUT", f"{IMAGES}/{image}/tags/t")
+    return {"image": image, "tag": "t"}
+
+
 COMPUTE_CASES = [
     *(Case("GET", path, PUBLIC) for path in ("/compute", "/compute/v2.1", "/image", "/image/v2")),
     Case("GET", FLAVORS, ANYBODY),
@@ -245,6 +262,7 @@ COMPUTE_CASES = [
         lambda o: {"flavor": o.flavor(), "body": {"flavor": {"description": "d"}}},
     ),
     Case("DELETE", f"{FLAVORS}/{{flavor}}", admin(202), lambda o: {"flavor": o.flavor()}),
+    Case("GET", f"{FLAVORS}/{{flavor}}/os-flavor-access", admin(200), lambda o: {"flavor": o.private_flavor()}),
     Case("GET", SPECS, READERS, lambda o: {"flavor": o.flavor()}),
     Case("POST", SPECS, admin(200), lambda o: {"flavor": o.flavor(), "body": {"extra_specs": {"k": "v"}}}),
     Case("GET", f"{SPECS}/{{spec}}", READERS, with_spec),
@@ -296,6 +314,12 @@ COMPUTE_CASES = [
         lambda o: {**with_item(o), "body": {"meta": {"k": "v"}}},
     ),
     Case("DELETE", f"{SERVER}/metadata/{{item}}", members_of_blue(204), with_item),
+    Case("GET", f"{SERVER}/tags", readers_of_blue(200), lambda o: {"server": o.server()}),
+    Case("PUT", f"{SERVER}/tags", members_of_blue(200), lambda o: {"server": o.server(), "body": {"tags": ["t"]}}),
+    Case("DELETE", f"{SERVER}/tags", members_of_blue(204), lambda o: {"server": o.server()}),
+    Case("GET", f"{SERVER}/tags/{{tag}}", readers_of_blue(204), with_tag),
+    Case("PUT", f"{SERVER}/tags/{{tag}}", members_of_blue(201), lambda o: {"server": o.server(), "tag": "t"}),
+    Case("DELETE", f"{SERVER}/tags/{{tag}}", members_of_blue(204), with_tag),
     Case("GET", f"{SERVER}/os-instance-actions", readers_of_blue(200), lambda o: {"server": o.server()}),
     *(
         Case("GET", f"/compute/v2.1/{noun}", admin(200))
@@ -329,6 +353,8 @@ COMPUTE_CASES = [
     ),
     Case("DELETE", IMAGE, members_of_blue(204), lambda o: {"image": o.image()}),
     Case("GET", f"{IMAGE}/file", readers_of_blue(200), lambda o: {"image": o.image()}),
+    Case("PUT", f"{IMAGE}/tags/{{tag}}", members_of_blue(204), lambda o: {"image": o.image(), "tag": "t"}),
+    Case("DELETE", f"{IMAGE}/tags/{{tag}}", members_of_blue(204), image_with_tag),
     Case("PUT", f"{IMAGE}/file", members_of_blue(204), lambda o: {"image": o.image(None), "body": b"data"}),
 ]
 

@@ -109,6 +109,7 @@ def test_openstacksdk_pages_through_servers_images_and_flavors(world: World, clo
     flavors = sorted([flavor, world.add_flavor("b"), world.add_flavor("c")])
     assert [one.id for one in cloud.compute.servers(limit=2)] == servers[::-1]
     assert [one.id for one in cloud.image.images(limit=2)] == images[::-1]
+    assert [one.name for one in cloud.image.images(limit=1, sort="name:asc")] == ["b", "c", "cirros"]
     assert [one.id for one in cloud.compute.flavors(limit=2)] == flavors
 
 
@@ -162,6 +163,10 @@ def test_the_commands_for_images(run: OpenStack, tmp_path: Path) -> None:
     assert (shown["size"], shown["checksum"]) == (len(DATA), hashlib.md5(DATA).hexdigest())
     run("image", "unset", "renamed", "--property", "trait:HW_X")
     assert "trait:HW_X" not in run.read("image", "show", made["id"])["properties"]
+    run("image", "set", "renamed", "--tag", "a", "--tag", "b")
+    run("image", "unset", "renamed", "--tag", "a")
+    assert [one["Name"] for one in run.read("image", "list", "--tag", "b")] == ["renamed"]
+    assert run.read("image", "list", "--tag", "a") == []
     run("image", "save", "renamed", "--file", str(tmp_path / "saved"))
     assert (tmp_path / "saved").read_bytes() == DATA
     run("image", "delete", "renamed")
@@ -191,6 +196,10 @@ def test_the_commands_for_servers(world: World, run: OpenStack) -> None:
     run("server", "set", "vm1", "--property", "use=test")
     assert run.read("server", "show", "vm1")["properties"] == {"use": "test"}
     run("server", "unset", "vm1", "--property", "use")
+    run("server", "set", "vm1", "--tag", "blue")
+    assert [one["Name"] for one in run.read("server", "list", "--tags", "blue")] == ["vm1"]
+    run("server", "unset", "vm1", "--tag", "blue")
+    assert run.read("server", "list", "--tags", "blue") == []
     assert run.read("server", "migration", "list") == []
     assert run.read("server", "event", "list", "vm1") == []
     code, _, errors = run.try_("server", "resize", "vm1", "--flavor", "small")

@@ -83,6 +83,10 @@ def test_flavors_that_are_not_public_are_there_for_administrators_only(world: Wo
     assert names(world, "?is_public=False") == ["hidden"]
     for query in ("", "?is_public=None", "?is_public=False"):
         assert names(world, query, MEMBER) == ["public"]
+    assert world.compute("GET", f"/flavors/{hidden}/os-flavor-access").json == {"flavor_access": []}
+    [public] = [one["id"] for one in world.compute("GET", "/flavors").json["flavors"]]
+    answer = world.compute("GET", f"/flavors/{public}/os-flavor-access")
+    assert (answer.status_code, "is public" in said(answer)) == (404, True)
     assert world.compute("GET", f"/flavors/{hidden}", token=MEMBER).status_code == 404
     assert world.compute("GET", f"/flavors/{hidden}/os-extra_specs", token=MEMBER).status_code == 404
     assert world.compute("GET", f"/flavors?marker={hidden}", token=MEMBER).status_code == 400

@@ -322,6 +322,18 @@ def test_a_patch_that_cannot_be_is_refused(world: World, operation: dict[str, An
     assert named in said(answer)
 
 
+def test_a_tag_is_given_and_taken_by_itself(world: World) -> None:
+    image = world.add_image(tags=["a"])
+    path = f"/image/v2/images/{image}/tags"
+    for tag in ("b ü", "a", "b ü"):
+        assert world.http.simulate_put(f"{path}/{tag}").status_code == 204
+    assert get(world, f"/{image}").json["tags"] == ["a", "b ü"]
+    assert [world.http.simulate_delete(f"{path}/a").status_code for _ in range(2)] == [204, 404]
+    assert get(world, f"/{image}").json["tags"] == ["b ü"]
+    answer = world.http.simulate_put(f"{path}/{'t' * 256}")
+    assert (answer.status_code, "at most 255 characters" in said(answer)) == (400, True)
+
+
 def test_a_protected_image_stays_until_it_is_not(world: World) -> None:
     image = world.add_image(protected=True)
     assert world.http.simulate_delete(f"/image/v2/images/{image}").status_code == 403

@@ -1,12 +1,17 @@
-"""What this service never has, although clients ask for it in passing: aggregates, migrations, records of actions."""
+"""What this service never has, although clients ask for it in passing.
+
+Aggregates, migrations, records of actions, and projects that may use a flavor which is not public.
+"""
 
 import falcon
 
+from autoclave.api.compute import flavors
 from autoclave.api.compute.visible import find
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import PAGING, Argument
 from autoclave.api.schemas.common import UUID
-from autoclave.api.schemas.compute_services import AGGREGATES, INSTANCE_ACTIONS, MIGRATIONS
+from autoclave.api.schemas.compute_services import AGGREGATES, FLAVOR_ACCESS, INSTANCE_ACTIONS, MIGRATIONS
+from autoclave.exceptions import NotFound
 
 _OF_MIGRATIONS = (
     *(
@@ -61,3 +66,19 @@ class InstanceActions(Resource):
         with self._api.ports.db.read() as tx:
             find(tx, asked.context, server)
         resp.media = {"instanceActions": []}
+
+
+class FlavorAccess(Resource):
+    """``GET /compute/v2.1/flavors/{flavor}/os-flavor-access``."""
+
+    @Operation(
+        "List the projects that may use a flavor which is not public: none",
+        rule="os_compute_api:os-flavor-access",
+        answers={200: FLAVOR_ACCESS},
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
+        with self._api.ports.db.read() as tx:
+            found = flavors.find(tx, asked.context, flavor)
+        if found.is_public:
+            raise NotFound(f"Flavor {flavor} is public: every project may use it, and no list says which.")
+        resp.media = {"flavor_access": []}

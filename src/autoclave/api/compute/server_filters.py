@@ -1,6 +1,6 @@
 """What a list of servers may be asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import UUID, one_of
 from autoclave.db import instances as instance_rows
+from autoclave.db.columns import lists
 from autoclave.db.compute_tables import instances
 from autoclave.db.paging import Order
 from autoclave.exceptions import BadRequest, Forbidden
@@ -54,6 +55,10 @@ ARGUMENTS = (
     Argument("power_state", "Only those whose guest is in this state.", _POWER),
     Argument("changes-since", "Only those that were changed at or after this moment (ISO 8601)."),
     Argument("changes-before", "Only those that were changed at or before this moment (ISO 8601)."),
+    Argument("tags", "Only those with all of these tags, separated by commas."),
+    Argument("tags-any", "Only those with one of these tags."),
+    Argument("not-tags", "Only those that lack one of these tags."),
+    Argument("not-tags-any", "Only those with none of these tags."),
     Argument("deleted", "True: those that are deleted, and of those there is no record.", _SWITCH),
     Argument("all_tenants", "True: those of all projects; administrators only.", _SWITCH),
     Argument("sort_key", "What they are sorted by; created_at if not said.", one_of(_SORT_KEYS)),
@@ -93,6 +98,22 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     }
 
 
+def _all_of(tags: str) -> sa.ColumnElement[bool]:
+    return sa.and_(*(lists(instances.c.tags, tag) for tag in tags.split(",")))
+
+
+def _any_of(tags: str) -> sa.ColumnElement[bool]:
+    return sa.or_(*(lists(instances.c.tags, tag) for tag in tags.split(",")))
+
+
+_BY_TAGS: Mapping[str, Callable[[str], sa.ColumnElement[bool]]] = {
+    "tags": _all_of,
+    "tags-any": _any_of,
+    "not-tags": lambda tags: sa.not_(_all_of(tags)),
+    "not-tags-any": lambda tags: sa.not_(_any_of(tags)),
+}
+
+
 def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
     found: list[sa.ColumnElement[bool]] = []
     if "name" in given:
@@ -101,6 +122,7 @@ def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
         found.append(_with_status(given["status"].upper()))
     if "availability_zone" in given:
         found.append(_in_zone(given["availability_zone"]))
+    found += [condition(given[name]) for name, condition in _BY_TAGS.items() if name in given]
     if "flavor" in given:
         found.append(instance_rows.has_flavor(given["flavor"]))
     if given.get("deleted") in _TRUE:

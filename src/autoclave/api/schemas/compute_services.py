@@ -1,4 +1,4 @@
-"""Bodies and answers of the compute API about hosts."""
+"""Bodies and answers of the compute API about hosts, and lists that are always empty."""
 
 from typing import Any
 
@@ -87,4 +87,5 @@ ZONES_IN_DETAIL = listed(
 _NONE = {"type": "array", "maxItems": 0}
 AGGREGATES = shape("Aggregates", {"aggregates": _NONE})
 MIGRATIONS = shape("Migrations", {"migrations": _NONE})
+FLAVOR_ACCESS = shape("FlavorAccess", {"flavor_access": _NONE})
 INSTANCE_ACTIONS = shape("InstanceActions", {"instanceActions": _NONE})

@@ -34,6 +34,7 @@ STATUSES = (
 """Glance's. An image here has one of the first three."""
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
+MAX_TAGS = 128
 _TEXT: dict[str, Any] = {
     "type": "string",
     "maxLength": 255,
@@ -49,7 +50,7 @@ ATTRIBUTES: dict[str, Any] = {
     "visibility": one_of(VISIBILITIES),
     "protected": {"type": "boolean", "x-message": "must be true or false"},
     "owner": {**_TEXT, "minLength": 1},
-    "tags": {"type": "array", "maxItems": 128, "items": _TEXT, "x-message": "must be a list of texts"},
+    "tags": {"type": "array", "maxItems": MAX_TAGS, "items": _TEXT, "x-message": "must be a list of texts"},
 }
 """What an image has that can be set, other than its free properties."""
 
@@ -96,6 +97,7 @@ _ANY: dict[str, Any] = {
 # what may not be set is refused by its name, and not for its type
 _UNSETTABLE: dict[str, Any] = {name: {} for name in sorted(READ_ONLY)}
 VALIDATE_CREATE = compiled({**_ANY, "properties": {**_UNSETTABLE, **ATTRIBUTES, "id": UUID}})
+VALIDATE_TAG = compiled(_TEXT)
 VALIDATE_ATTRIBUTES = compiled(_ANY)
 VALIDATE_PATCH = compiled(
     {

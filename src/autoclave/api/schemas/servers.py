@@ -55,6 +55,19 @@ _BOOT: dict[str, Any] = {
         },
     },
 }
+MAX_TAGS = 50
+_TAG: dict[str, Any] = {
+    "type": "string",
+    "pattern": r"^[^,/\x00-\x1f\x7f-\x9f]{1,60}$(?!\n)",
+    "x-message": "must be a text of 1 to 60 characters, none a comma, a slash or a control character",
+}
+_TAGS: dict[str, Any] = {
+    "type": "array",
+    "maxItems": MAX_TAGS,
+    "uniqueItems": True,
+    "items": _TAG,
+    "x-message": f"must be a list of at most {MAX_TAGS} different tags",
+}
 
 
 def _absent(why: str) -> dict[str, Any]:
@@ -78,13 +91,7 @@ _NEW: dict[str, Any] = {
         "block_device_mapping_v2": _BOOT,
         "metadata": METADATA,
         "description": DESCRIPTION,
-        "tags": {
-            "type": "array",
-            "maxItems": 50,
-            "uniqueItems": True,
-            "items": {"type": "string", "pattern": r"^[^,/\x00-\x1f\x7f-\x9f]{1,60}$(?!\n)"},
-            "x-message": "must be a list of at most 50 different texts of 1 to 60 characters, none a comma or a slash",
-        },
+        "tags": _TAGS,
         "availability_zone": {
             **_HOST,
             "maxLength": 600,
@@ -280,5 +287,8 @@ MADE_SERVER = shape(
         )
     },
 )
+VALIDATE_TAG = compiled(_TAG)
+VALIDATE_TAGS = compiled(envelope("tags", _TAGS))
+SHOWN_TAGS = shape("ServerTags", {"tags": {"type": "array", "items": STRING}})
 SHOWN_METADATA = shape("Metadata", {"metadata": MAP_OF_TEXTS})
 SHOWN_META = shape("Meta", {"meta": MAP_OF_TEXTS})
