@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentprocesses import AgentProcesses
 
 from autoclave.agent.manager import AgentManager
 from autoclave.conf import new_config
@@ -25,7 +26,6 @@ from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
-from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.services.hosts import host_paths
@@ -53,7 +53,7 @@ def zeroing_drive(address: str = ZEROING, serial: str = "SER-B", **features: Any
     return DriveSpec(address, serial, **{"size_bytes": 4 * MIB, **features})
 
 
-class AgentWorld:
+class AgentWorld(AgentProcesses):
     """The world around one agent; the agent may be ended and begun again in it."""
 
     def __init__(
@@ -65,6 +65,7 @@ class AgentWorld:
         service: Any = None,
     ) -> None:
         """:param service: the Placement; None for the double."""
+        super().__init__()
         self.tmp_path = tmp_path
         drives = (sanitizing_drive(), zeroing_drive()) if drives is None else drives
         self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives, functions)
@@ -83,8 +84,6 @@ class AgentWorld:
         """The driver of a vendor, in the place of ours."""
         self.told_to_end = threading.Event()
         """An agent wants its process to end."""
-        self._agents: list[AgentManager] = []
-        self._server: Any = None
 
     def configuration(self) -> Any:
         """The agent's."""
@@ -113,25 +112,11 @@ class AgentWorld:
 
     def start(self, ports: Ports | None = None) -> AgentManager:
         """An agent that has started as its service starts it."""
-        agent = self.build(ports)
-        agent.init_host()
-        self._server = self.transport.serve(AGENT_TOPIC, HOST, agent, agent.rpc_version)
-        self._server.start()
-        agent.start()
-        return agent
-
-    def end(self, agent: AgentManager) -> None:
-        """End *agent* so that another can begin."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-        agent.stop()
-        self._agents.remove(agent)
+        return self.run(self.build(ports))
 
     def close(self) -> None:
         self.sim.clear_faults()
-        for agent in list(self._agents):
-            self.end(agent)
+        self.end_all()
         workers = [thread for thread in threading.enumerate() if thread.name.startswith("clean-")]
         for worker in workers:
             worker.join(PATIENCE)

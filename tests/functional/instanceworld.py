@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agentprocesses import AgentProcesses
 from hostworld import GPU, HOST, HostWorld
 
 from autoclave.agent.compute_host import ComputeParts
@@ -31,7 +32,7 @@ FLAVOR = {
 IMAGE = {"name": "linux", "properties": {}}
 
 
-class InstanceWorld(HostWorld):
+class InstanceWorld(AgentProcesses, HostWorld):
     """The world around one agent, which may be ended and begun again in it."""
 
     def __init__(self, tmp_path: Path, **how: Any) -> None:
@@ -41,8 +42,6 @@ class InstanceWorld(HostWorld):
         conductor = ConductorManager(self.ports, "conductor-1", 60.0)
         self._conductor = self.transport.serve(CONDUCTOR_TOPIC, "any", conductor, "1.1")
         self._conductor.start()
-        self._server: Any = None
-        self._agents: list[AgentManager] = []
         self.agents = ComputeAgents(self.transport)
 
     def start(self, ports: Ports | None = None, driver: ComputeDriver | None = None) -> AgentManager:
@@ -56,23 +55,10 @@ class InstanceWorld(HostWorld):
         )
         agent = AgentManager(conf, ports or self.ports, HOST, {}, end=lambda: None, compute=parts)
         self._agents.append(agent)
-        agent.init_host()
-        self._server = self.transport.serve(AGENT_TOPIC, HOST, agent, agent.rpc_version)
-        self._server.start()
-        agent.start()
-        return agent
-
-    def end(self, agent: AgentManager) -> None:
-        """The agent's process ends."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-        agent.stop()
-        self._agents.remove(agent)
+        return self.run(agent)
 
     def close(self) -> None:
-        for agent in list(self._agents):
-            self.end(agent)
+        self.end_all()
         self._conductor.stop()
         super().close()
 

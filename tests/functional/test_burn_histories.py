@@ -142,8 +142,7 @@ class History:
 
     def _restart(self) -> None:
         self.moments.live_again()
-        for agent in list(self.world._agents):
-            self.world.end(agent)
+        self.world.end_all()
         self.agent = self._start()
 
     def _configure(self, spec: str) -> None:

@@ -30,8 +30,7 @@ class Life:
 
     def start(self) -> None:
         self.moments.live_again()
-        for agent in list(self.world._agents):
-            self.world.end(agent)
+        self.world.end_all()
         driver = hypervisor_of(load_compute_driver(self.world.configuration()), self.moments)
         self.agent = self.world.start(ports_of(self.world, self.moments), driver)
 

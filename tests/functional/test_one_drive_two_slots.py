@@ -24,8 +24,7 @@ CONDUCTOR = Cause(Actor.CONDUCTOR, "conductor-1")
 
 def rename(world: AgentWorld, monkeypatch: pytest.MonkeyPatch, name: str = NEW_NAME) -> AgentManager:
     """The same hardware is served under another name, which is what everything in *world* is about from now on."""
-    for agent in list(world._agents):
-        world.end(agent)
+    world.end_all()
     monkeypatch.setattr(agentworld, "HOST", name)
     return world.start()
 

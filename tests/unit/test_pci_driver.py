@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pci_host import BRIDGE, DRIVE, GPU, NIC, VF0, VF1, add_virtual_functions, with_gpu
 
 from autoclave.conf import new_config
 from autoclave.drivers import pci
@@ -15,21 +16,10 @@ from autoclave.drivers.pci import PCIDriver
 from autoclave.exceptions import InvalidConfiguration
 from sysfs_tree import SysfsTree
 
-GPU, NIC, VF0, VF1 = "0000:25:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1"
-DRIVE, BRIDGE = "0000:41:00.0", "0000:00:01.0"
-
 
 @pytest.fixture
 def host(tmp_path: Path) -> SysfsTree:
-    tree = SysfsTree(tmp_path)
-    tree.function(GPU, vendor="0x10de", device="0x25b6", class_="0x030200", driver="nouveau")
-    return tree
-
-
-def with_virtual_functions(host: SysfsTree) -> None:
-    host.function(NIC, vendor="0x8086", device="0x1572", class_="0x020000", driver="i40e", sriov_totalvfs="4")
-    for address in (VF0, VF1):
-        host.virtual_function(address, NIC, vendor="0x8086", device="0x154c", class_="0x020000", driver="vfio-pci")
+    return with_gpu(tmp_path)
 
 
 def driver(host: SysfsTree, *entries: Any, allow: tuple[str, ...] = ()) -> PCIDriver:
@@ -103,7 +93,7 @@ def test_a_bad_entry_keeps_the_agent_from_starting(host: SysfsTree) -> None:
 def test_the_address_of_a_physical_function_means_its_virtual_functions_which_are_handles_of_its_slot(
     host: SysfsTree,
 ) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     device = one(host, {"address": NIC, "managed": False})
     assert (device.pci_address, device.product) == (NIC, "154c")
     assert [handle.identity for handle in device.attach_handles] == [VF0, VF1]
@@ -112,14 +102,14 @@ def test_the_address_of_a_physical_function_means_its_virtual_functions_which_ar
 
 
 def test_one_virtual_function_alone_may_be_meant(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     device = one(host, {"address": VF1, "managed": "no"})
     assert [handle.identity for handle in device.attach_handles] == [VF1]
     assert device.pci_address == NIC
 
 
 def test_a_physical_function_is_never_offered_while_it_has_virtual_functions(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     device = one(host, {"product_id": "1572"})
     assert [handle.identity for handle in device.attach_handles] == [NIC]
     assert "2 virtual functions, which would vanish" in (device.excluded or "")
@@ -128,7 +118,7 @@ def test_a_physical_function_is_never_offered_while_it_has_virtual_functions(hos
 
 
 def test_a_virtual_function_that_cannot_be_given_away_leaves_the_others(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     host.bind(VF0, "iavf")
     device = one(host, {"address": NIC, "managed": False})
     assert ([handle.identity for handle in device.attach_handles], device.excluded) == ([VF1], None)
@@ -183,7 +173,7 @@ def test_an_interface_that_is_down_is_offered(host: SysfsTree) -> None:
 
 
 def test_the_interface_of_a_physical_function_is_not_that_of_its_virtual_functions(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     host.interface(NIC, "ens1", up=True)
     host.bind(VF0, "iavf")
     host.interface(VF0, "ens1v0", up=True)
@@ -275,7 +265,7 @@ def test_a_plan_says_that_it_returns_uncleaned_and_what_a_guest_would_get_as_wel
 
 
 def test_a_plan_names_each_virtual_function_with_its_driver_and_why_it_is_withheld(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "vfio-pci")
     host.bind(VF0, "iavf")
     [shown] = driver(host, {"address": NIC, "managed": False}).inspect()
     assert shown.handles[0].startswith(f"{VF0} (iavf, not managed): it is bound to iavf")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pci_host import BRIDGE, DRIVE, GPU, NIC, VF0, VF1, add_virtual_functions, with_gpu
 
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
@@ -16,21 +17,10 @@ from autoclave.simulator.functions import default_functions
 from autoclave.simulator.host import SimulatedHost
 from sysfs_tree import SysfsTree
 
-GPU, NIC, VF0, VF1 = "0000:25:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1"
-DRIVE, BRIDGE = "0000:41:00.0", "0000:00:01.0"
-
 
 @pytest.fixture
 def host(tmp_path: Path) -> SysfsTree:
-    tree = SysfsTree(tmp_path)
-    tree.function(GPU, vendor="0x10de", device="0x25b6", class_="0x030200", driver="nouveau")
-    return tree
-
-
-def with_virtual_functions(host: SysfsTree) -> None:
-    host.function(NIC, vendor="0x8086", device="0x1572", class_="0x020000", driver="i40e", sriov_totalvfs="4")
-    for address in (VF0, VF1):
-        host.virtual_function(address, NIC, vendor="0x8086", device="0x154c", class_="0x020000", driver="iavf")
+    return with_gpu(tmp_path)
 
 
 def withheld(host: SysfsTree, *entries: dict[str, Any], allow: tuple[str, ...] = ()) -> dict[str, str | None]:
@@ -42,7 +32,7 @@ def withheld(host: SysfsTree, *entries: dict[str, Any], allow: tuple[str, ...] =
 
 
 def test_the_types_are_novas_and_a_virtual_function_names_its_card(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "iavf")
     physical = PCIAddress.parse(NIC)
     assert HostFunctions(host.paths).functions == (
         PCIFunction(PCIAddress.parse(GPU), "10de", "25b6", DevType.PCI),
@@ -112,7 +102,7 @@ def test_what_libvirt_does_not_manage_must_be_with_a_vfio_driver(host: SysfsTree
 
 
 def test_a_physical_function_is_withheld_while_it_has_virtual_ones(host: SysfsTree) -> None:
-    with_virtual_functions(host)
+    add_virtual_functions(host, "iavf")
     assert "2 virtual functions, which would vanish" in (withheld(host, {"product_id": "1572"})[NIC] or "")
     assert withheld(host, {"product_id": "154c"}) == {VF0: None, VF1: None}
 
