@@ -1,5 +1,6 @@
 """What a compute host publishes in Placement, and what becomes of that when the host or its configuration changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -402,6 +403,46 @@ def test_what_is_added_is_there_at_every_sync_and_goes_with_its_entry(
     assert "CUSTOM_GOLD" not in host_world.onlooker.get_traits(provider.uuid).names
     with host_world.db.read() as tx:
         assert additions.of_host(tx, HOST) == frozenset()
+
+
+def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_other(host_world: HostWorld) -> None:
+    onlooker = host_world.onlooker
+    host_world.configure(ROOT_CONFIG.replace("{CUSTOM_LICENCE: ", "{CUSTOM_SEAT: {total: 2}, CUSTOM_LICENCE: "))
+    host_world.synced()
+    root = onlooker.find_provider(HOST)
+    assert root is not None
+
+    def custom() -> set[str]:
+        return {name for name in onlooker.get_inventories(root.uuid).records if name.startswith("CUSTOM_")}
+
+    assert custom() == {"CUSTOM_LICENCE", "CUSTOM_SEAT"}
+    used = {root.uuid: {"CUSTOM_LICENCE": 1}}
+    onlooker.put_allocations(ConsumerAllocations(ONE, used, None, "project", "user"))
+    host_world.configure(ROOT_CONFIG.replace("CUSTOM_LICENCE", "CUSTOM_NEW").replace("CUSTOM_GOLD", "CUSTOM_SILVER"))
+    tree = host_world.tree()
+    with pytest.raises(PlacementError, match="CUSTOM_LICENCE"):
+        tree.sync()
+    assert custom() == {"CUSTOM_LICENCE", "CUSTOM_NEW"}
+    # A trait that was taken away is forgotten at once: whoever sets it now shall keep it.
+    known = onlooker.get_traits(root.uuid)
+    assert "CUSTOM_GOLD" not in known.names
+    onlooker.put_traits(root.uuid, known.generation, known.names | {"CUSTOM_GOLD"})
+    onlooker.delete_allocations(ONE)
+    tree.sync()
+    assert custom() == {"CUSTOM_NEW"}
+    assert {"CUSTOM_GOLD", "CUSTOM_SILVER"} <= onlooker.get_traits(root.uuid).names
+
+
+def test_a_ratio_that_placements_database_has_shortened_is_not_written_again(host_world: HostWorld) -> None:
+    host_world.configure(GPU_CONFIG.replace("total: 8", "total: 8, allocation_ratio: 1.3333333"))
+    host_world.synced()
+    provider = host_world.provider()
+    records = dict(host_world.records())
+    records["CUSTOM_LICENCE"] = replace(records["CUSTOM_LICENCE"], allocation_ratio=1.33333)
+    host_world.onlooker.put_inventories(provider.uuid, provider.generation, records)
+    generation = host_world.provider().generation
+    host_world.synced()
+    assert host_world.provider().generation == generation
 
 
 def test_an_addition_leaves_a_burned_device_burned(host_world: HostWorld) -> None:

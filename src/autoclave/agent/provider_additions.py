@@ -4,8 +4,9 @@ Each addition is remembered before it is written to Placement, and forgotten aft
 what is ours is always known as ours.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oslo_log import log as logging
 
@@ -14,6 +15,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.exceptions import InvalidConfiguration, PlacementConflict, PlacementError
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import IN_USE
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.provider_config import (
     AddedInventory,
@@ -30,6 +32,8 @@ LOG = logging.getLogger(__name__)
 
 OPTION = "[compute] provider_config_location"
 _ATTEMPTS = 4
+_KEPT_DIGITS = 1e-5
+"""How far a ratio may be from what was written: Placement's column has no more than six digits of it in MariaDB."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,6 @@ class ProviderAdditions:
         self._ports = ports
         self._config = config
         self._host = host
-        self._verified: dict[str, int] = {}
         self._settled: tuple[object, ...] | None = None
         self._told: frozenset[object] = frozenset()
 
@@ -94,7 +97,7 @@ class ProviderAdditions:
             try:
                 wrote = self._apply(rp_uuid, change, remembered) or wrote
             except PlacementError as error:
-                LOG.warning("What is configured for provider %s is not there yet: %s", rp_uuid, error)
+                LOG.warning("What is configured for provider %s is not all done yet: %s", rp_uuid, error)
                 failure = error
         self._forget_gone(remembered, tree)
         self._settled = state if failure is None and not wrote else None
@@ -160,17 +163,35 @@ class ProviderAdditions:
         self._told = frozenset(told)  # what was put right and is wrong again, is told again
 
     def _apply(self, rp_uuid: str, change: ProviderChange, remembered: frozenset[Addition]) -> bool:
-        """Remember, write, forget; returns whether anything was written."""
-        wanted = _additions(rp_uuid, change.inventories, change.traits)
-        new = wanted - remembered
+        """Remember, write, forget; returns whether anything was written.
+
+        Each class that goes is taken away by itself, and last: one that instances use keeps nothing else away.
+
+        :raises PlacementError: not all of it is done.
+        """
+        new = _additions(rp_uuid, change.inventories, change.traits) - remembered
         if new:
             self._ports.db.transact(lambda tx: additions.remember(tx, self._host, new))
         wrote = self._write_traits(rp_uuid, change)
-        wrote = self._write_inventories(rp_uuid, change) or wrote
-        forgotten = _additions(rp_uuid, change.forgotten_classes, change.forgotten_traits) & remembered
+        forgot = self._forget(_additions(rp_uuid, (), change.forgotten_traits) & remembered)
+        wrote = self._write_inventories(rp_uuid, change.inventories) or wrote
+        failure: PlacementConflict | None = None
+        for name in sorted(change.forgotten_classes):
+            try:
+                if name in change.removed_classes:
+                    wrote = self._write_inventories(rp_uuid, {}, without=name) or wrote
+            except PlacementConflict as error:
+                failure = error
+                continue
+            forgot = self._forget(_additions(rp_uuid, (name,), ()) & remembered) or forgot
+        if failure is not None:
+            raise failure
+        return wrote or forgot or bool(new)
+
+    def _forget(self, forgotten: frozenset[Addition]) -> bool:
         if forgotten:
             self._ports.db.transact(lambda tx: additions.forget(tx, self._host, forgotten))
-        return wrote or bool(new or forgotten)
+        return bool(forgotten)
 
     def _write_traits(self, rp_uuid: str, change: ProviderChange) -> bool:
         known = self._ports.placement.get_traits(rp_uuid)
@@ -181,29 +202,32 @@ class ProviderAdditions:
         self._ports.placement.put_traits(rp_uuid, known.generation, wanted)
         return True
 
-    def _write_inventories(self, rp_uuid: str, change: ProviderChange) -> bool:
-        """What others have at the provider is written back as it was read, at the generation at which it was read."""
+    def _write_inventories(self, rp_uuid: str, added: Mapping[str, AddedInventory], *, without: str = "") -> bool:
+        """What others have at the provider is written back as it was read, at the generation at which it was read.
+
+        :param without: the class that goes.
+        """
         for _ in range(_ATTEMPTS):
             known = self._ports.placement.get_inventories(rp_uuid)
-            wanted = {name: kept for name, kept in known.records.items() if name not in change.removed_classes}
-            wanted |= {name: _record(added) for name, added in change.inventories.items()}
+            wanted = {name: kept for name, kept in known.records.items() if name != without}
+            wanted |= {name: _record(each, known.records.get(name)) for name, each in added.items()}
             if wanted == known.records:
                 return False
-            for name in change.inventories:
+            for name in added:
                 self._ports.placement.ensure_resource_class(name)
             try:
                 self._ports.placement.put_inventories(rp_uuid, known.generation, wanted)
                 return True
             except PlacementConflict as error:
+                if error.code == IN_USE:
+                    raise
                 LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
                 failure = error
         raise failure
 
     def _forget_gone(self, remembered: frozenset[Addition], tree: Sequence[Provider]) -> None:
         there = {each.uuid for each in tree}
-        gone = frozenset(each for each in remembered if each.rp_uuid not in there)
-        if gone:
-            self._ports.db.transact(lambda tx: additions.forget(tx, self._host, gone))
+        self._forget(frozenset(each for each in remembered if each.rp_uuid not in there))
 
 
 def _additions(rp_uuid: str, classes: Iterable[str], traits: Iterable[str]) -> frozenset[Addition]:
@@ -213,8 +237,9 @@ def _additions(rp_uuid: str, classes: Iterable[str], traits: Iterable[str]) -> f
     )
 
 
-def _record(added: AddedInventory) -> Inventory:
-    return Inventory(
+def _record(added: AddedInventory, known: Inventory | None) -> Inventory:
+    """What is to be written; its ratio as Placement has kept it, where it has."""
+    record = Inventory(
         total=added.total,
         reserved=added.reserved,
         min_unit=added.min_unit,
@@ -222,3 +247,6 @@ def _record(added: AddedInventory) -> Inventory:
         step_size=added.step_size,
         allocation_ratio=added.allocation_ratio,
     )
+    if known and math.isclose(known.allocation_ratio, added.allocation_ratio, rel_tol=_KEPT_DIGITS):
+        return replace(record, allocation_ratio=known.allocation_ratio)
+    return record
