@@ -39,9 +39,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
         super().__init__(tmp_path, **how)
         self.context = RequestContext.admin()
         self.notifications = KeptNotifications()
-        conductor = ConductorManager(self.ports, "conductor-1", 60.0)
-        self._conductor = self.transport.serve(CONDUCTOR_TOPIC, "any", conductor, "1.1")
-        self._conductor.start()
+        self.start_conductor()
         self.agents = ComputeAgents(self.transport)
 
     def start(self, ports: Ports | None = None, driver: ComputeDriver | None = None) -> AgentManager:
@@ -56,6 +54,14 @@ class InstanceWorld(AgentProcesses, HostWorld):
         agent = AgentManager(conf, ports or self.ports, HOST, {}, end=lambda: None, compute=parts)
         self._agents.append(agent)
         return self.run(agent)
+
+    def start_conductor(self) -> None:
+        conductor = ConductorManager(self.ports, "conductor-1", 60.0)
+        self._conductor = self.transport.serve(CONDUCTOR_TOPIC, "any", conductor, "1.1")
+        self._conductor.start()
+
+    def stop_conductor(self) -> None:
+        self._conductor.stop()
 
     def close(self) -> None:
         self.end_all()

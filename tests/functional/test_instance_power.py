@@ -1,0 +1,93 @@
+"""Guests are started, stopped, rebooted and rebuilt, and keep the devices that they have."""
+
+from hostworld import GPU, HOST
+from instanceworld import IMAGE, InstanceWorld
+from pciworld import ONE
+
+from autoclave.rules.instance_states import PowerState, TaskState, VMState
+
+OTHER = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}, "checked": True}
+"""A rebuild from another image, as a conductor hands it over."""
+
+
+def test_a_guest_is_stopped_started_rebooted_and_keeps_its_device(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    assert (world.instance(instance).vm_state, world.instance(instance).power) == (VMState.STOPPED, PowerState.SHUTDOWN)
+    assert world.function().instance_uuid == instance
+    world.power("start_instance", TaskState.POWERING_ON, instance)
+    assert (world.instance(instance).vm_state, world.instance(instance).task_state) == (VMState.ACTIVE, None)
+    world.power("reboot_instance", TaskState.REBOOTING, instance)
+    assert world.instance(instance).vm_state is VMState.ACTIVE
+    assert (world.reserved(), world.function().instance_uuid) == (1, instance)
+
+
+def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.image_uuid, row.rebuild) == (VMState.ACTIVE, None, ONE, None)
+    guest = world.guest(instance)
+    assert guest is not None
+    assert [function.address for function in guest.functions] == [GPU]
+    assert (world.reserved(), world.row().burned_for) == (1, instance)
+
+
+def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.vm_state, row.power, row.task_state) == (VMState.STOPPED, PowerState.SHUTDOWN, None)
+    assert row.image_uuid == ONE
+    assert world.function().instance_uuid == instance
+
+
+def test_a_late_message_about_an_earlier_rebuild_begins_none_that_no_conductor_has_checked(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    world.start()
+    instance = world.create(GPU)
+    unchecked = {name: value for name, value in OTHER.items() if name != "checked"}
+    world.mark(instance, TaskState.REBUILDING, rebuild=unchecked, agent_run_id=None)
+    world.agents.rebuild(world.context, HOST, instance)
+    world.casts.deliver()
+    row = world.instance(instance)
+    assert (row.task_state, row.agent_run_id, row.rebuild) == (TaskState.REBUILDING, None, unchecked)
+
+
+def test_a_rebuild_that_lost_its_database_is_ended_by_the_next_period(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create(GPU)
+    run_id, before = world.instance(instance).agent_run_id, world.instance(instance).image_uuid
+    assert run_id is not None
+    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
+    agent.period()
+    assert world.instance(instance).task_state is TaskState.REBUILDING  # a conductor has it
+    world.mark(instance, TaskState.REBUILDING, agent_run_id=run_id)
+    agent.period()
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state, row.rebuild, row.image_uuid) == (VMState.ERROR, None, None, before)
+    assert row.fault_message == "The rebuild of the instance was cut short on its host. Rebuild it again."
+    assert world.function().instance_uuid == instance
+
+
+def test_a_power_message_that_was_lost_is_followed_in_the_next_period(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    agent = world.start()
+    instance = world.create()
+    world.mark(instance, TaskState.POWERING_OFF)
+    agent.period()
+    assert world.instance(instance).vm_state is VMState.STOPPED
