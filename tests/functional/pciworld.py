@@ -2,21 +2,19 @@
 
 import json
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
+from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, settle_provider
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from dbfixtures import sqlite_database
 
 HOST = "host-1"
 GPU = "0000:81:00.0"
@@ -27,8 +25,8 @@ ONE, TWO = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-2222
 class PCIWorld:
     """``placement`` may be made to fail; ``onlooker`` sees it as it is."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        self.db = sqlite_database(tmp_path)
+    def __init__(self, database: Database) -> None:
+        self.db = database
         self.service = FakePlacement()
         self.faults = Faults(self.service)
         self.placement = self.faults.client()
@@ -131,10 +129,9 @@ class PCIWorld:
 
 
 @pytest.fixture
-def pci_world(tmp_path: Path) -> Iterator[PCIWorld]:
-    made = PCIWorld(tmp_path)
-    yield made
-    made.db.dispose()
+def pci_world(database: Database) -> PCIWorld:
+    """On each engine: what is decided here is decided by rows that two may write at once."""
+    return PCIWorld(database)
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from oslo_db.exception import DBDuplicateEntry, DBError
 
-from autoclave.db import compute_hosts, flavors, hostdevs, images, instances
+from autoclave.db import additions, compute_hosts, flavors, hostdevs, images, instances
+from autoclave.db.additions import Addition, AdditionKind
 from autoclave.db.compute_tables import instances as instances_table
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
@@ -262,6 +264,61 @@ def test_a_mode_that_another_program_has_written_is_told_as_the_guest_gets_it(
         [hostdev] = hostdevs.of_instances(tx, [instance])[instance]
     assert hostdev.managed is managed
     db.dispose()
+
+
+def test_what_a_host_has_added_is_remembered_letter_by_letter_and_forgotten_again(database: Database) -> None:
+    root, other = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+    licence = Addition(root, AdditionKind.INVENTORY, "CUSTOM_LICENCE")
+    first = frozenset({licence, Addition(root, AdditionKind.TRAIT, "CUSTOM_LICENCE")})
+    with database.write() as tx:
+        additions.remember(tx, "h1", first)
+        additions.remember(tx, "H1", frozenset({Addition(other, AdditionKind.INVENTORY, "CUSTOM_OTHER")}))
+    with database.read() as tx:
+        assert additions.of_host(tx, "h1") == first
+        assert additions.added_classes(tx, root) == {"CUSTOM_LICENCE"}
+    with pytest.raises(DBDuplicateEntry), database.write() as tx:
+        additions.remember(tx, "h1", frozenset({licence}))
+    with database.write() as tx:
+        additions.forget(tx, "h1", frozenset({licence}))
+        assert additions.of_host(tx, "h1") == first - {licence}
+        assert additions.added_classes(tx, root) == frozenset()
+        assert additions.added_classes(tx, other) == {"CUSTOM_OTHER"}
+
+
+def test_the_most_that_the_api_lets_in_is_kept_whole(database: Database) -> None:
+    """The longest texts of four bytes a letter, and 60,000 bytes of JSON."""
+    much = {"key": "x" * 59_980}
+    with database.write() as tx:
+        flavor = make_flavor(
+            tx, name="😀" * 255, flavorid="z" * 255, description="😀" * 4096, extra_specs=much, rxtx_factor=1.25
+        )
+        image = make_image(tx, name="😀" * 255, properties=much, owner="😀" * 255)
+        instance = make_instance(
+            tx,
+            name="😀" * 255,
+            description="😀" * 4096,
+            flavor=flavor.snapshot,
+            image=image.snapshot,
+            metadata=much,
+            rebuild={"image_uuid": image.uuid, "image": image.snapshot},
+        )
+    with database.read() as tx:
+        assert flavors.find(tx, "😀" * 255) == flavor
+        assert (flavor.extra_specs, flavor.description, flavor.rxtx_factor) == (much, "😀" * 4096, 1.25)
+        assert images.list_for(tx, project_id="😀" * 255) == [image]
+        found = instances.get(tx, instance.uuid)
+        assert found == instance
+    assert instance.rebuild == {"image_uuid": image.uuid, "image": image.snapshot}
+    assert (instance.flavor, instance.metadata) == (flavor.snapshot, much)
+
+
+def test_a_moment_is_kept_to_the_microsecond(database: Database) -> None:
+    then = datetime(2026, 11, 28, 23, 59, 59, 999_999)
+    with database.write() as tx:
+        made = make_instance(tx, created_at=then, launched_at=then, fault_at=then)
+    with database.read() as tx:
+        assert instances.get(tx, made.uuid) == made
+    assert (made.created_at, made.launched_at, made.fault_at) == (then, then, then)
 
 
 def test_names_are_found_alike_on_every_engine(database: Database) -> None:
