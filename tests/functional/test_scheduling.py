@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from computeworld import ComputeWorld
 
+from autoclave.db import compute_hosts
 from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
@@ -111,6 +112,20 @@ def test_a_host_whose_agent_is_silent_gets_nothing(world: ComputeWorld) -> None:
     message, details = refused(world)
     assert message == "No valid host was found. No host may get instances now."
     assert "host-1 has an agent that was last seen" in details
+
+
+def test_of_a_cloud_whose_hosts_are_all_disabled_the_administrator_is_told_of_as_many_as_a_row_can_hold(
+    world: ComputeWorld,
+) -> None:
+    values = {"hypervisor_type": "null", "hypervisor_version": 1, "vcpus": 1, "memory_mb": 1, "local_gb": 1}
+    with world.db.write() as tx:
+        for number in range(60):
+            made = compute_hosts.report(tx, f"{number:03}-{'h' * 170}", {"rp_uuid": ANOTHER, **values})
+            compute_hosts.update(tx, made, {"disabled": True, "disabled_reason": "😀" * 255})
+    _, details = refused(world)
+    assert details.count(" is disabled: ") == 50
+    assert details.endswith("; and 10 more")
+    assert len(details.encode()) < 65_535, "what MariaDB has room for in a TEXT"
 
 
 def test_a_host_whose_agent_is_too_old_for_instances_gets_nothing(world: ComputeWorld) -> None:

@@ -26,6 +26,9 @@ _GENERATIONS = (None, 0, None, 0)
 MAYBE_CUT = 100
 """As many candidates may not be all: the embedded Placement makes no more."""
 
+_MOST_NAMED = 50
+"""Of so many hosts a fault says at most why they got no instance: MariaDB keeps 64 KiB of it, and refuses more."""
+
 _MOVED_ON = "placement.concurrent_update"
 
 
@@ -198,4 +201,6 @@ def _wanted(instance: InstanceRecord, claim: Claim, generation: int | None) -> C
 
 
 def _why(hosts: Sequence[ComputeHost]) -> str:
-    return "; ".join(f"{host.name} {host.why_not}" for host in hosts if host.why_not) or "there is none"
+    barred = [f"{host.name} {host.why_not}" for host in hosts if host.why_not]
+    more = [f"and {len(barred) - _MOST_NAMED} more"] if len(barred) > _MOST_NAMED else []
+    return "; ".join(barred[:_MOST_NAMED] + more) or "there is none"
