@@ -15,7 +15,7 @@ from autoclave.agent.host_lock import HostLock
 from autoclave.agent.instances import Instances
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
-from autoclave.conf.agent import patience_with_agents
+from autoclave.conf.agent import longest_step, patience_with_agents
 from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
 from autoclave.drivers.base import Driver
@@ -64,6 +64,8 @@ class AgentManager:
         self._drivers = drivers
         self._run_id = str(uuid.uuid4())
         self._end = end
+        self._longest_step = longest_step(conf)
+        self._step_began = ports.clock()
         directory = Path(conf.agent.data_dir)
         self._lock = HostLock(directory, host)
         self.rpc_version = conf.agent.rpc_version_cap or RPC_VERSION
@@ -124,6 +126,7 @@ class AgentManager:
         run_all(self._ports, Cause(Actor.AGENT, self.host, context.request_id), hostname=self.host)
         self._recovery.wait_for_survivors()
         self._recovery.check(context)
+        self._begin_step()
         try:
             self._discovery.run(context, starting=True)
         except InvalidConfiguration:
@@ -131,7 +134,30 @@ class AgentManager:
         except AutoclaveError as error:
             LOG.error("The first discovery of %s is not complete: %s", self.host, error)
         if self._compute is not None:
+            self._begin_step()
             self._compute.start(context)
+
+    def beat(self) -> None:
+        """Say that this run is alive, whatever its period is at; done every ``[agent] periodic_interval`` as well.
+
+        Not if it is at one step for too long: then nobody looks at the host any more, and it must get no instances.
+
+        :raises DatabaseUnavailable: it could not be said.
+        """
+        at_it_for = self._ports.clock() - self._step_began
+        if at_it_for < self._longest_step:
+            self._serves()
+            return
+        LOG.error(
+            "The agent of %s has been at one step of its look at the host for %.0f s: it is stuck, does not say that "
+            "it is alive, and so gets no instances. See what the host does not answer, and restart the agent.",
+            self.host,
+            at_it_for.total_seconds(),
+        )
+        with self._ports.db.read() as tx:
+            present = agents.get(tx, self.host)
+        if present is None or present.run_id != self._run_id:
+            self._make_way()
 
     def period(self) -> None:
         """What is done every ``[agent] periodic_interval``. What fails is logged and done again next time."""
@@ -143,10 +169,12 @@ class AgentManager:
             LOG.error("The agent of %s could not say that it is alive: %s", self.host, error)
         compute = self._compute.steps if self._compute else ()
         for step in (self._recovery.check, self._discovery.run, *compute):
+            self._begin_step()
             try:
                 step(context)
             except AutoclaveError as error:
                 LOG.error("A periodic task of %s failed and will be repeated: %s", self.host, error)
+        self._begin_step()
         try:
             pay_debts(self._ports, self.host)
         except AutoclaveError as error:
@@ -214,6 +242,10 @@ class AgentManager:
         now = self._ports.clock()
         if self._ports.db.transact(lambda tx: agents.touch(tx, self.host, self._run_id, now)):
             return True
+        self._make_way()
+        return False
+
+    def _make_way(self) -> None:
         LOG.critical(
             "Another agent serves host %s now: this one was not seen for too long. It stops, and touches no drive any "
             "more. Let only one agent run for this host.",
@@ -221,4 +253,6 @@ class AgentManager:
         )
         self._cleanup.stop()
         self._end()
-        return False
+
+    def _begin_step(self) -> None:
+        self._step_began = self._ports.clock()

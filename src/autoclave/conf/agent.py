@@ -14,6 +14,10 @@ GROUP = "agent"
 ALIVE_PERIODS = 3
 """Periods after which an agent that was not seen counts as dead."""
 
+STUCK_PERIODS = 10
+STUCK_AFTER = timedelta(minutes=10)
+"""An agent that is at one step for so many periods, and for so long, is stuck: it does not say that it is alive."""
+
 OPTS = [
     cfg.ListOpt("enabled_drivers", default=["nvme_driver"], help="Device drivers to load, by entry point name."),
     cfg.StrOpt(
@@ -26,7 +30,13 @@ OPTS = [
         default="/var/lib/autoclave",
         help="Where the agent keeps its lock, the journal of running tools and, when embedded, the databases.",
     ),
-    FiniteFloatOpt("periodic_interval", default=60.0, min=0.1, help="Seconds between two discoveries."),
+    FiniteFloatOpt(
+        "periodic_interval",
+        default=60.0,
+        min=0.1,
+        help="Seconds between two discoveries. As often, whatever a discovery takes, the agent says that it is alive; "
+        "one that was not heard of for three times as long counts as dead.",
+    ),
     cfg.IntOpt(
         "max_concurrent_cleanups", default=4, min=1, max=256, help="Drives of this host that are erased at a time."
     ),
@@ -71,3 +81,8 @@ def allowed_host_devices(conf: cfg.ConfigOpts) -> frozenset[PCIAddress]:
 def patience_with_agents(conf: Any) -> timedelta:
     """How long an agent may be silent before it counts as dead."""
     return timedelta(seconds=ALIVE_PERIODS * conf.agent.periodic_interval)
+
+
+def longest_step(conf: Any) -> timedelta:
+    """How long an agent may be at one step of a period before it is stuck."""
+    return max(STUCK_AFTER, timedelta(seconds=STUCK_PERIODS * conf.agent.periodic_interval))

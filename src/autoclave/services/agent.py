@@ -18,7 +18,10 @@ from autoclave.virt.loader import load_compute_driver
 
 
 class AgentService:
-    """In the specification's order: ``init_host``, the RPC server, recovery, the first discovery, the period."""
+    """In the specification's order: ``init_host``, the RPC server, recovery, the first discovery, the period.
+
+    Beside them, and apart from how long they take, it says again and again that it is alive.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport) -> None:
         paths = host_paths(conf)
@@ -28,6 +31,7 @@ class AgentService:
         self._notifications = compute.notifications if compute else None
         self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
+        self._heartbeat = Periodic(f"heartbeat of {host}", conf.agent.periodic_interval, self._manager.beat)
         self._period = Periodic(f"period of {host}", conf.agent.periodic_interval, self._manager.period)
 
     def start(self) -> None:
@@ -36,6 +40,7 @@ class AgentService:
         :raises AutoclaveError: this host cannot be served.
         """
         self._manager.init_host()
+        self._heartbeat.start()
         self._server.start()
         self._manager.start()
         self._period.start()
@@ -43,6 +48,7 @@ class AgentService:
     def stop(self) -> None:
         """Stop at once. A clean in progress is recorded: the next start finds it and puts it into error."""
         self._period.stop()
+        self._heartbeat.stop()
         self._server.stop()
         self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
         self._manager.stop()  # last: a message taken after that would record what no worker does
