@@ -77,9 +77,10 @@ def check(document: Any, validator: Draft202012Validator) -> None:
     if error is not None:
         where = "".join(f"[{part!r}]" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
         message = error.schema.get("x-message", error.message) if isinstance(error.schema, dict) else error.message
+        message = shortened(message)
         if "propertyNames" in error.absolute_schema_path:
-            message = f"the key {error.instance!r} {message}"
-        raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {shortened(message)}")
+            message = f"the key {shortened(repr(error.instance))} {message}"
+        raise BadRequest(f"Invalid body{f' at {where}' if where else ''}: {message}")
 
 
 def storable(value: Any, what: str) -> Any:

@@ -111,6 +111,7 @@ def test_of_several_servers_those_that_nobody_takes_become_errors_that_say_so(re
         ({"max_count": 65}, "from 1 to 64"),
         ({"name": "  "}, "not all of them spaces"),
         ({"metadata": {f"k{n}": "v" * 255 for n in range(128)} | {"k": "ü" * 256}}, "metadata"),
+        ({"metadata": {"k" * 400: "v"}}, "has 1 to 255 characters"),
         ({"tags": ["a,b"]}, "tags"),
         ({"nonsense": 1}, "nonsense"),
     ],
