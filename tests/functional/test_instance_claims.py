@@ -102,7 +102,8 @@ def test_a_claim_that_placement_does_not_take_starts_no_guest_and_offers_nothing
     world.build(instance, GPU)
     row = world.instance(instance)
     assert row.vm_state is VMState.ERROR
-    assert f"{GPU} stays burned" in (row.fault_message or "")
+    assert f"{GPU} stays burned" in (row.fault_details or "")
+    assert GPU not in (row.fault_message or "")  # which its tenant reads
     assert world.guest(instance) is None
     assert world.row().burned
     assert world.offered() == 0, "its allocation must stand until it is reserved"
@@ -139,7 +140,8 @@ def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instan
     instance = world.create(GPU)
     row = world.instance(instance)
     assert row.vm_state is VMState.ERROR
-    assert f"{GPU} stays burned" in (row.fault_message or "")
+    assert f"{GPU} stays burned" in (row.fault_details or "")
+    assert GPU not in (row.fault_message or "")  # which its tenant reads
     assert world.reserved() == 1
     assert world.onlooker.get_allocations(instance).allocations == {}
     assert world.function().instance_uuid is None

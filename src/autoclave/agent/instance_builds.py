@@ -100,8 +100,8 @@ class InstanceBuilds:
             work.give_back(context, instance.uuid)
         except AutoclaveError as left:
             LOG.warning("Instance %s keeps what it has until it is deleted: %s", instance.uuid, left)
-        what = f"The instance could not be started on its host; the administrator sees why.{burned}"
-        self._end(instance, error, what)
+        what = "The instance could not be started on its host; the administrator sees why."
+        self._end(instance, error, what, burned)
 
     def cut_short(self, instance_uuid: str) -> None:
         """End a build that a death cut short. The devices stay the instance's until it is deleted.
@@ -119,8 +119,8 @@ class InstanceBuilds:
             work.driver.destroy(instance_uuid)
             work.tracker.settle(instance_uuid)
             what = "The build of the instance was cut short on its host. Delete it, and ask for it again."
-            self._end(instance, work.cut_short("built"), what + work.burned_words(instance_uuid))
+            self._end(instance, work.cut_short("built"), what, work.burned_words(instance_uuid))
 
-    def _end(self, instance: InstanceRecord, error: Exception, what: str) -> None:
+    def _end(self, instance: InstanceRecord, error: Exception, what: str, burned: str) -> None:
         state = {"vm_state": VMState.ERROR, "power_state": PowerState.NOSTATE.value}
-        self._work.fail(instance, TaskState.SPAWNING, "create", error, what, **state)
+        self._work.fail(instance, TaskState.SPAWNING, "create", error, what, burned=burned, **state)

@@ -86,9 +86,9 @@ class InstanceWork:
         return GuestError(f"the agent of {self.host} was stopped, or lost its database, while it {what} the instance")
 
     def burned_words(self, instance_uuid: str) -> str:
-        """A sentence that names what the instance leaves burned; nothing, if it is nothing."""
+        """What ends a sentence, and names what the instance leaves burned; nothing, if it is nothing."""
         addresses = [each.address for each in self.tracker.providers_of(instance_uuid) if each.burned]
-        return f" {', '.join(addresses)} stays burned." if addresses else ""
+        return f"; {', '.join(addresses)} stays burned" if addresses else ""
 
     def notify(self, instance: InstanceRecord, action: str, given: Iterable[GivenFunction] = (), **more: Any) -> None:
         """Tell listeners; ``instance.<action>``.
@@ -114,16 +114,26 @@ class InstanceWork:
         self.notifications.emit(Notification(publisher, f"instance.{action}", payload, error=action.endswith(".error")))
 
     def fail(
-        self, instance: InstanceRecord, task: TaskState, action: str, error: Exception, what: str, **values: Any
+        self,
+        instance: InstanceRecord,
+        task: TaskState,
+        action: str,
+        error: Exception,
+        what: str,
+        *,
+        burned: str = "",
+        **values: Any,
     ) -> None:
         """End *task* with a fault, and tell listeners; nothing of that, if the row has moved on.
 
         :param action: as listeners know it: ``instance.<action>.error``.
         :param what: in words for users; why, administrators are told.
+        :param burned: :meth:`burned_words`, for administrators: the rest of the world need not know a host's addresses.
         :param values: what else is written to the row.
         """
-        LOG.warning("Instance %s, %s on %s: %s", instance.uuid, task.value, self.host, error)
+        LOG.warning("Instance %s, %s on %s: %s%s", instance.uuid, task.value, self.host, error, burned)
         told = fault(error, self.ports.clock(), what)
+        told["fault_details"] += burned
         failed = self.swap(instance, expect_task=task, task_state=None, **values, **told)
         if failed is not None:
             self.notify(failed, f"{action}.error", self.given(instance.uuid), fault=str(error))
