@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hostworld import GPU, HOST
@@ -49,9 +50,9 @@ class DiskWorld(InstanceWorld):
         if data is not None:
             (self.images / image_uuid).write_bytes(data)
 
-    def rebuild(self, instance: str, image_uuid: str = NEW) -> None:
-        """As a conductor hands it over."""
-        wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": {}}, "checked": True}
+    def rebuild(self, instance: str, image_uuid: str = NEW, **properties: str) -> None:
+        """As a conductor hands it over; *properties* are the image's."""
+        wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": properties}, "checked": True}
         self.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
         self.agents.rebuild(self.context, HOST, instance)
         self.casts.deliver()
@@ -92,6 +93,30 @@ def test_a_rebuild_gives_the_guest_the_disk_of_the_new_image(disk_world: DiskWor
     row = world.instance(instance)
     assert (row.vm_state, row.image_uuid, row.fault_message) == (VMState.ACTIVE, NEW, None)
     assert world.first_bytes(instance) == b"new"
+
+
+def test_a_guest_has_the_firmware_of_its_image_and_none_that_no_guest_has(disk_world: DiskWorld) -> None:
+    world = disk_world
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, b"new")
+    world.start()
+    instance = world.create(GPU)
+
+    def firmware() -> str | None:
+        guest = world.guest(instance)
+        assert guest is not None
+        system = ElementTree.fromstring(guest.xml).find("os")
+        assert system is not None
+        return system.get("firmware")
+
+    assert firmware() is None
+    world.rebuild(instance, hw_firmware_type="uefi")
+    assert firmware() == "efi"
+    world.rebuild(instance, OLD, hw_firmware_type="coreboot")
+    row = world.instance(instance)
+    assert (row.vm_state, row.image_uuid) == (VMState.ACTIVE, NEW)
+    assert "'hw_firmware_type' is 'coreboot'" in (row.fault_details or "")
+    assert (firmware(), world.first_bytes(instance)) == ("efi", b"new")
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["runs", "stopped"])

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from autoclave.exceptions import GuestError
+from autoclave.rules.image_hardware import Firmware
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.guest import DiskFormat, DomainType, GuestSpec, domain_name, domain_xml
 
@@ -43,6 +44,9 @@ GUESTS = {
     ),
     "emulated": domain_xml(guest(disk=DIRECTORY / "disk", hostdevs=(CLAIMED,)), domain_type=DomainType.QEMU),
     "test-driver-no-disk": domain_xml(guest(hostdevs=(CLAIMED,)), domain_type=DomainType.TEST),
+    "uefi": domain_xml(
+        guest(disk=DIRECTORY / "disk", hostdevs=(CLAIMED,), firmware=Firmware.UEFI), nvram=DIRECTORY / "nvram.fd"
+    ),
     "odd-names": domain_xml(guest(name=ODD_NAME, disk=Path("/srv/a&b/\"c\" 'd'<ü>/disk"), vcpus=1, memory_mb=1)),
 }
 
@@ -122,6 +126,8 @@ def test_a_file_that_xml_cannot_name_is_refused(name: str) -> None:
         domain_xml(guest(disk=Path("/srv") / name))
     with pytest.raises(GuestError, match="libvirt cannot be told of the file"):
         domain_xml(guest(), console_log=Path("/srv") / name)
+    with pytest.raises(GuestError, match="libvirt cannot be told of the file"):
+        domain_xml(guest(firmware=Firmware.UEFI), nvram=Path("/srv") / name)
 
 
 if __name__ == "__main__":

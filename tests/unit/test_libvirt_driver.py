@@ -13,6 +13,7 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import GuestError, InvalidConfiguration
+from autoclave.rules.image_hardware import Firmware
 from autoclave.rules.instance_states import PowerState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt import libvirt as libvirt_driver
@@ -117,6 +118,7 @@ class LibvirtError(Exception):
 
 
 NO_DOMAIN, INVALID, BUSY = 42, 55, 38
+NOWHERE = Path("/nowhere")
 
 
 class Domain:
@@ -135,6 +137,8 @@ class Domain:
 
     def create(self) -> None:
         self.host.obey("create")
+        if self.host.nvram != NOWHERE and not self.host.nvram.exists():
+            self.host.nvram.write_text("as they come")
         self.active = True
 
     def destroy(self) -> None:
@@ -150,6 +154,10 @@ class Domain:
 
     def undefineFlags(self, flags: int) -> None:
         self.host.obey("undefine")
+        if self.host.nvram.exists():
+            if not flags & Libvirt.VIR_DOMAIN_UNDEFINE_NVRAM:
+                raise LibvirtError("cannot undefine domain with nvram", INVALID)
+            self.host.nvram.unlink()
         self.host.domain = None
 
 
@@ -163,11 +171,13 @@ class Libvirt(ModuleType):
     VIR_ERR_NO_DOMAIN, VIR_ERR_OPERATION_INVALID = NO_DOMAIN, INVALID
     VIR_DOMAIN_SHUTOFF, VIR_DOMAIN_CRASHED = 5, 6
     VIR_DOMAIN_SHUTOFF_CRASHED, VIR_DOMAIN_SHUTOFF_FAILED = 3, 6
+    VIR_DOMAIN_UNDEFINE_NVRAM = 4
     VIR_DOMAIN_DEFINE_VALIDATE = VIR_DOMAIN_UNDEFINE_MANAGED_SAVE = VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA = 1
 
     def __init__(self) -> None:
         super().__init__("libvirt")
         self.domain: Domain | None = None
+        self.nvram = NOWHERE
         self.orders: dict[str, Callable[[], object]] = {}
         self.opened = 0
 
@@ -194,6 +204,7 @@ class Libvirt(ModuleType):
 
     def defineXMLFlags(self, xml: str, flags: int) -> Domain:
         self.obey("define")
+        self.nvram = Path(ElementTree.fromstring(xml).findtext("os/nvram", str(NOWHERE)))
         self.domain = self.domain or Domain(self)
         return self.domain
 
@@ -261,6 +272,24 @@ class TestFailingLibvirt:
         monkeypatch.setattr(Domain, "undefineFlags", lambda domain, flags: None)
         with pytest.raises(GuestError, match=f"told to end and forget guest {GUEST}, and has it still"):
             driver.destroy(GUEST)
+
+    def test_the_variables_of_a_guests_firmware_go_with_it_and_with_its_system(
+        self, libvirt: Libvirt, tmp_path: Path
+    ) -> None:
+        driver = load(tmp_path, virt_type="kvm")
+        driver.spawn(guest(firmware=Firmware.UEFI))
+        nvram = tmp_path / "instances" / GUEST / "nvram.fd"
+        assert nvram.exists()
+        nvram.write_text("start the old system")
+        driver.reboot(GUEST)
+        assert nvram.read_text() == "start the old system"
+        driver.rebuild(guest(firmware=Firmware.UEFI))
+        assert nvram.read_text() == "as they come"
+        driver.rebuild(guest())
+        assert not nvram.exists()
+        driver.rebuild(guest(firmware=Firmware.UEFI))
+        driver.destroy(GUEST)
+        assert not nvram.exists()
 
     def test_a_libvirt_that_cannot_say_is_no_unknown_guest(self, libvirt: Libvirt, driver: ComputeDriver) -> None:
         libvirt.orders["lookup"] = fail("cannot recv data")

@@ -16,6 +16,7 @@ from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import GuestError
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.image_hardware import firmware_of
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.guest import DiskFormat, GuestSpec
@@ -31,12 +32,15 @@ class Guests:
         self._db = db
         self._files = files
 
-    def prepare(self, instance: InstanceRecord, image_uuid: str) -> GuestSpec:
+    def prepare(self, instance: InstanceRecord, image_uuid: str, image: Mapping[str, Any]) -> GuestSpec:
         """The guest of *instance*, with a fresh disk of an image, and before :func:`with_claimed`.
 
+        :param image: what the instance keeps of the image (``instances.image``).
+        :raises BadRequest: the image asks for what guests have not.
         :raises GuestError: an accelerator request has no device, or the disk cannot be made. The instance has the disk
-            that it had.
+            that it had, as after any other error.
         """
+        firmware = firmware_of(image["properties"])
         hostdevs = self._of_arqs(instance.uuid)
         disk, disk_format = self._disk(instance, image_uuid)  # last: it replaces the one there was
         return GuestSpec(
@@ -47,6 +51,7 @@ class Guests:
             disk=disk,
             hostdevs=tuple(hostdevs),
             disk_format=disk_format,
+            firmware=firmware,
         )
 
     def remove_files(self, instance_uuid: str) -> None:

@@ -77,7 +77,7 @@ class InstanceBuilds:
     def _start_guest(self, instance: InstanceRecord, groups: Mapping[str, Sequence[str]]) -> None:
         work = self._work
         # First of all, since it may fail, or take long: neither may burn a device.
-        guest = work.guests.prepare(instance, instance.image_uuid)
+        guest = work.guests.prepare(instance, instance.image_uuid, instance.image)
         now = work.get(instance.uuid)
         if now is None or now.state_version != instance.state_version:
             raise StateConflict("it was taken away while its disk was made")

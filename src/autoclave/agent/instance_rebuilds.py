@@ -45,7 +45,8 @@ class InstanceRebuilds:
             guest: GuestSpec | None = None
             try:
                 functions = work.tracker.functions_of(instance_uuid)
-                guest = with_claimed(work.guests.prepare(instance, instance.rebuild["image_uuid"]), functions)
+                wanted = instance.rebuild
+                guest = with_claimed(work.guests.prepare(instance, wanted["image_uuid"], wanted["image"]), functions)
                 work.driver.rebuild(guest)
             except DatabaseUnavailable:
                 raise

@@ -35,6 +35,16 @@ class InstanceFiles:
         """Where what its guest writes to its first serial port goes."""
         return self._of(uuid) / "console.log"
 
+    def nvram(self, uuid: str) -> Path:
+        """Where the variables of its UEFI firmware are, such as what it starts from."""
+        return self._of(uuid) / "nvram.fd"
+
+    def remove_nvram(self, uuid: str) -> None:
+        """Remove these variables; nothing is to do where there are none."""
+        nvram = self.nvram(uuid)
+        with _told(f"remove {nvram}"):
+            nvram.unlink(missing_ok=True)
+
     def make_directory(self, uuid: str) -> None:
         """Make the instance's directory. QEMU, which is another user, may pass through it, and nobody may list it."""
         directory = self._of(uuid)

@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from autoclave.exceptions import GuestError
+from autoclave.rules.image_hardware import MACHINE, Firmware
 from autoclave.virt.hostdev import pci_hostdev
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -54,6 +55,7 @@ class GuestSpec:
     disk: Path | None = None
     hostdevs: tuple[Mapping[str, Any], ...] = ()
     disk_format: DiskFormat = DiskFormat.RAW
+    firmware: Firmware = Firmware.BIOS
 
     def __post_init__(self) -> None:
         if not is_uuid(self.uuid):
@@ -72,10 +74,17 @@ def domain_name(uuid: str) -> str:
     return f"instance-{uuid}"
 
 
-def domain_xml(guest: GuestSpec, *, domain_type: DomainType = DomainType.KVM, console_log: Path | None = None) -> str:
+def domain_xml(
+    guest: GuestSpec,
+    *,
+    domain_type: DomainType = DomainType.KVM,
+    console_log: Path | None = None,
+    nvram: Path | None = None,
+) -> str:
     """The domain that libvirt is to define: an x86_64 machine of type q35, so that its devices are PCI Express ones.
 
     :param console_log: the file that gets what the guest writes to its first serial port; None: it goes nowhere.
+    :param nvram: the file for the variables of its UEFI firmware; None: where libvirt keeps such files.
     :raises GuestError: a device's address or a file's name cannot be used.
     """
     domain = ElementTree.Element("domain", type=domain_type)
@@ -85,9 +94,7 @@ def domain_xml(guest: GuestSpec, *, domain_type: DomainType = DomainType.KVM, co
         _text(domain, "title", title)
     _text(domain, "memory", str(guest.memory_mb), unit="MiB")
     _text(domain, "vcpu", str(guest.vcpus))
-    system = ElementTree.SubElement(domain, "os")
-    _text(system, "type", "hvm", arch="x86_64", machine="q35")
-    ElementTree.SubElement(system, "boot", dev="hd")
+    domain.append(_system(guest.firmware, nvram))
     features = ElementTree.SubElement(domain, "features")
     ElementTree.SubElement(features, "acpi")
     ElementTree.SubElement(features, "apic")
@@ -100,6 +107,17 @@ def domain_xml(guest: GuestSpec, *, domain_type: DomainType = DomainType.KVM, co
     domain.append(_devices(guest, console_log))
     ElementTree.indent(domain)
     return ElementTree.tostring(domain, encoding="unicode") + "\n"
+
+
+def _system(firmware: Firmware, nvram: Path | None) -> ElementTree.Element:
+    system = ElementTree.Element("os")
+    _text(system, "type", "hvm", arch="x86_64", machine=MACHINE)
+    if firmware is Firmware.UEFI:
+        system.set("firmware", "efi")
+        if nvram is not None:
+            _text(system, "nvram", _file(nvram))
+    ElementTree.SubElement(system, "boot", dev="hd")
+    return system
 
 
 def _devices(guest: GuestSpec, console_log: Path | None) -> ElementTree.Element:

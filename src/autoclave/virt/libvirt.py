@@ -99,6 +99,7 @@ class LibvirtDriver:
             # Defined first: a running guest goes on as it is, should libvirt refuse what it is to become.
             domain = self._define(connection, xml)
             self._end(domain)
+            self._instances.remove_nvram(guest.uuid)  # they say how the former system is started
             domain.create()
 
         self._connection.ask(f"rebuild guest {guest.uuid}", guest.uuid, rebuild, within=2 * _WORK)
@@ -113,8 +114,12 @@ class LibvirtDriver:
 
     def _describe(self, guest: GuestSpec) -> str:
         self._instances.make_directory(guest.uuid)
-        console_log = self._instances.console_log(guest.uuid)
-        return domain_xml(guest, domain_type=self._domain_type, console_log=console_log)
+        return domain_xml(
+            guest,
+            domain_type=self._domain_type,
+            console_log=self._instances.console_log(guest.uuid),
+            nvram=self._instances.nvram(guest.uuid),
+        )
 
     def _define(self, connection: Any, xml: str) -> Any:
         return connection.defineXMLFlags(xml, self._libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
@@ -148,6 +153,8 @@ class LibvirtDriver:
     def _forget(self, domain: Any) -> None:
         libvirt = self._libvirt
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+        if self._domain_type is not DomainType.TEST:  # whose driver has no such files, and refuses the flag
+            flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         try:
             domain.undefineFlags(flags)
         except libvirt.libvirtError as error:

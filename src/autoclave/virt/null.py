@@ -79,7 +79,12 @@ class NullDriver:
         return PowerState.CRASHED if guest.crashed else PowerState.SHUTDOWN
 
     def _define(self, guest: GuestSpec) -> None:
-        xml = domain_xml(guest, domain_type=DomainType.TEST, console_log=self._instances.console_log(guest.uuid))
+        xml = domain_xml(
+            guest,
+            domain_type=DomainType.TEST,
+            console_log=self._instances.console_log(guest.uuid),
+            nvram=self._instances.nvram(guest.uuid),
+        )
         self._guests.define(guest.uuid, xml, tuple(_function(info) for info in guest.hostdevs))
 
 

@@ -151,20 +151,28 @@ def test_the_boot_device_must_be_the_image(ready: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "flavor", "named"),
+    ("values", "named"),
     [
-        ({"min_ram": 1024}, {}, "1024 MiB of memory"),
-        ({"min_disk": 2}, {}, "than the 1 GiB of disk"),
-        ({"data": None}, {}, "has no data yet"),
+        ({"min_ram": 1024}, "Flavor small has 512 MiB of memory, and image {image} needs 1024."),
+        ({"min_disk": 2}, "Flavor small has a disk of 1 GiB, and image {image} needs 2."),
+        ({"data": None}, "has no data yet"),
+        ({"hw_firmware_type": "coreboot"}, "'coreboot'; guests here can have 'bios' or 'uefi'."),
+        ({"hw_machine_type": "pc"}, "'hw_machine_type' is 'pc'; guests here can have 'q35'."),
     ],
+    ids=["memory", "disk", "empty", "firmware", "machine"],
 )
-def test_an_image_that_the_flavor_is_too_small_for_or_that_is_empty_is_400(
-    ready: World, image: dict[str, Any], flavor: dict[str, Any], named: str
+def test_an_image_that_no_guest_of_the_flavor_can_be_made_of_is_400(
+    ready: World, values: dict[str, Any], named: str
 ) -> None:
-    body = ready.new_server(imageRef=ready.add_image(**image), flavorRef=ready.add_flavor(**flavor))
-    answer = ready.compute("POST", "/servers", body)
+    image = ready.add_image(**values)
+    answer = ready.compute("POST", "/servers", ready.new_server(imageRef=image, flavorRef=ready.add_flavor()))
     assert answer.status_code == 400
-    assert named in said(answer)
+    assert named.format(image=image) in said(answer)
+
+
+def test_a_flavor_without_a_disk_of_its_own_is_large_enough_for_any_image(ready: World) -> None:
+    body = ready.new_server(imageRef=ready.add_image(min_disk=2), flavorRef=ready.add_flavor(disk=0))
+    assert ready.compute("POST", "/servers", body).status_code == 202
 
 
 @pytest.mark.parametrize(

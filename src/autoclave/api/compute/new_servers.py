@@ -16,6 +16,7 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
 from autoclave.objects.context import RequestContext
+from autoclave.rules.image_hardware import firmware_of
 from autoclave.rules.instance_states import TaskState, VMState
 
 _GIB = 1 << 30
@@ -36,7 +37,8 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
     """The image that a server is to be started from.
 
     :param flavor: the snapshot of its flavor.
-    :raises BadRequest: there is none that the caller may use, it has no data yet, or it needs more than the flavor has.
+    :raises BadRequest: there is none that the caller may use, it has no data yet, or it needs more than the flavor or
+        any guest has.
     """
     try:
         image = images.find(tx, context, uuid)
@@ -44,11 +46,13 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
         raise BadRequest(f"Invalid imageRef: {error}.") from None
     if image.status != image_rows.ACTIVE:
         raise BadRequest(f"Invalid imageRef: image {uuid} is {image.status}, it has no data yet.")
+    name = flavor["name"]
     if image.min_ram > flavor["ram"]:
-        raise BadRequest(f"Image {uuid} needs {image.min_ram} MiB of memory; flavor {flavor['name']} has less.")
-    # a flavor without a disk has one of the image's size
-    if flavor["disk"] and (image.min_disk > flavor["disk"] or (image.size or 0) > flavor["disk"] * _GIB):
-        raise BadRequest(f"Image {uuid} needs more than the {flavor['disk']} GiB of disk that {flavor['name']} has.")
+        raise BadRequest(f"Flavor {name} has {flavor['ram']} MiB of memory, and image {uuid} needs {image.min_ram}.")
+    needed = max(image.min_disk, -(-(image.size or 0) // _GIB))
+    if flavor["disk"] and needed > flavor["disk"]:  # a flavor without a disk has one of the image's size
+        raise BadRequest(f"Flavor {name} has a disk of {flavor['disk']} GiB, and image {uuid} needs {needed}.")
+    firmware_of(image.properties)
     return image
 
 

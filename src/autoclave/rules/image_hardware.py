@@ -1,0 +1,39 @@
+"""What an image says of the machine that its system runs on, in Nova's and Glance's names (``hw_…``, ``os_…``)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from autoclave.exceptions import BadRequest
+
+MACHINE = "q35"
+"""The machine of every guest: its devices are PCI Express ones."""
+
+
+class Firmware(StrEnum):
+    """What starts a guest's system; the values of ``hw_firmware_type``."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
+    """Which most graphics cards with much memory need: a BIOS finds no room for their large BARs."""
+
+
+def firmware_of(properties: Mapping[str, object]) -> Firmware:
+    """The firmware that ``hw_firmware_type`` asks for; BIOS where it is left out.
+
+    :raises BadRequest: an image asks for a firmware or a machine (``hw_machine_type``) that there is not, or for secure
+        boot: its user would rely on what the guest has not.
+    """
+    _one_of(properties, "hw_machine_type", (MACHINE,))
+    _one_of(properties, "os_secure_boot", ("disabled", "optional"))
+    firmwares = tuple(each.value for each in Firmware)
+    return Firmware(_one_of(properties, "hw_firmware_type", firmwares) or Firmware.BIOS)
+
+
+def _one_of(properties: Mapping[str, object], key: str, values: tuple[str, ...]) -> str | None:
+    value = properties.get(key)
+    if value is None:
+        return None
+    if value not in values:
+        choice = " or ".join(map(repr, values))
+        raise BadRequest(f"Image property {key!r} is {value!r:.60}; guests here can have {choice}.")
+    return str(value)
