@@ -97,5 +97,5 @@ class InstanceRebuilds:
             if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
                 return
             what = "The rebuild of the instance was cut short on its host. Rebuild it again."
-            state = {"vm_state": VMState.ERROR, "rebuild": None}
+            state: dict[str, Any] = {"vm_state": VMState.ERROR, "rebuild": None}
             work.fail(instance, TaskState.REBUILDING, "rebuild", work.cut_short("rebuilt"), what, **state)
