@@ -83,11 +83,14 @@ STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "ERROR", "REBUILD", "REBOOT")
 
 
 def status_of(vm_state: VMState, task_state: TaskState | None) -> str:
-    """The ``status`` that the servers API shows."""
-    if vm_state is VMState.ERROR:
-        return "ERROR"
+    """The ``status`` that the servers API shows, as Nova's.
+
+    A rebuild goes before an error: clients that wait for its end would take the error that it is to mend for its own.
+    """
     if task_state is TaskState.REBUILDING:
         return "REBUILD"
+    if vm_state is VMState.ERROR:
+        return "ERROR"
     if task_state is TaskState.REBOOTING:
         return "REBOOT"
     return {VMState.BUILDING: "BUILD", VMState.ACTIVE: "ACTIVE", VMState.STOPPED: "SHUTOFF"}[vm_state]

@@ -446,6 +446,20 @@ def test_a_rebuild_names_the_new_image_and_keeps_the_flavor(ready: World) -> Non
     assert ready.compute("GET", f"/servers/{uuid}").json["server"]["status"] == "REBUILD"
 
 
+def test_a_server_in_error_is_shown_as_being_rebuilt_while_it_is(ready: World) -> None:
+    """A client that waits for the end of the rebuild stops at the first ERROR that it is shown."""
+    uuid, image = ready.add_server(), ready.add_image("new")
+    kept = ready.server(uuid)
+    assert kept is not None
+    with ready.db.write() as tx:
+        instance_rows.swap(tx, kept, expect_task=None, vm_state=VMState.ERROR)
+    ready.agent.finish = False
+    answer = act(ready, uuid, "rebuild", {"imageRef": image})
+    assert answer.json["server"]["status"] == "REBUILD"
+    assert [each["id"] for each in ready.compute("GET", "/servers?status=REBUILD").json["servers"]] == [uuid]
+    assert ready.compute("GET", "/servers?status=ERROR").json["servers"] == []
+
+
 def test_a_rebuild_that_the_flavor_forbids_is_400_and_not_begun(ready: World) -> None:
     uuid, image = (
         ready.add_server(flavorRef=forbidding(ready)),
