@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from computeworld import ComputeWorld
+from computeworld import LEASE, ComputeWorld
 
 from autoclave.db import compute_hosts
+from autoclave.db.columns import utcnow
 from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
@@ -233,6 +236,17 @@ def test_a_candidate_that_somebody_else_takes_is_replaced_by_the_next(world: Com
     assert world.build(world.ask()).host == "host-2"
 
 
+def test_devices_that_are_left_are_found_though_all_candidates_had_one_that_was_taken(world: ComputeWorld) -> None:
+    """Of many ways to deal out eight devices Placement names the first hundred, and the first device is in all."""
+    world.add_host(gpus=8)
+    specs = {"pci_passthrough:alias": "gpu:4"}
+    faster = world.ask(specs=specs)
+    world.faults.add(before(lambda: world.build(faster)), "PUT", "^/allocations", times=1)
+    slower = world.build(world.ask(specs=specs))
+    assert (world.instance(faster).host, slower.host) == ("host-1", "host-1"), slower.fault_details
+    assert not world.held(slower).keys() & {uuid for uuid, held in world.held(faster).items() if "VCPU" not in held}
+
+
 def test_a_candidate_whose_device_is_gone_is_replaced_by_the_next(world: ComputeWorld) -> None:
     """Placement answers such a claim with 400, and expects the consumer's generation to be 0 from then on."""
     root = world.add_host("host-1", memory_mb=65536, gpus=1)
@@ -251,6 +265,23 @@ def test_the_same_devices_in_another_order_are_not_tried_again(world: ComputeWor
     world.faults.add(taken, "PUT", "^/allocations")
     refused(world, specs={"pci_passthrough:alias": "gpu:3"})
     assert [call.method for call in world.faults.calls if call.path.startswith("/allocations")].count("PUT") == 1
+
+
+def test_a_build_that_takes_long_begins_nothing_new_and_says_what_it_has_tried(world: ComputeWorld) -> None:
+    """Or it would go on when somebody has already taken it for dead."""
+    first = world.add_host("host-1", memory_mb=65536)
+    world.add_host("host-2")
+    passed = [timedelta(0)]
+
+    def be_slow_and_too_late() -> None:
+        take(world, first, {"VCPU": 64})
+        passed[0] = timedelta(seconds=LEASE / 2)
+
+    world.faults.add(before(be_slow_and_too_late), "PUT", "^/allocations", times=1)
+    instance = world.build(world.ask(), replace(world.ports, clock=lambda: utcnow() + passed[0]))
+    assert (instance.vm_state, instance.host) == (VMState.ERROR, None)
+    assert instance.fault_message == "No valid host was found. It took too long to get one."
+    assert "tried: 1, the last on host-1" in (instance.fault_details or "")
 
 
 def test_a_claim_that_meets_another_write_is_tried_again(world: ComputeWorld) -> None:

@@ -54,6 +54,9 @@ class Scheduler:
     def claim(self, instance: InstanceRecord, request: ResourceRequest, give_up_at: datetime) -> Claim:
         """Claim the first candidate that can be had.
 
+        Where a host's is refused, Placement is asked again before another one of the host is tried: whoever was faster
+        may have something of each of the candidates that there were, and there may be others by now.
+
         Whatever is raised, the instance may hold something: of a claim whose answer was lost, for example.
 
         :param give_up_at: the moment (UTC) from which no other candidate is tried.
@@ -63,19 +66,22 @@ class Scheduler:
         """
         tried: list[Claim] = []
         why: Exception | None = None
-        for claim in self._candidates(instance, request):
-            if any(claim.allocations == other.allocations for other in tried):
-                continue  # the same of the same, with the groups in another order
-            if self._ports.clock() >= give_up_at:
-                raise NoValidHost("It took too long to get one.")
-            tried.append(claim)
-            got, why = self._try(instance, tried)
-            if got is not None:
-                return got
-        raise NoValidHost(
-            "What flavor and image ask for could not be had, though it was offered.",
-            f"Candidates that were tried: {len(tried)}, the last on {tried[-1].host}: {why}",
-        )
+        while True:
+            refused: set[str] = set()
+            for claim in self._candidates(instance, request, none_is_an_error=not tried):
+                if claim.host in refused or any(claim.allocations == other.allocations for other in tried):
+                    continue  # the latter: the same of the same, with the groups in another order
+                if self._ports.clock() >= give_up_at:
+                    raise NoValidHost("It took too long to get one.", _last(tried, why))
+                tried.append(claim)
+                got, why = self._try(instance, tried)
+                if got is not None:
+                    return got
+                refused.add(claim.host)
+            if not refused:
+                raise NoValidHost(
+                    "What flavor and image ask for could not be had, though it was offered.", _last(tried, why)
+                )
 
     def _try(self, instance: InstanceRecord, tried: Sequence[Claim]) -> tuple[Claim | None, Exception | None]:
         """Claim the last of *tried*: what the instance holds then, perhaps an earlier one; or why it holds nothing.
@@ -109,10 +115,12 @@ class Scheduler:
             raise NoValidHost("It holds other resources already.", f"They are {dict(held)}.")
         return found[0] if found else None
 
-    def _candidates(self, instance: InstanceRecord, request: ResourceRequest) -> Iterator[Claim]:
+    def _candidates(
+        self, instance: InstanceRecord, request: ResourceRequest, *, none_is_an_error: bool
+    ) -> Iterator[Claim]:
         """All there are, those of the host with the most free memory first.
 
-        :raises NoValidHost: there is none.
+        :raises NoValidHost: no host may get instances, or, if that is an error, there is no candidate.
         """
         hosts = self._eligible(instance)
         usable = {host.root: host for host in hosts if host.why_not is None}
@@ -124,11 +132,11 @@ class Scheduler:
         yield from found
         asked = {answer.root_of(candidate) for candidate in answer.candidates}
         if only is None and len(answer.candidates) >= MAYBE_CUT:
-            for root in usable.keys() - asked:
+            for root in [each for each in usable if each not in asked]:
                 more = _ranked(self.ask(request, root), usable)
                 found += more
                 yield from more
-        if not found:
+        if not found and none_is_an_error:
             barred = [host for host in hosts if host.root in asked]
             if barred:
                 raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(barred))
@@ -198,6 +206,10 @@ def _wanted(instance: InstanceRecord, claim: Claim, generation: int | None) -> C
     return ConsumerAllocations(
         instance.uuid, claim.allocations, generation, project_id=instance.project_id, user_id=instance.user_id
     )
+
+
+def _last(tried: Sequence[Claim], why: Exception | None) -> str:
+    return f"Candidates that were tried: {len(tried)}, the last on {tried[-1].host}: {why}" if tried else ""
 
 
 def _why(hosts: Sequence[ComputeHost]) -> str:
