@@ -7,15 +7,21 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from computeworld import LEASE, ComputeWorld
+import sqlalchemy as sa
+from computeworld import LEASE, PATIENCE, ComputeWorld
 
+from autoclave.conductor.compute_agents import ComputeAgents
+from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.db import compute_hosts
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.services.wiring import remote_versions
 
 ANOTHER = "00000000-0000-4000-8000-000000000001"
 
@@ -134,6 +140,30 @@ def test_of_a_cloud_whose_hosts_are_all_disabled_the_administrator_is_told_of_as
 def test_a_host_whose_agent_is_too_old_for_instances_gets_nothing(world: ComputeWorld) -> None:
     world.add_host(rpc="1.1")
     assert "cannot run instances" in refused(world)[1]
+
+
+def test_while_agents_are_upgraded_no_host_gets_what_the_cap_forbids_to_send(world: ComputeWorld) -> None:
+    world.add_host()
+    capped = InProcessTransport(version_caps={AGENT_TOPIC: "1.1"})
+    [host] = ComputeHosts(world.ports, ComputeAgents(capped), PATIENCE).all()
+    capped.close()
+    assert "the version cap of autoclave-agent is 1.1" in (host.why_not or "")
+
+
+def test_to_know_which_hosts_may_get_instances_costs_the_same_for_one_and_for_many(world: ComputeWorld) -> None:
+    """As a conductor does it in a process of its own, which knows of agents what the database says of them."""
+    apart = InProcessTransport(remote_version=remote_versions(world.db))
+    hosts = ComputeHosts(world.ports, ComputeAgents(apart), PATIENCE)
+    statements: list[str] = []
+    sa.event.listen(world.db._reader, "before_cursor_execute", lambda *arguments: statements.append(str(arguments[2])))
+    costs = []
+    for number in range(5):
+        world.add_host(f"host-{number}")
+        statements.clear()
+        assert [host.why_not for host in hosts.all()] == [None] * (number + 1)
+        costs.append(len(statements))
+    apart.close()
+    assert 0 < costs[0] == costs[-1]
 
 
 def test_a_tree_that_is_no_compute_host_gets_nothing(world: ComputeWorld) -> None:

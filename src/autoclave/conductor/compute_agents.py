@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.port import AGENT_TOPIC, Client, Transport
+from autoclave.rpc.versions import understands
 
 COMPUTE_VERSION = "1.2"
 """The version of the agent's RPC API that brought instances."""
@@ -15,9 +16,17 @@ class ComputeAgents:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def why_not(self, host: str) -> str | None:
-        """Why the host's agent cannot be asked to run instances: it does not understand that. None if it does."""
-        return self._client(host).refusal(COMPUTE_VERSION)
+    def why_not(self, spoken: str) -> str | None:
+        """Why an agent cannot be asked to run instances: it does not understand that, or must not be sent it yet.
+
+        None if it can be.
+
+        :param spoken: the version of the RPC API that it says it speaks.
+        """
+        capped = self._transport.client(AGENT_TOPIC, version=COMPUTE_VERSION).refusal(COMPUTE_VERSION)
+        if capped is not None or understands(spoken, COMPUTE_VERSION):
+            return capped
+        return f"it speaks RPC {spoken}, not {COMPUTE_VERSION}: upgrade it"
 
     def build(
         self, context: RequestContext, host: str, instance_uuid: str, groups: Mapping[str, Sequence[str]]

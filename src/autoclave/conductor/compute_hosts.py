@@ -61,9 +61,9 @@ class ComputeHosts:
         if host.disabled:
             return "is disabled" + (f": {host.disabled_reason}" if host.disabled_reason else "")
         silence = self._silence(agent)
-        if silence is not None:
+        if agent is None or silence is not None:
             return silence
-        refusal = self._agents.why_not(host.hostname)
+        refusal = self._agents.why_not(agent.rpc_version)
         return None if refusal is None else f"has an agent that cannot run instances: {refusal}"
 
     def _silence(self, agent: AgentRecord | None) -> str | None:
