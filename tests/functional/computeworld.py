@@ -32,12 +32,13 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
+from autoclave.rules.resource_names import OWNER_CYBORG
 from computerows import make_instance
 from dbfixtures import Slot, make_slot, sqlite_database
 
 DRIVE_CLASS = "CUSTOM_NVME"
 GPU_CLASS = "CUSTOM_GPU"
-ALIASES = {"gpu": PCIAlias("gpu", GPU_CLASS)}
+ALIASES = {"gpu": PCIAlias("gpu", GPU_CLASS), "drive": PCIAlias("drive", DRIVE_CLASS)}
 LEASE = 240.0
 PATIENCE = timedelta(minutes=3)
 FLAVOR = {"flavorid": "1", "name": "small", "vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
@@ -152,7 +153,8 @@ class ComputeWorld:
     def _add_drive(self, host: str, root: str) -> Slot:
         with self.db.write() as tx:
             slot = make_slot(tx, hostname=host)
-        self.onlooker.create_provider(slot.deployable.rp_uuid, slot.deployable.name, root)
+        made = self.onlooker.create_provider(slot.deployable.rp_uuid, slot.deployable.name, root)
+        self.onlooker.put_traits(made.uuid, made.generation, [OWNER_CYBORG])
         self.onlooker.ensure_resource_class(DRIVE_CLASS)
         settle(self.db, self.onlooker, slot.device.uuid)
         return slot

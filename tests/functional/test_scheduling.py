@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from computeworld import LEASE, PATIENCE, ComputeWorld
+from computeworld import DRIVE_CLASS, LEASE, PATIENCE, ComputeWorld
 
 from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
@@ -21,6 +21,7 @@ from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.pci_matches import ALWAYS
 from autoclave.services.wiring import remote_versions
 
 ANOTHER = "00000000-0000-4000-8000-000000000001"
@@ -232,6 +233,20 @@ def test_an_instance_that_takes_nothing_of_the_host_itself_goes_to_the_host_of_i
     instance = world.build(world.ask(specs={**nothing, "pci_passthrough:alias": "gpu"}))
     assert instance.host == "host-2"
     assert list(world.held(instance).values()) == [{"CUSTOM_GPU": 1}]
+
+
+def test_what_a_device_profile_asks_for_and_what_an_alias_asks_for_are_never_taken_for_each_other(
+    world: ComputeWorld,
+) -> None:
+    """A drive for flavors, of one-time use, and a drive that is erased may have one class."""
+    lends = world.add_host("lends", memory_mb=65536)
+    world.add_provider("lends_0000:81:00.0", {DRIVE_CLASS: 1}, ALWAYS, parent=lends)
+    world.add_host("erases", memory_mb=32768, drives=1)
+    world.add_profile("one-drive", 1)
+    by_profile = world.ask(specs={"accel:device_profile": "one-drive"})
+    assert world.build(by_profile).host == "erases", world.instance(by_profile).fault_message
+    assert world.build(world.ask(specs={"pci_passthrough:alias": "drive"})).host == "lends"
+    assert refused(world, specs={"pci_passthrough:alias": "drive"})[0].startswith("No valid host was found.")
 
 
 def test_instances_that_are_built_at_once_never_share_a_device(world: ComputeWorld) -> None:

@@ -111,8 +111,9 @@ def test_the_groups_of_a_device_profile_are_called_as_nova_calls_them() -> None:
     groups = [{"resources:CUSTOM_NVME": "1", "trait:HW_NVME_CES": "required", "accel:x": "y"}, {"resources:FPGA": "2"}]
     found = build_request(flavor(accel__device_profile="two"), {}, {}, groups)
     assert asked(found)["resourcesdevice_profile_0"] == "CUSTOM_NVME:1"
-    assert asked(found)["requireddevice_profile_0"] == "HW_NVME_CES"
+    assert asked(found)["requireddevice_profile_0"] == "HW_NVME_CES,OWNER_CYBORG"
     assert asked(found)["resourcesdevice_profile_1"] == "FPGA:2"
+    assert asked(found)["requireddevice_profile_1"] == "OWNER_CYBORG"
     assert found.groups["device_profile_1"].origin == "device profile two"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from autoclave.rules.request_group import RequestGroup
+from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.rules.traits import FORBIDDEN, REQUIRED
 
 _TWO_FUNCTIONS = "trait:CUSTOM_FPGA_XILINX"
@@ -26,7 +27,8 @@ def request_groups(profile: str, groups: Sequence[Mapping[str, str]]) -> list[Re
 
 
 def _request_group(profile: str, number: int, group: Mapping[str, str]) -> RequestGroup:
-    resources, required, forbidden = {}, set(), set()
+    # A function for flavors may have the same class and traits, and is nothing that a request can be bound to.
+    resources, required, forbidden = {}, {OWNER_CYBORG}, set()
     for key, value in group.items():
         kind, _, name = key.partition(":")
         if kind == "resources":
