@@ -1,6 +1,7 @@
 """What the agent makes of the drives that it sees, and of those that it does not see any more."""
 
 import json
+import logging
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import answer, refuse
+from autoclave.lifecycle.sweep import pay_debts
+from autoclave.placement.faults import answer, before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
@@ -55,6 +57,18 @@ def test_a_drive_seen_for_the_first_time_is_available_and_offered_below_its_host
         record = world.inventory(address)
         assert (record.total, record.reserved, record.max_unit, record.allocation_ratio) == (1, 0, 1, 1.0)
         world.assert_offered(address)
+
+
+def test_a_conductor_that_pays_the_debt_of_a_new_drive_does_not_keep_its_provider_from_being_finished(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.faults.add(before(lambda: pay_debts(world.ports)), method="PUT", path="/traits$", times=1)
+    with caplog.at_level(logging.WARNING):
+        world.start()
+    assert [each.message for each in caplog.records if each.name.startswith("autoclave.agent")] == []
+    for address in (SANITIZING, ZEROING):
+        world.assert_offered(address)
+        assert OWNER_CYBORG in world.onlooker.get_traits(world.provider(address).uuid).names
 
 
 def test_a_provider_that_somebody_else_manages_is_left_to_them(world: AgentWorld) -> None:

@@ -3,10 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from oslo_log import log as logging
+
 from autoclave.exceptions import PlacementConflict, PlacementNotFound
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
 from autoclave.rules.resource_names import OWNER_CYBORG
+
+LOG = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+"""How often traits are written where somebody overtakes us: a conductor that pays a device's debt, for example."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
     somebody else set are kept; a capability trait that the device no longer has is not.
 
     :param present: the provider as the tree showed it, or None if it is not there.
-    :raises PlacementConflict: another provider has that name, or somebody else wrote at the same time.
+    :raises PlacementConflict: another provider has that name, or somebody else wrote at the same time, each time.
     :raises PlacementRefused: this Placement does not know a trait or class.
     """
     if present is None:
@@ -39,6 +46,17 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
         except PlacementConflict as error:
             raise PlacementConflict(_why_not_made(client, desired) or str(error), error.code) from error
     client.ensure_resource_class(desired.resource_class)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            _ensure_traits(client, desired)
+            return
+        except PlacementConflict as error:
+            if attempt == _ATTEMPTS:
+                raise
+            LOG.debug("The traits of provider %s were not written, starting again: %s", desired.uuid, error)
+
+
+def _ensure_traits(client: PlacementClient, desired: DesiredProvider) -> None:
     wanted = desired.traits | {OWNER_CYBORG}
     traits = client.get_traits(desired.uuid)
     foreign = {name for name in traits.names if name.startswith("CUSTOM_")}
