@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from autoclave.exceptions import GuestError
+from autoclave.hardware.command import Commands
+from autoclave.hardware.host import HostPaths
 from autoclave.virt import disks
 from autoclave.virt.disks import GIB, InstanceFiles
 from autoclave.virt.guest import DiskFormat
@@ -76,9 +78,51 @@ def test_the_holes_of_an_image_take_no_room(files: InstanceFiles, tmp_path: Path
         assert stream.read(8) == b"middle\0\0"
 
 
-def test_a_qcow2_image_is_copied_as_it_is(files: InstanceFiles, tmp_path: Path) -> None:
+def test_a_qcow2_image_of_the_flavors_size_is_copied_as_it_is(files: InstanceFiles, tmp_path: Path) -> None:
     upload(tmp_path, qcow2(3 * GIB))
     assert files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=3).read_bytes() == qcow2(3 * GIB)
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="no qemu-img: it is in the package qemu-utils")
+def test_a_qcow2_disk_is_the_image_grown_to_the_flavors_disk(files: InstanceFiles, tmp_path: Path) -> None:
+    content = os.urandom(3 * MIB)
+    (tmp_path / "system").write_bytes(content)
+    image = tmp_path / "images" / IMAGE
+    subprocess.run(["qemu-img", "convert", "-O", "qcow2", tmp_path / "system", image], check=True)
+    before = image.read_bytes()
+    disk = files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=20)
+    assert virtual_size(disk, QCOW2) == 20 * GIB
+    assert disk.stat().st_blocks * 512 < 8 * MIB
+    assert image.read_bytes() == before
+    subprocess.run(["qemu-img", "convert", "-f", "qcow2", "-O", "raw", disk, tmp_path / "grown"], check=True)
+    with (tmp_path / "grown").open("rb") as stream:
+        assert stream.read(4 * MIB) == content + bytes(MIB)
+
+
+@pytest.mark.parametrize(
+    ("program", "mode", "words"),
+    [
+        ("#!/bin/sh\necho 'qemu-img: the tables are broken' >&2\nexit 1\n", 0o755, "qemu-img: the tables are broken"),
+        ("#!/bin/sh\nexit 3\n", 0o755, "qemu-img ended with 3"),
+        ("", 0o644, "tools/qemu-img is not executable"),
+    ],
+    ids=["refuses", "silent", "missing"],
+)
+def test_a_qcow2_disk_that_cannot_be_grown_leaves_the_one_that_was_there(
+    tmp_path: Path, program: str, mode: int, words: str
+) -> None:
+    tools = tmp_path / "tools"
+    for directory in (tools, tmp_path / "images"):
+        directory.mkdir()
+    (tools / "qemu-img").write_text(program)
+    (tools / "qemu-img").chmod(mode)
+    files = InstanceFiles(tmp_path, Commands(HostPaths(tools=(tools,))))
+    upload(tmp_path, qcow2(GIB))
+    disk = files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=1)
+    with pytest.raises(GuestError, match=f"cannot make {disk}.new as large as its flavor says: .*{words}"):
+        files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=2)
+    assert disk.read_bytes() == qcow2(GIB)
+    assert left(tmp_path) == [f"instances/{INSTANCE}", f"instances/{INSTANCE}/disk"]
 
 
 @pytest.mark.parametrize(("content", "disk_format"), [(b"", RAW), (qcow2(2 * GIB), QCOW2)], ids=["raw", "qcow2"])
@@ -201,6 +245,8 @@ def test_who_is_killed_in_the_middle_of_a_copy_leaves_the_disk_that_was_there(
     program = f"""
 import os, signal
 from pathlib import Path
+from autoclave.hardware.command import Commands
+from autoclave.hardware.host import HostPaths
 from autoclave.virt import disks
 read = os.pread
 def pread(descriptor, length, offset):

@@ -1,7 +1,7 @@
 """The compute half of an agent: what its host publishes, and its instances."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oslo_config import cfg
@@ -18,6 +18,7 @@ from autoclave.agent.provider_additions import ProviderAdditions
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.agent.root_provider import RootProvider
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
+from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
@@ -70,7 +71,8 @@ class ComputeHost:
         self._host = host
         self._tree = ComputeTree(ports, root, parts.driver, PCITree(ports, bus, host), additions, host=host)
         # The guests of simulated hosts only exist on paper.
-        files = None if conf.compute.virt_driver == "null" else InstanceFiles(Path(conf.agent.data_dir))
+        commands = Commands(replace(parts.paths, helper=None))
+        files = None if conf.compute.virt_driver == "null" else InstanceFiles(Path(conf.agent.data_dir), commands)
         self.instances = Instances(
             InstanceWork(
                 ports=ports,

@@ -17,7 +17,13 @@ from autoclave.hardware.tool import Completed, ToolSink
 LOG = logging.getLogger(__name__)
 
 _SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
-_PACKAGES = {"nvme": "nvme-cli", "setpriv": "util-linux", "shred": "coreutils"}
+_PACKAGES = {
+    "nvme": "nvme-cli",
+    "prlimit": "util-linux",
+    "qemu-img": "qemu-utils",
+    "setpriv": "util-linux",
+    "shred": "coreutils",
+}
 _LAST_WORDS = 500
 
 

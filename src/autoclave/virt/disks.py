@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoclave.exceptions import GuestError
+from autoclave.hardware.command import Commands
+from autoclave.hardware.host import HostPaths
 from autoclave.virt.guest import DiskFormat, is_uuid
 from autoclave.virt.image_file import virtual_size
+from autoclave.virt.qemu_img import grow
 
 GIB = 1 << 30
 _STEP = 4 << 20
@@ -21,9 +24,11 @@ class InstanceFiles:
     Every method raises :class:`~autoclave.exceptions.GuestError` when the file system refuses.
 
     :param data_dir: ``[agent] data_dir``.
+    :param commands: runs qemu-img as this process's user; by default the system's.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, commands: Commands | None = None) -> None:
+        self._commands = commands or Commands(HostPaths())
         self._images = data_dir / "images"
         self.directory = data_dir / "instances"
 
@@ -58,8 +63,9 @@ class InstanceFiles:
         The disk appears at once and whole: who dies meanwhile leaves the one there was, if any, and a guest that runs
         keeps the one with which it was started. It is on the medium when this returns.
 
-        :param size_gb: the flavor's disk; a raw disk is grown to it, which a qcow2 disk is not. 0: as the image is.
-        :raises GuestError: also when the image is not there, must not be used, or is larger than *size_gb*.
+        :param size_gb: the flavor's disk, to which the disk is grown. 0: as the image is.
+        :raises GuestError: also when the image is not there, must not be used, is larger than *size_gb*, or cannot be
+            grown.
         """
         image = self._images / _safe(image_uuid)
         size = self._size_of(image, disk_format)
@@ -68,20 +74,22 @@ class InstanceFiles:
                 f"image {image_uuid} is a disk of {-(-size // GIB)} GiB, and the flavor has {size_gb}: "
                 "take a flavor with a larger disk"
             )
-        if disk_format is DiskFormat.RAW:
-            size = max(size, size_gb * GIB)
+        wanted = max(size, size_gb * GIB)
         self.make_directory(uuid)
         disk = self.disk(uuid)
         fresh = disk.with_name("disk.new")
         with _told(f"copy image {image_uuid} to {disk}"):
             try:
-                _copy(image, fresh, size if disk_format is DiskFormat.RAW else None)
+                _copy(image, fresh, wanted if disk_format is DiskFormat.RAW else None)
+                if disk_format is DiskFormat.QCOW2 and wanted > size:
+                    grow(self._commands, fresh, wanted)
+                    _sync(fresh)
                 fresh.replace(disk)
-            except OSError:
+            except (OSError, GuestError):
                 fresh.unlink(missing_ok=True)
                 raise
             for directory in (disk.parent, self.directory):
-                _sync_directory(directory)
+                _sync(directory)
         return disk
 
     def remove(self, uuid: str) -> None:
@@ -92,7 +100,7 @@ class InstanceFiles:
                 shutil.rmtree(directory)
             except FileNotFoundError:
                 return
-            _sync_directory(self.directory)
+            _sync(self.directory)
 
     def total_gb(self) -> int:
         """GiB of the file system that the disks are on, used or not."""
@@ -166,8 +174,9 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Let what a file, or the names that a directory has, be on the medium."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
