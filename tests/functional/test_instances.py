@@ -171,6 +171,24 @@ def test_an_instance_that_is_deleted_while_its_disk_is_made_burns_nothing(instan
     assert world.find(instance) is None
 
 
+def test_a_deletion_that_nobody_took_over_changes_nothing_for_the_build(instance_world: InstanceWorld) -> None:
+    world = instance_world
+
+    class TakenBack(KeptNotifications):
+        def emit(self, notification: Notification) -> None:
+            super().emit(notification)
+            if notification.event_type == "instance.create.start":
+                world.mark(instance, TaskState.DELETING)
+                world.mark(instance, TaskState.SPAWNING)
+
+    world.notifications = TakenBack()
+    world.start()
+    instance = world.ask(GPU)
+    world.build(instance, GPU)
+    row = world.instance(instance)
+    assert (row.vm_state, row.task_state) == (VMState.ACTIVE, None)
+
+
 def test_callers_of_the_release_before_are_understood(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()

@@ -9,6 +9,7 @@ from failing_placement import FAILURES
 from strikes import Death, death
 
 from autoclave.db import instances
+from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.fake import FakePlacement
@@ -33,7 +34,13 @@ def running(world: ComputeWorld, **asked: object) -> InstanceRecord:
     built = world.build(world.ask(**asked))
     with world.db.write() as tx:
         found = instances.swap(
-            tx, built, expect_task=TaskState.SCHEDULING, task_state=None, vm_state=VMState.ACTIVE, agent_run_id=None
+            tx,
+            built,
+            expect_task=TaskState.SCHEDULING,
+            task_state=None,
+            vm_state=VMState.ACTIVE,
+            agent_run_id=None,
+            launched_at=utcnow(),
         )
     assert found is not None
     return found
@@ -173,7 +180,23 @@ def test_an_instance_that_was_never_built_is_not_rebuilt(world: ComputeWorld) ->
     instance = world.build(world.ask(specs={"resources:VCPU": "9999"}))
     found = rebuild(world, instance, {})
     assert (found.vm_state, found.task_state, found.rebuild) == (VMState.ERROR, None, None)
-    assert "has no host" in (found.fault_message or "")
+    assert "has never run" in (found.fault_message or "")
+
+
+def test_an_instance_that_its_host_could_not_build_is_not_rebuilt_without_what_it_was_to_have(
+    world: ComputeWorld,
+) -> None:
+    built = world.build(world.ask(specs=GPU))
+    world.onlooker.delete_allocations(built.uuid)
+    with world.db.write() as tx:
+        failed = instances.swap(
+            tx, built, expect_task=TaskState.SCHEDULING, task_state=None, vm_state=VMState.ERROR, agent_run_id=None
+        )
+    assert failed is not None
+    found = rebuild(world, failed, {})
+    assert world.agents["host-1"].rebuilt == []
+    assert (found.vm_state, found.task_state) == (VMState.ERROR, None)
+    assert "has never run" in (found.fault_message or "")
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])

@@ -47,9 +47,9 @@ class InstanceBuilds:
                 self._fail(context, instance, error)
                 return
             now = self._work.ports.clock()
-            active = self._work.swap(
+            active = self._work.end(
                 instance,
-                expect_task=TaskState.SPAWNING,
+                TaskState.SPAWNING,
                 vm_state=VMState.ACTIVE,
                 task_state=None,
                 power_state=PowerState.RUNNING.value,
@@ -79,7 +79,7 @@ class InstanceBuilds:
         # First of all, since it may fail, or take long: neither may burn a device.
         guest = work.guests.prepare(instance, instance.image_uuid, instance.image)
         now = work.get(instance.uuid)
-        if now is None or now.state_version != instance.state_version:
+        if now is None or now.task_state is not TaskState.SPAWNING:
             raise StateConflict("it was taken away while its disk was made")
         allocation = work.ports.placement.get_allocations(instance.uuid)
         asked = sum(count for _, count in alias_counts(instance.flavor["extra_specs"]))

@@ -41,9 +41,9 @@ class InstancePower:
                 work.fail(instance, task, action, error, what)
                 return
             running = state is PowerState.RUNNING
-            done = work.swap(
+            done = work.end(
                 instance,
-                expect_task=task,
+                task,
                 vm_state=VMState.ACTIVE if running else VMState.STOPPED,
                 task_state=None,
                 power_state=(state or PowerState.NOSTATE).value,

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.guests import with_claimed
 from autoclave.agent.instance_power import InstancePower
 from autoclave.agent.instance_work import InstanceWork
+from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
@@ -37,7 +39,7 @@ class InstanceRebuilds:
         """
         work = self._work
         with work.locks.of(instance_uuid):
-            instance = self._take(instance_uuid)
+            instance = work.ports.db.transact(lambda tx: self._take(tx, instance_uuid))
             if instance is None or instance.rebuild is None:
                 LOG.info("Instance %s is not to be rebuilt now.", instance_uuid)
                 return
@@ -56,20 +58,20 @@ class InstanceRebuilds:
                 return
             self._finish(instance, instance.rebuild)
 
-    def _take(self, instance_uuid: str) -> InstanceRecord | None:
-        found = self._work.get(instance_uuid)
-        if found is None or found.task_state is not TaskState.REBUILDING:
+    def _take(self, tx: Connection, instance_uuid: str) -> InstanceRecord | None:
+        found = instance_rows.get(tx, instance_uuid, lock=True)
+        if found is None or found.host != self._work.host or found.rebuild is None:
             return None
-        if found.rebuild is None or not found.rebuild.get("checked"):
+        if not found.rebuild.get("checked"):
             return None  # this message is about an earlier one
-        return self._work.swap(found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id)
+        return instance_rows.swap(tx, found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id)
 
     def _finish(self, instance: InstanceRecord, rebuilt: Mapping[str, Any]) -> None:
         work = self._work
         stopped = instance.vm_state is VMState.STOPPED
-        done = work.swap(
+        done = work.end(
             instance,
-            expect_task=TaskState.REBUILDING,
+            TaskState.REBUILDING,
             vm_state=VMState.ACTIVE,
             # Whoever dies from here on leaves a stop that is gone on with.
             task_state=TaskState.POWERING_OFF if stopped else None,

@@ -86,5 +86,8 @@ class InstanceRecovery:
                 vm_state := VMState.ACTIVE if state is PowerState.RUNNING else VMState.STOPPED
             ) is not instance.vm_state:
                 values["vm_state"] = vm_state
-        if values and work.swap(instance, expect_task=None, **values) is not None:
+        if not values:
+            return
+        noted = work.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=None, **values))
+        if noted is not None:
             LOG.warning("The guest of instance %s is %s now.", instance.uuid, power.name.lower())

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.guests import Guests
 from autoclave.agent.instance_locks import InstanceLocks
@@ -54,9 +55,20 @@ class InstanceWork:
             return None
         return found
 
-    def swap(self, instance: InstanceRecord, *, expect_task: TaskState | None, **values: Any) -> InstanceRecord | None:
-        """See :func:`autoclave.db.instances.swap`; a deletion that was asked for in between is told by None."""
-        return self.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=expect_task, **values))
+    def end(self, instance: InstanceRecord, task: TaskState, **values: Any) -> InstanceRecord | None:
+        """Write what became of *task*, by the holder of the instance's lock: nobody else works on it.
+
+        A deletion that was asked for, and taken back because nobody took the message, changes nothing for him.
+
+        :param values: with the ``task_state`` that comes next.
+        :returns: the instance as it is now; None: it is being deleted, or gone, and nothing was written.
+        """
+
+        def write(tx: Connection) -> InstanceRecord | None:
+            now = instance_rows.get(tx, instance.uuid, lock=True)
+            return None if now is None else instance_rows.swap(tx, now, expect_task=task, **values)
+
+        return self.ports.db.transact(write)
 
     def give_back(self, context: RequestContext, instance_uuid: str) -> None:
         """Give back all that an instance holds whose guest is gone for good. Every step may be done twice.
@@ -134,7 +146,7 @@ class InstanceWork:
         LOG.warning("Instance %s, %s on %s: %s%s", instance.uuid, task.value, self.host, error, burned)
         told = fault(error, self.ports.clock(), what)
         told["fault_details"] += burned
-        failed = self.swap(instance, expect_task=task, task_state=None, **values, **told)
+        failed = self.end(instance, task, task_state=None, **values, **told)
         if failed is not None:
             self.notify(failed, f"{action}.error", self.given(instance.uuid), fault=str(error))
 

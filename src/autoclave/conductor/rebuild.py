@@ -43,8 +43,9 @@ class Rebuilder:
             return
         try:
             self._check(instance, instance.rebuild)
-            if instance.host is None:
-                raise BadRequest("The instance has no host: it was never built, and cannot be rebuilt.")
+            if instance.host is None or instance.launched_at is None:
+                # Its host may have given back what it had: without its devices, it must not run.
+                raise BadRequest("The instance has never run, and cannot be rebuilt: delete it, and make a new one.")
             checked = self._mark(instance, instance.rebuild)
             if checked is None:
                 LOG.info(_TAKEN_AWAY, instance.uuid)

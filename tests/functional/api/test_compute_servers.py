@@ -376,6 +376,25 @@ def test_while_something_is_done_nothing_else_but_deletion_may_be_asked(ready: W
     assert ready.agent.messages[-1] == ("delete_instance", uuid)
 
 
+def test_a_server_that_its_host_could_not_start_can_only_be_deleted(ready: World) -> None:
+    ready.agent.finish = False
+    uuid = ready.add_server()
+    with ready.db.write() as tx:
+        taken = instance_rows.get(tx, uuid)
+        assert taken is not None
+        failed = {"task_state": None, "vm_state": VMState.ERROR}
+        assert instance_rows.swap(tx, taken, expect_task=TaskState.SCHEDULING, **failed)
+    for action, value in [
+        ("os-stop", None),
+        ("reboot", {"type": "HARD"}),
+        ("rebuild", {"imageRef": ready.add_image()}),
+    ]:
+        answer = act(ready, uuid, action, value)
+        assert answer.status_code == 409
+        assert "it has never run; delete it" in said(answer)
+    assert ready.compute("DELETE", f"/servers/{uuid}").status_code == 204
+
+
 def test_of_two_who_stop_a_server_at_once_one_is_told_that_it_is_under_way(ready: World) -> None:
     uuid = ready.add_server()
     ready.agent.finish = False

@@ -108,6 +108,8 @@ def require_allowed(instance: InstanceRecord, action: Action) -> str:
         raise Conflict(f"Cannot {action.value} instance {instance.uuid} while it is {instance.vm_state.value}{doing}.")
     if instance.host is None:
         raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it is on no host; delete it.")
+    if instance.launched_at is None:  # as Nova has it; what it was to have may have been given back
+        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it has never run; delete it.")
     return instance.host
 
 
