@@ -1,6 +1,7 @@
 """``autoclave up`` takes its address and its directory before it touches anything else."""
 
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,10 @@ import pytest
 import requests
 import yaml
 
+from autoclave.cli.main import main
 from autoclave.conf import new_config
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name
 from autoclave.services.up import AllInOne
@@ -159,6 +162,57 @@ def test_any_free_port_may_be_asked_for_and_the_one_that_was_taken_is_told(tmp_p
         everything.stop()
 
 
+@pytest.fixture
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable says where anything is."""
+    for name in ("AUTOCLAVE_URL", "AUTOCLAVE_DATA_DIR", "OS_CLIENT_CONFIG_FILE", "OS_CLOUD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_what_it_tells_another_terminal_is_all_that_a_command_needs_there(tmp_path: Path) -> None:
+    with running(tmp_path / "it's $HOME") as everything:
+        words = 'autoclave device list -f value -c hostname && cat "$OS_CLIENT_CONFIG_FILE"'
+        done = subprocess.run(
+            ["bash", "-c", f"PATH={Path(sys.executable).parent}:$PATH\n{everything.clouds.exports}{words}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.startswith("sim-1\n"), done.stderr
+        assert "autoclave" in yaml.safe_load(done.stdout.replace("sim-1\n", ""))["clouds"]
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_where_a_service_is_said_to_be_goes_before_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CloudsFile(tmp_path).write("http://127.0.0.1:1", compute=False)
+    monkeypatch.setenv("AUTOCLAVE_DATA_DIR", str(tmp_path))
+    assert main(["device", "list"]) == 1
+    assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
+    monkeypatch.setenv("AUTOCLAVE_URL", "http://127.0.0.1:2")
+    assert main(["device", "list"]) == 1
+    assert "http://127.0.0.1:2 does not answer" in capsys.readouterr().err
+    assert main(["device", "list", "--url", "http://127.0.0.1:3"]) == 1
+    assert "http://127.0.0.1:3 does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_said")
+@pytest.mark.parametrize("written", [None, "clouds: {}"])
+def test_a_data_directory_that_does_not_say_where_it_is_served_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: str | None
+) -> None:
+    if written is not None:
+        (tmp_path / "clouds.yaml").write_text(written)
+    monkeypatch.setenv("AUTOCLAVE_DATA_DIR", str(tmp_path))
+    assert main(["device", "list"]) == 1
+    told = capsys.readouterr().err
+    assert str(tmp_path / "clouds.yaml") in told
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 300, "two words"])
 def test_a_name_that_is_no_hosts_name_is_refused_as_what_it_is(name: str) -> None:
     conf = new_config(overrides={("agent", "resource_provider_name"): name})
@@ -191,4 +245,4 @@ def test_a_real_host_serves_instances_if_it_has_what_runs_guests(
     else:
         monkeypatch.setitem(sys.modules, "libvirt", None)  # the system's own way to say that there is none
     everything = AllInOne([], tmp_path, ("127.0.0.1", free_port()), 0)
-    assert ("compute_endpoint_override" in everything.clouds_yaml) == there
+    assert everything.runs_instances == there

@@ -5,13 +5,16 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import requests
 
 from autoclave.exceptions import AutoclaveError
+from autoclave.services.clouds import CloudsFile
 
 _TIMEOUT = 30
+_DEFAULT_URL = "http://127.0.0.1:6666"
 
 
 class ServiceClient:
@@ -72,9 +75,10 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which service is asked, and as whom."""
     parser.add_argument(
         "--url",
-        default=os.environ.get("AUTOCLAVE_URL", "http://127.0.0.1:6666"),
-        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666); with "
-        "auth_strategy = http_basic, http://NAME:PASSWORD@HOST:PORT in the environment",
+        default=os.environ.get("AUTOCLAVE_URL"),
+        help="where Autoclave listens (env AUTOCLAVE_URL; default: where the `autoclave up` of the directory "
+        f"AUTOCLAVE_DATA_DIR does, without that {_DEFAULT_URL}); with auth_strategy = http_basic, "
+        "http://NAME:PASSWORD@HOST:PORT in the environment",
     )
     parser.add_argument(
         "--token",
@@ -83,6 +87,15 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def service_of(parsed_args: argparse.Namespace) -> ServiceClient:
-    """The service that :func:`add_service`'s arguments name."""
-    return ServiceClient(parsed_args.url, parsed_args.token)
+def service_of(parsed_args: argparse.Namespace, data_dir: Path | None = None) -> ServiceClient:
+    """The service that :func:`add_service`'s arguments name.
+
+    :param data_dir: that of the `autoclave up` that is meant if they name none; None: ``AUTOCLAVE_DATA_DIR``.
+    :raises InvalidConfiguration: only a data directory is named, and nothing says where its `autoclave up` listens.
+    """
+    return ServiceClient(parsed_args.url or _url_in(data_dir) or _DEFAULT_URL, parsed_args.token)
+
+
+def _url_in(data_dir: Path | None) -> str | None:
+    told = os.environ.get("AUTOCLAVE_DATA_DIR") if data_dir is None else data_dir
+    return CloudsFile(Path(told)).url if told else None

@@ -49,8 +49,8 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
     def _announce(self, everything: AllInOne) -> None:
         self.app.stdout.write(
             f"Autoclave listens on {everything.url}; its data is in {everything.data_dir}.\n"
-            f"For OpenStack's clients ({everything.data_dir}/clouds.yaml; use OS_CLIENT_CONFIG_FILE and "
-            f"OS_CLOUD=autoclave):\n\n{everything.clouds_yaml}"
+            "In another terminal, for the commands `autoclave` and `openstack`:\n\n"
+            f"{everything.clouds.exports}\n"
         )
         self.app.stdout.flush()
 

@@ -27,7 +27,7 @@ class SimBind(OfDrive):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """:raises AutoclaveError: the host is not simulated, or the service does not answer, or refuses."""
         host = self.host(parsed_args).root.name
-        service = service_of(parsed_args)
+        service = service_of(parsed_args, parsed_args.data_dir)
         device = service.ask("GET", f"/autoclave/v1/devices/{host}/{parsed_args.address}")
         instance = str(parsed_args.instance or uuid.uuid4())
         values = {"hostname": host, "device_rp_uuid": device["rp_uuid"], "instance_uuid": instance}

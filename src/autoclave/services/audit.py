@@ -19,10 +19,10 @@ from autoclave.placement.transport import http_adapter
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import SILENCE
+from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources
-from autoclave.services.up import placement_of
 from autoclave.simulator.fleet import Fleet
 from autoclave.virt.domains import Virsh
 
@@ -96,7 +96,7 @@ def _placement(
         return PlacementClient(http_adapter(conf))
     lock = DataDirectory(directory)
     if not lock.take_as_it_is():
-        there = {("placement", "endpoint"): placement_of(directory), ("placement", "auth_type"): "token"}
+        there = {("placement", "endpoint"): CloudsFile(directory).placement, ("placement", "auth_type"): "token"}
         return PlacementClient(http_adapter(new_config(config_files, overrides | there)))
     resources.add(lock.give_back)
     path = directory / "placement.db"

@@ -1,6 +1,5 @@
 """Everything in one process: SQLite, Placement embedded, messages as calls (``autoclave up``)."""
 
-import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from autoclave.placement.transport import http_adapter
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.services.agent import AgentService
 from autoclave.services.api import APIService, Listener
+from autoclave.services.clouds import CloudsFile
 from autoclave.services.conductor import ConductorService
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.service import Group, Resources, Service
@@ -31,37 +31,6 @@ from autoclave.simulator.fleet import Fleet
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-
-_CLOUDS = """\
-clouds:
-  autoclave:
-    auth_type: admin_token
-    auth: {{endpoint: "{url}/placement", token: "admin"}}
-    placement_endpoint_override: {url}/placement
-    accelerator_endpoint_override: {url}/accelerator/v2
-    identity_endpoint_override: {url}/identity/v3
-    accelerator_default_microversion: "2.5"
-"""
-_COMPUTE_CLOUDS = """\
-    compute_endpoint_override: {url}/compute/v2.1
-    image_endpoint_override: {url}/image/v2
-"""
-
-
-def placement_of(data_dir: Path) -> str:
-    """The URL of the Placement that the ``autoclave up`` of a data directory serves while it runs.
-
-    :raises InvalidConfiguration: it has not said yet where it listens.
-    """
-    try:
-        told = re.search(
-            r"^ *placement_endpoint_override: (\S+)$", (data_dir / "clouds.yaml").read_text(), re.MULTILINE
-        )
-    except OSError as error:
-        raise InvalidConfiguration(f"{error}: `autoclave up` is starting there; wait until it has") from error
-    if told is None:
-        raise InvalidConfiguration(f"{data_dir}/clouds.yaml does not say where Placement is; restart `autoclave up`")
-    return told[1]
 
 
 class AllInOne:
@@ -103,10 +72,14 @@ class AllInOne:
         return self._listener.url
 
     @property
-    def clouds_yaml(self) -> str:
-        """A ``clouds.yaml`` with which OpenStack's clients reach it."""
-        text = _CLOUDS + (_COMPUTE_CLOUDS if self._conf.compute.enabled else "")
-        return text.format(url=self.url)
+    def runs_instances(self) -> bool:
+        """Whether it starts guests itself, and serves the compute and the image APIs."""
+        return bool(self._conf.compute.enabled)
+
+    @property
+    def clouds(self) -> CloudsFile:
+        """The file that tells clients how to reach it."""
+        return CloudsFile(self.data_dir)
 
     def start(self) -> None:
         """Make what is missing in the data directory, and serve.
@@ -120,7 +93,7 @@ class AllInOne:
         directory = DataDirectory(self.data_dir)
         self._made.add(directory.give_back)
         directory.take(simulated=bool(self._simulate))
-        (self.data_dir / "clouds.yaml").write_text(self.clouds_yaml)
+        self.clouds.write(self.url, compute=self.runs_instances)
         database = Database(self._conf.database.connection or sqlite_url(self.data_dir / "autoclave.db"))
         self._made.add(database.dispose)
         schema.upgrade(database)

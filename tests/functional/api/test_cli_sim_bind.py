@@ -7,6 +7,7 @@ from api_world import HOST, World, new_uuid
 
 from autoclave.cli.main import main
 from autoclave.rules.device_states import DeviceState
+from autoclave.services.clouds import CloudsFile
 from autoclave.simulator.fleet import Fleet
 
 SLOT = "0000:41:00.0"
@@ -37,6 +38,17 @@ def test_a_request_gets_the_drive_that_is_named_for_the_instance_that_is_named(
     assert (bound["state"], bound["instance_uuid"]) == ("Bound", instance)
     assert world.device(device.uuid).device_state is DeviceState.ALLOCATED
     assert world.reserved(device) == 1
+
+
+def test_the_service_of_the_data_directory_is_asked_if_no_other_is_named(
+    world: World, url: str, tmp_path: Path, data_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AUTOCLAVE_URL", raising=False)
+    device = world.add_device(SLOT)
+    world.add_profile()
+    CloudsFile(tmp_path).write(url, compute=False)
+    assert main(["sim", "bind", HOST, SLOT, world.add_arq(), "--data-dir", data_dir]) == 0
+    assert world.device(device.uuid).device_state is DeviceState.ALLOCATED
 
 
 def test_a_drive_that_is_not_available_is_refused_with_the_reason(
