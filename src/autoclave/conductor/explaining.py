@@ -7,10 +7,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
+from autoclave.conductor.naming import flavor_called, images_called
 from autoclave.conductor.requests import Requests
 from autoclave.conductor.scheduling import MAYBE_CUT, Scheduler
-from autoclave.db import flavors as flavor_rows
-from autoclave.db import images as image_rows
 from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, NotFound
@@ -121,15 +120,14 @@ class Explainer:
 
     def _flavor(self, key: str) -> FlavorRecord:
         with self._ports.db.read() as tx:
-            found = flavor_rows.get(tx, key) or flavor_rows.find(tx, key)
+            found = flavor_called(tx, key)
         if found is None:
             raise NotFound(f"There is no flavor {key!r}.")
         return found
 
     def _image(self, key: str) -> ImageRecord:
         with self._ports.db.read() as tx:
-            known = image_rows.get(tx, key)
-            found = [known] if known else image_rows.list_for(tx, filters={"name": key})
+            found = images_called(tx, key)
         if not found:
             raise NotFound(f"There is no image {key!r}.")
         if len(found) > 1:

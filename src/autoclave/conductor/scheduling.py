@@ -7,6 +7,7 @@ from datetime import datetime
 from oslo_log import log as logging
 
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
+from autoclave.conductor.naming import explain_command
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
@@ -140,9 +141,9 @@ class Scheduler:
             barred = [host for host in hosts if host.root in asked]
             if barred:
                 raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(barred))
-            raise NoValidHost(
-                "No host has what flavor and image ask for.", "`autoclave explain FLAVOR IMAGE` tells what each lacks."
-            )
+            with self._ports.db.read() as tx:
+                command = explain_command(tx, instance)
+            raise NoValidHost("No host has what flavor and image ask for.", f"What each lacks is told by: {command}")
 
     def ask(self, request: ResourceRequest, root: str | None = None) -> Candidates:
         """The candidates of a request; with *root*, those of one host.

@@ -1,6 +1,9 @@
 """``GET /autoclave/v1/explain`` and ``autoclave explain``, with a conductor, over a real socket."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,7 @@ from autoclave.conf import new_config
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import refuse
 from autoclave.rpc.port import CONDUCTOR_TOPIC
-from computerows import make_flavor, make_image
+from computerows import make_flavor, make_image, make_instance
 
 
 @pytest.fixture
@@ -132,3 +135,45 @@ def test_the_command_tells_people_of_each_host_why_not(url: str, capsys: pytest.
     assert "  The host itself: nothing with free" in told
     assert "host-2: yes, in 1 way" in told
     assert "trait:CUSTOM_X: it is 'yes'" in told
+
+
+@pytest.mark.parametrize(
+    ("flavor", "image"),
+    [("small", "debian 12"), ("it's $HOME; small", "`12`"), ("-small", "--debian"), ("other-id", "twice"), ("new", "")],
+)
+def test_the_fault_of_a_server_without_a_host_says_the_command_that_explains_it(
+    world: ComputeWorld, url: str, flavor: str, image: str
+) -> None:
+    specs = {"resources:VCPU": "1000"}
+    with world.db.write() as tx:
+        make_flavor(tx, flavorid="other-id", name="other")
+        make_image(tx, name="twice")
+        asked = make_flavor(tx, flavorid="asked", name=flavor, extra_specs=specs)
+        picture = make_image(tx, name=image or None)
+        instance = make_instance(
+            tx,
+            flavor=asked.snapshot,
+            image_uuid=picture.uuid,
+            image=picture.snapshot,
+            requested_host="host-2",
+        )
+    told = world.build(instance)
+    assert told.fault_message == "No valid host was found. No host has what flavor and image ask for."
+    command = (told.fault_details or "").partition(" is told by: ")[2]
+    done = subprocess.run(
+        ["bash", "-c", f"autoclave explain -f json {command.removeprefix('autoclave explain ')}"],
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "AUTOCLAVE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    explained = json.loads(done.stdout)
+    assert (explained["flavor"], explained["image"]) == (flavor, image or picture.uuid)
+    [host] = explained["hosts"]
+    assert host["name"] == "host-2"
+    assert "1000 of VCPU" in host["why_not"][0]
+    assert (flavor in command, bool(image) and image in command) == (
+        flavor in ("small", "-small", "new"),
+        image in ("debian 12", "`12`", "--debian"),
+    )
