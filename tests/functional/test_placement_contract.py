@@ -155,6 +155,16 @@ def test_providers_are_found_by_a_trait_of_theirs_in_whatever_tree(client: Place
     assert client.providers_with_trait("CUSTOM_B") == [client.get_provider(theirs.uuid)]
 
 
+def test_providers_are_found_by_what_they_would_give(client: PlacementClient) -> None:
+    root = host(client)
+    free, used = device(client, root, "free"), device(client, root, "used")
+    device(client, root, "reserved", record=RESERVED)
+    client.put_allocations(claim(used))
+    assert client.providers_offering(RC) == [client.get_provider(free.uuid)]
+    with pytest.raises(PlacementRefused, match="CUSTOM_UNKNOWN"):
+        client.providers_offering("CUSTOM_UNKNOWN")
+
+
 def test_a_tree_tells_the_generations_that_a_sync_compares(client: PlacementClient) -> None:
     root = host(client)
     child = device(client, root, "compute-1_0000:0A:00.0")

@@ -11,7 +11,16 @@ from autoclave.cli.client import add_service, service_of
 
 _BURNED = "/autoclave/v1/burned"
 _COLUMNS = ("hostname", "pci_address", "burned_at", "burned_for", "in_use", "waiting_for")
-_DETAILS = ("rp_uuid", "resource_class", "one_time_use", "instance_uuid", "confirmed", "release_pending", "missing")
+_DETAILS = (
+    "rp_uuid",
+    "resource_class",
+    "one_time_use",
+    "instance_uuid",
+    "confirmed",
+    "release_pending",
+    "missing",
+    "offered",
+)
 _WIDTHS = {"waiting_for": 24}
 """Characters of a line in the table of all devices."""
 

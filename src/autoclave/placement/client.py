@@ -74,6 +74,13 @@ class PlacementClient:
         """All providers that have *trait*, which must exist. One request."""
         return self._list_providers([("required", trait)])
 
+    def providers_offering(self, resource_class: str) -> list[Provider]:
+        """All providers that would give somebody one more of *resource_class*. One request.
+
+        :raises PlacementRefused: Placement does not know the class.
+        """
+        return self._list_providers([("resources", f"{resource_class}:1")])
+
     def create_provider(self, uuid: str, name: str, parent: str | None = None) -> Provider:
         """Make a provider without inventory or traits.
 

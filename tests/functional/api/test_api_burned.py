@@ -13,6 +13,7 @@ from autoclave.cli.main import main
 from autoclave.db.compute_tables import pci_functions
 from autoclave.lifecycle.burn import Settled
 from autoclave.placement.faults import refuse
+from autoclave.placement.records import Inventory
 from burnedrows import CLASS, OneTimeUse
 
 PATH = "/autoclave/v1/burned"
@@ -47,6 +48,7 @@ def test_everything_that_is_known_of_a_burned_device_is_shown(world: World, devi
         "confirmed": True,
         "release_pending": False,
         "missing": False,
+        "offered": False,
         "waiting_for": "Clean it, and release it.",
     }
     by_place = world.call("GET", f"{PATH}/{HOST}/{GPU.upper()}").json
@@ -93,6 +95,55 @@ def test_what_a_device_waits_for_is_told(world: World, devices: OneTimeUse) -> N
         tx.execute(pci_functions.update().values(missing=True))
     assert listed(world)[0]["missing"]
     assert listed(world)[0]["waiting_for"].startswith(f"{HOST}, or [pci] device_spec there, has it no more")
+
+
+def lower(world: World, rp_uuid: str) -> None:
+    """An operator writes reserved=0 in Placement."""
+    present = world.ports.placement.get_inventories(rp_uuid)
+    world.ports.placement.put_inventories(rp_uuid, present.generation, {CLASS: Inventory(1, 0, 1, 1, 1, 1.0)})
+
+
+def test_a_release_by_hand_is_told_before_the_agent_takes_note_of_it(world: World, devices: OneTimeUse) -> None:
+    rp_uuid, untouched = devices.burned(), devices.burned("0000:82:00.0")
+    lower(world, rp_uuid)
+    rows = {row["rp_uuid"]: row for row in listed(world)}
+    assert [rows[each]["offered"] for each in (rp_uuid, untouched)] == [True, False]
+    assert rows[rp_uuid]["waiting_for"] == (
+        "It was released in Placement, and is offered: its agent takes note in its next period."
+    )
+    assert rows[untouched]["waiting_for"] == "Clean it, and release it."
+    assert world.call("GET", f"{PATH}/{rp_uuid}").json == rows[rp_uuid]
+    assert devices.settle(rp_uuid) is Settled.LOWERED
+    assert [row["rp_uuid"] for row in listed(world)] == [untouched]
+
+
+def test_what_a_hand_has_lowered_too_early_is_told_as_no_release(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.delete(devices.use(rp_uuid))
+    lower(world, rp_uuid)
+    [row] = listed(world)
+    assert row["offered"]
+    assert row["waiting_for"] == (
+        "Placement offers it by somebody's hand: its agent reserves it again, and has to see it idle."
+    )
+    assert devices.settle(rp_uuid) is Settled.RAISED
+    assert not listed(world)[0]["offered"]
+
+
+def test_what_placement_says_of_the_list_costs_a_request_for_each_class(world: World, devices: OneTimeUse) -> None:
+    for number in range(5):
+        devices.burned(f"0000:9{number}:00.0")
+    devices.burned("0000:a0:00.0", "CUSTOM_OTHER")
+    world.placement.clear()
+    assert len(listed(world)) == 6
+    assert len(world.placement.calls) == 2
+
+
+def test_without_placement_the_list_says_that_it_does_not_know(world: World, devices: OneTimeUse) -> None:
+    devices.burned()
+    world.placement.add(refuse)
+    [row] = listed(world)
+    assert (row["offered"], row["waiting_for"]) == (None, "Clean it, and release it.")
 
 
 @pytest.mark.parametrize("path", ["{uuid}", f"{HOST}/{GPU}"])

@@ -4,6 +4,7 @@ A device is named by the uuid of its resource provider, or as ``hostname/pci_add
 in Placement for another reason is not burned, and not listed.
 """
 
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
 
@@ -38,7 +39,7 @@ class BurnedDevices(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
             found = burned_rows.list_all(tx, asked.query.get("hostname"))
-        resp.media = {"burned": [_shown(view) for view in found]}
+        resp.media = {"burned": _all_shown(self._api.ports, found)}
 
 
 class BurnedDevice(Resource):
@@ -52,7 +53,7 @@ class BurnedDevice(Resource):
             found = burned_rows.view(tx, _find(tx, provider, address))
         if not found.provider.burned:
             raise NotFound(f"{found.provider.address} of {found.provider.hostname} is not burned.")
-        resp.media = _shown(found)
+        [resp.media] = _all_shown(self._api.ports, [found])
 
 
 class Release(Resource):
@@ -116,7 +117,26 @@ def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
     return found
 
 
-def _shown(view: BurnedView) -> dict[str, Any]:
+def _all_shown(ports: Ports, views: Sequence[BurnedView]) -> list[dict[str, Any]]:
+    """With what Placement says now: a request for each resource class, however many devices have it."""
+    offering = {name: _offering(ports, name) for name in {view.provider.resource_class for view in views}}
+    shown = []
+    for view in views:
+        uuids = offering[view.provider.resource_class]
+        shown.append(_shown(view, None if uuids is None else view.provider.uuid in uuids))
+    return shown
+
+
+def _offering(ports: Ports, resource_class: str) -> frozenset[str] | None:
+    """The providers of which something of the class is free; None: Placement did not tell."""
+    try:
+        return frozenset(each.uuid for each in ports.placement.providers_offering(resource_class))
+    except PlacementError as error:
+        LOG.warning("Whether burned devices of %s are offered is not known: %s", resource_class, error)
+        return None
+
+
+def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
     provider = view.provider
     return {
         "rp_uuid": provider.uuid,
@@ -131,15 +151,20 @@ def _shown(view: BurnedView) -> dict[str, Any]:
         "confirmed": provider.burn_confirmed,
         "release_pending": provider.release_pending,
         "missing": view.missing,
-        "waiting_for": _waiting_for(view),
+        "offered": offered,
+        "waiting_for": _waiting_for(view, offered=bool(offered)),
     }
 
 
-def _waiting_for(view: BurnedView) -> str | None:
+def _waiting_for(view: BurnedView, *, offered: bool) -> str | None:
     if view.instance_uuid is not None:
         return None
     if view.provider.release_pending:
         return "It was released: Placement has to be told."
+    if offered and view.provider.burn_confirmed:
+        return "It was released in Placement, and is offered: its agent takes note in its next period."
+    if offered:
+        return "Placement offers it by somebody's hand: its agent reserves it again, and has to see it idle."
     if view.missing:
         return f"{view.provider.hostname}, or [pci] device_spec there, has it no more: put it back, or release it."
     if not view.provider.burn_confirmed:

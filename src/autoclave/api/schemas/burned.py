@@ -40,6 +40,11 @@ BURNED = shape(
         },
         "release_pending": {**BOOLEAN, "description": "It was released, and Placement has not been told yet."},
         "missing": {**BOOLEAN, "description": "Its host, or the configuration there, has it no more."},
+        "offered": {
+            **nullable(BOOLEAN),
+            "description": "Placement would give it to somebody now; null: it does not answer. True of what is burned: "
+            "somebody has lowered reserved there, and its agent has not looked since.",
+        },
         "waiting_for": {**nullable(STRING), "description": "What must happen before it is offered again."},
     },
 )

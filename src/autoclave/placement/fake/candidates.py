@@ -74,7 +74,7 @@ def _parse(ledger: Ledger, query: Sequence[tuple[str, str]]) -> tuple[dict[str, 
             raise Refusal(400, f"The query parameter {key} is not known here")
         group = groups.setdefault(match[2] or "", Group())
         if match[1] == "resources":
-            group.resources = _amounts(ledger, value)
+            group.resources = parse_amounts(ledger, value)
         elif match[1] == "required":
             _add_traits(ledger, group, value)
         else:
@@ -93,7 +93,8 @@ def _limit(wide: Mapping[str, list[str]]) -> int:
     return int(text)
 
 
-def _amounts(ledger: Ledger, text: str) -> dict[str, int]:
+def parse_amounts(ledger: Ledger, text: str) -> dict[str, int]:
+    """What ``resources`` asks for: ``CLASS:AMOUNT,…``."""
     amounts = {}
     for part in text.split(","):
         name, _, amount = part.partition(":")
@@ -159,6 +160,11 @@ def _ways(tree: Sequence[Entry], room: Mapping[str, Mapping[str, int]], group: G
             for entry, (name, amount) in zip(choice, group.resources.items(), strict=True):
                 placed.setdefault(entry.uuid, {})[name] = amount
             yield placed
+
+
+def has_room(ledger: Ledger, entry: Entry, amounts: Mapping[str, int]) -> bool:
+    """Whether the provider would give somebody all of it."""
+    return _fits(entry, _room(ledger, entry), amounts)
 
 
 def _room(ledger: Ledger, entry: Entry) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from autoclave.placement.fake import bodies
-from autoclave.placement.fake.candidates import candidates
+from autoclave.placement.fake.candidates import candidates, has_room, parse_amounts
 from autoclave.placement.fake.ledger import Entry, Ledger, Refusal
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -39,6 +39,9 @@ def _list_providers(req: Request) -> Answer:
             found = [entry for entry in found if entry.uuid in tree]
         elif key == "required":
             found = [entry for entry in found if value in entry.traits]
+        elif key == "resources":
+            amounts = parse_amounts(req.ledger, value)
+            found = [entry for entry in found if has_room(req.ledger, entry, amounts)]
         elif key in ("name", "uuid"):
             found = [entry for entry in found if getattr(entry, key) == value]
         else:
