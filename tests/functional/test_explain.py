@@ -59,6 +59,14 @@ def test_properties_of_the_image_that_are_no_demand_are_told_with_the_reason(wor
     assert "'Required'" in ignored["trait:CUSTOM_X"]
 
 
+def test_extra_specs_that_nothing_follows_from_are_told_and_are_no_error(world: ComputeWorld) -> None:
+    world.add_host()
+    found = explain(world, {"hw:cpu_policy": "dedicated", "resources:VCPU": "2"}, {"hw_disk_bus": "sata"})
+    assert why_not(found) == []
+    assert list(found["ignored_extra_specs"]) == ["hw:cpu_policy"]
+    assert list(found["ignored_properties"]) == ["hw_disk_bus"]
+
+
 def test_of_each_host_the_missing_trait_is_named(world: ComputeWorld) -> None:
     world.add_host("host-1", traits=["CUSTOM_A"])
     world.add_host("host-2", traits=["CUSTOM_A", "CUSTOM_B", "CUSTOM_BAD"])

@@ -73,12 +73,46 @@ def test_only_the_very_value_required_makes_a_demand_of_an_image() -> None:
         "trait:CUSTOM_B": "Required",
         "trait1:CUSTOM_C": "required",
         "trait:CUSTOM_D": None,
-        "hw_disk_bus": "virtio",
     }
     found = request(image=image)
     assert "required" not in asked(found)
-    assert sorted(found.ignored) == ["trait1:CUSTOM_C", "trait:CUSTOM_A", "trait:CUSTOM_B", "trait:CUSTOM_D"]
-    assert "'forbidden'" in found.ignored["trait:CUSTOM_A"]
+    assert found.ignored_properties.keys() == image.keys()
+    assert "'forbidden'" in found.ignored_properties["trait:CUSTOM_A"]
+
+
+def test_what_nothing_follows_from_is_told_with_the_reason() -> None:
+    image = {
+        "hw_disk_bus": "virtio",
+        "img_signature": "x",
+        "os_admin_user": "me",
+        "hw_firmware_type": "uefi",
+        "os_hash_algo": "sha512",
+        "a": 1,
+    }
+    found = request(
+        ("hw:cpu_policy", "dedicated"),
+        ("quota:disk_read_iops_sec", "1"),
+        ("capabilities:cpu_info", "x"),
+        ("ssd", "true"),
+        ("maker:what", "1"),
+        ("resources1:CUSTOM_NIC", "1"),
+        ("trait1:CUSTOM_FAST", "required"),
+        ("group_policy", "none"),
+        ("pci_passthrough:alias", "gpu:1"),
+        image=image,
+    )
+    assert found.ignored_extra_specs.keys() == {
+        "hw:cpu_policy",
+        "quota:disk_read_iops_sec",
+        "capabilities:cpu_info",
+        "ssd",
+        "maker:what",
+    }
+    assert "not pinned" in found.ignored_extra_specs["hw:cpu_policy"]
+    assert "ask for a trait" in found.ignored_extra_specs["ssd"]
+    assert found.ignored_extra_specs["maker:what"] == "Autoclave does not know it"
+    assert found.ignored_properties.keys() == {"hw_disk_bus", "img_signature", "os_admin_user"}
+    assert found.ignored_properties["img_signature"] == "the signature of an image is not verified"
 
 
 def test_a_flavor_that_forbids_what_the_image_requires_is_refused_with_both() -> None:
@@ -209,7 +243,7 @@ def test_exactly_the_union_of_the_demands_is_asked_for(of_flavor: dict[str, str]
     found = request(*pairs, image=image)
     parts = set(asked(found).get("required", "").split(",")) - {""}
     assert parts == required | {f"!{name}" for name in forbidden}
-    assert len(found.ignored) == sum(value != "required" for value in of_image.values())
+    assert len(found.ignored_properties) == sum(value != "required" for value in of_image.values())
 
 
 @given(st.dictionaries(st.text(max_size=80), st.text(max_size=20)), st.dictionaries(st.text(max_size=40), st.text()))

@@ -45,8 +45,8 @@ def _group(group: Mapping[str, Any]) -> str:
     return f"{head}: {resources}{' with ' + ', '.join(traits) if traits else ''}"
 
 
-def _ignored(properties: Mapping[str, str]) -> str:
-    return "\n".join(f"{key}: {why}" for key, why in properties.items())
+def _ignored(reasons: Mapping[str, str]) -> str:
+    return "\n".join(f"{key}: {why}" for key, why in reasons.items())
 
 
 def _candidates(candidates: Sequence[Mapping[str, Any]]) -> str:
@@ -72,6 +72,7 @@ def _host(host: Mapping[str, Any]) -> list[str]:
 
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "groups": _groups,
+    "ignored_extra_specs": _ignored,
     "ignored_properties": _ignored,
     "candidates": _candidates,
     "hosts": _hosts,

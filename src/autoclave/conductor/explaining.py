@@ -51,7 +51,8 @@ class Explainer:
             "image": picture.name or picture.uuid,
             "query": f"/allocation_candidates?{urlencode(request.query(), safe=':,!')}",
             "groups": [_group(group) for group in request.groups.values()],
-            "ignored_properties": dict(request.ignored),
+            "ignored_extra_specs": dict(request.ignored_extra_specs),
+            "ignored_properties": dict(request.ignored_properties),
             "candidates": [
                 {
                     "host": names.get(answer.root_of(candidate)),

@@ -8,6 +8,10 @@ from autoclave.exceptions import BadRequest
 MACHINE = "q35"
 """The machine of every guest: its devices are PCI Express ones."""
 
+_FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT = "hw_firmware_type", "hw_machine_type", "os_secure_boot"
+HEEDED = frozenset({_FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT})
+"""The properties that are kept, or refused."""
+
 
 class Firmware(StrEnum):
     """What starts a guest's system; the values of ``hw_firmware_type``."""
@@ -23,10 +27,10 @@ def firmware_of(properties: Mapping[str, object]) -> Firmware:
     :raises BadRequest: an image asks for a firmware or a machine (``hw_machine_type``) that there is not, or for secure
         boot: its user would rely on what the guest has not.
     """
-    _one_of(properties, "hw_machine_type", (MACHINE,))
-    _one_of(properties, "os_secure_boot", ("disabled", "optional"))
+    _one_of(properties, _MACHINE_TYPE, (MACHINE,))
+    _one_of(properties, _SECURE_BOOT, ("disabled", "optional"))
     firmwares = tuple(each.value for each in Firmware)
-    return Firmware(_one_of(properties, "hw_firmware_type", firmwares) or Firmware.BIOS)
+    return Firmware(_one_of(properties, _FIRMWARE_TYPE, firmwares) or Firmware.BIOS)
 
 
 def _one_of(properties: Mapping[str, object], key: str, values: tuple[str, ...]) -> str | None:

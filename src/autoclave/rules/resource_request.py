@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from autoclave.exceptions import BadRequest
 from autoclave.rules.extra_specs import specs_of
 from autoclave.rules.flavor import Flavor
+from autoclave.rules.ignored import ignored_extra_specs, ignored_properties
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS as PCI_PROVIDER_TRAITS
 from autoclave.rules.profile_groups import request_groups
@@ -41,12 +42,14 @@ class ResourceRequest:
 
     :param groups: by suffix; the unnumbered one, where there is one, first.
     :param group_policy: whether groups with a suffix may share a provider (``none``) or not (``isolate``).
-    :param ignored: image properties that look like a demand and are none, with why, by key.
+    :param ignored_properties: those of the image that look like a demand and are none, with why, by key.
+    :param ignored_extra_specs: those of the flavor that nothing follows from, with why, by key.
     """
 
     groups: Mapping[str, RequestGroup]
     group_policy: str = "none"
-    ignored: Mapping[str, str] = field(default_factory=dict)
+    ignored_properties: Mapping[str, str] = field(default_factory=dict)
+    ignored_extra_specs: Mapping[str, str] = field(default_factory=dict)
 
     def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
         """The parameters of ``GET /allocation_candidates``.
@@ -89,7 +92,17 @@ def build_request(
         groups[group.suffix] = group
     if not groups:
         raise BadRequest(f"Flavor {flavor.name!r} asks for no resources at all.")
-    return ResourceRequest(groups, _policy(flavor.extra_specs), image.ignored)
+    return ResourceRequest(
+        groups,
+        _policy(flavor.extra_specs),
+        {**image.ignored, **ignored_properties(image_properties)},
+        ignored_extra_specs(flavor.extra_specs, _known(flavor.extra_specs)),
+    )
+
+
+def _known(extra_specs: Mapping[str, str]) -> set[str]:
+    asked = {spec.key for kind in ("resources", "trait") for spec in specs_of(kind, extra_specs)}
+    return asked | {ALIAS_KEY, PROFILE_KEY, POLICY_KEY}
 
 
 def device_profile_name(extra_specs: Mapping[str, str]) -> str | None:

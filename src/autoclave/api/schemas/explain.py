@@ -29,6 +29,10 @@ EXPLANATION = shape(
                 },
             )
         ),
+        "ignored_extra_specs": {
+            **_by_name(STRING),
+            "description": "Extra specs of the flavor that nothing follows from, with the reason.",
+        },
         "ignored_properties": {
             **_by_name(STRING),
             "description": "Properties of the image that look like a demand and are none, with the reason.",
