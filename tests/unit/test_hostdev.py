@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from autoclave.drivers.base import AttachHandle
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.hostdev import pci_hostdev
 
@@ -35,6 +36,13 @@ def test_what_discovery_stores_is_what_the_guest_gets() -> None:
 def test_a_mode_that_is_no_boolean_is_refused_rather_than_guessed(managed: Any) -> None:
     with pytest.raises(TypeError, match="managed"):
         pci_hostdev(INFO | {"managed": managed})
+
+
+@pytest.mark.parametrize("managed", ["maybe", "", 2, None])
+def test_a_driver_cannot_report_a_mode_that_is_neither(managed: Any) -> None:
+    with pytest.raises(ValueError, match="managed must be true or false"):
+        AttachHandle("PCI", INFO | {"managed": managed}, "0000:25:00.4")
+    assert AttachHandle("MDEV", {"managed": managed}, "other").attach_info == {"managed": managed}
 
 
 @pytest.mark.parametrize("field", sorted(INFO))

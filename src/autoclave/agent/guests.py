@@ -10,13 +10,13 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import images
 from autoclave.db.arqs import ARQView
 from autoclave.db.engine import Database
-from autoclave.db.handles import is_managed
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import GuestError
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.image_hardware import firmware_of
+from autoclave.rules.managed_mode import is_managed
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.guest import DiskFormat, GuestSpec

@@ -18,6 +18,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import IN_USE
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.provider_config import (
+    COMPUTE_NODE,
     AddedInventory,
     Conflict,
     Merge,
@@ -55,6 +56,7 @@ class ProviderAdditions:
         self._ports = ports
         self._config = config
         self._host = host
+        self._named = {each.uuid or (each.name or "").casefold() for each in config.entries}
         self._settled: tuple[object, ...] | None = None
         self._told: frozenset[object] = frozenset()
 
@@ -104,12 +106,10 @@ class ProviderAdditions:
         return failure
 
     def _concerns(self, provider: Provider, root: str, remembered: Iterable[Addition]) -> bool:
-        name = provider.name.casefold()
         return (
-            any(entry.uuid == provider.uuid.lower() for entry in self._config.entries)
-            or any(entry.name is not None and entry.name.casefold() == name for entry in self._config.entries)
+            not self._named.isdisjoint([provider.uuid.lower(), provider.name.casefold()])
             or any(each.rp_uuid == provider.uuid for each in remembered)
-            or (provider.uuid == root and any(entry.means_every_compute_node for entry in self._config.entries))
+            or (provider.uuid == root and COMPUTE_NODE in self._named)
         )
 
     def _owned(self, root: str, root_classes: frozenset[str], root_traits: frozenset[str]) -> dict[str, _Owned]:

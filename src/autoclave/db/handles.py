@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_utils import strutils
 from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, to_record
@@ -45,14 +44,6 @@ _FREE = (
     .where(attach_handles.c.deployable_id == sa.bindparam("key"), ~_IN_USE)
     .order_by(attach_handles.c.id)
 )
-
-
-def is_managed(attach_info: Mapping[str, Any]) -> bool:
-    """Whether libvirt manages a function (managed-mode specification): true if nothing is stored.
-
-    :raises ValueError: what is stored is no boolean, however it is written.
-    """
-    return bool(strutils.bool_from_string(attach_info.get("managed", True), strict=True))
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.compute_tables import pci_functions, pci_providers
-from autoclave.db.handles import is_managed
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.managed_mode import is_managed
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
 from autoclave.hardware.tool import ToolSink
+from autoclave.rules.managed_mode import is_managed
 
 __all__ = [
     "AttachHandle",
@@ -36,13 +37,19 @@ class AttachHandle:
     """One way to give a device to a guest.
 
     :param attach_type: ``PCI``, ``MDEV`` or ``TEST_PCI``.
-    :param attach_info: for PCI: domain, bus, device, function as hexadecimal strings.
+    :param attach_info: for PCI: domain, bus, device, function as hexadecimal strings, and ``managed`` where it was
+        configured (managed-mode specification).
     :param identity: what stays the same when attach_info changes; for PCI the full address.
+    :raises ValueError: ``managed`` is neither true nor false: guests and clients could not be told how it is.
     """
 
     attach_type: str
     attach_info: Mapping[str, Any]
     identity: str
+
+    def __post_init__(self) -> None:
+        if self.attach_type == "PCI":
+            is_managed(self.attach_info)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 from autoclave.api.links import self_link
 from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.db.arqs import ARQView
-from autoclave.db.handles import is_managed
 from autoclave.db.tables import AttachType
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.managed_mode import is_managed
 
 _HAS_ITS_DEVICE = frozenset({ARQState.BOUND, ARQState.DELETING})
 """While a bind is at work, its handle is nobody's to use yet."""
