@@ -26,7 +26,7 @@ DRIVE = "0000:41:00.0"
 GPUS = ("0000:81:00.0", "0000:82:00.0")
 GPU = {"vendor_id": "10de", "product_id": "25b6"}
 GPU_CLASS, DRIVE_CLASS = "CUSTOM_PCI_10DE_25B6", "CUSTOM_NVME_144D_A808"
-LEASE = 25
+LEASE = 20
 """Seconds: what a killed conductor has begun is taken over soon, and no build of a busy machine for dead."""
 CONDUCTORS = ("conductor-1", "conductor-2")
 AGENTS = ("agent-1", "agent-2")
@@ -226,6 +226,11 @@ class Site:
             for name, record in each["inventories"].items()
             if name == resource_class
         )
+
+    def inventories_of(self, resource_class: str) -> str:
+        """A regular expression of the paths of all inventories of that class."""
+        uuids = [each["uuid"] for each in self.providers() if resource_class in each["inventories"]]
+        return f"/resource_providers/({'|'.join(uuids)})/inventories"
 
     def holders(self) -> set[str]:
         """The consumers of all allocations."""

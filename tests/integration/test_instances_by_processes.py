@@ -97,10 +97,14 @@ def test_of_eight_who_want_one_of_four_cards_at_once_four_get_one(site: Site) ->
     assert len(set(cards)) == len(cards) == 4
 
 
-def test_what_a_killed_conductor_has_claimed_is_given_back_by_another(site: Site) -> None:
-    with site.gate.holding("PUT", "/allocations/") as claim:
+@pytest.mark.parametrize("resource_class", [None, DRIVE_CLASS], ids=["claim", "bind"])
+def test_what_a_killed_conductor_has_claimed_and_bound_is_given_back_by_another(
+    site: Site, resource_class: str | None
+) -> None:
+    written = "/allocations/" if resource_class is None else site.inventories_of(resource_class)
+    with site.gate.holding("PUT", written) as held:
         server = site.create("vm", "both")
-        claim.wait()
+        held.wait()
         site.kill(*CONDUCTORS)
     assert site.holders() == {server}
     site.start(*CONDUCTORS)
@@ -112,8 +116,8 @@ def test_what_a_killed_conductor_has_claimed_is_given_back_by_another(site: Site
 
 
 def test_a_card_that_was_claimed_when_its_agent_was_killed_is_offered_to_nobody(site: Site) -> None:
-    with site.gate.holding("PUT", "/resource_providers/.*/inventories") as burn:
-        server = site.create("vm", "gpu")
+    with site.gate.holding("PUT", site.inventories_of(GPU_CLASS)) as burn:
+        server = site.create("vm", "both")
         burn.wait()
         site.kill(*AGENTS)
     assert site.guests() == set(), "this was before its guest"
@@ -121,25 +125,26 @@ def test_a_card_that_was_claimed_when_its_agent_was_killed_is_offered_to_nobody(
     assert (card["instance_uuid"], site.offered(GPU_CLASS)) == (server, 3)
     site.start(*AGENTS)
     ended = site.wait_until_decided(server)
-    assert (ended["status"], ended["fault"]["message"].split(". ")[0]) == (
-        "ERROR",
-        "The build of the instance was cut short on its host",
-    )
+    assert ended["status"] == "ERROR"
+    assert ended["fault"]["message"].startswith("The build of the instance was cut short on its host.")
+    assert {one["address"] for one in ended["autoclave:hostdevs"]} == {DRIVE, card["pci_address"]}
+    assert (site.offered(GPU_CLASS), site.offered(DRIVE_CLASS)) == (3, 1)
     site.delete(server)
     assert site.offered(GPU_CLASS) == 3
     [burned] = site.burned()
-    assert burned["burned_for"] == server
+    assert (burned["burned_for"], burned["in_use"]) == (server, False)
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [("PUT", "/allocations/"), ("PUT", "/resource_providers/.*/inventories")],
+    "moment",
+    ["claim", "burn"],
     ids=["in-the-conductor", "in-the-agent"],
 )
 def test_a_build_survives_that_all_connections_to_the_broker_are_cut(
-    site: Site, rabbitmq_vhost_url: str, method: str, path: str
+    site: Site, rabbitmq_vhost_url: str, moment: str
 ) -> None:
-    with site.gate.holding(method, path) as held:
+    written = {"claim": "/allocations/", "burn": site.inventories_of(GPU_CLASS)}[moment]
+    with site.gate.holding("PUT", written) as held:
         server = site.create("vm", "both")
         held.wait()
         cut_all_connections(rabbitmq_vhost_url)
