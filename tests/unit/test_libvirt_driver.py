@@ -154,6 +154,8 @@ class Domain:
 
     def undefineFlags(self, flags: int) -> None:
         self.host.obey("undefine")
+        if self.host.checkpoints and not flags & Libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA:
+            raise LibvirtError("cannot delete inactive domain with 1 checkpoints", INVALID)
         if self.host.nvram.exists():
             if not flags & Libvirt.VIR_DOMAIN_UNDEFINE_NVRAM:
                 raise LibvirtError("cannot undefine domain with nvram", INVALID)
@@ -171,13 +173,14 @@ class Libvirt(ModuleType):
     VIR_ERR_NO_DOMAIN, VIR_ERR_OPERATION_INVALID = NO_DOMAIN, INVALID
     VIR_DOMAIN_SHUTOFF, VIR_DOMAIN_CRASHED = 5, 6
     VIR_DOMAIN_SHUTOFF_CRASHED, VIR_DOMAIN_SHUTOFF_FAILED = 3, 6
-    VIR_DOMAIN_UNDEFINE_NVRAM = 4
+    VIR_DOMAIN_UNDEFINE_NVRAM, VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA = 4, 16
     VIR_DOMAIN_DEFINE_VALIDATE = VIR_DOMAIN_UNDEFINE_MANAGED_SAVE = VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA = 1
 
     def __init__(self) -> None:
         super().__init__("libvirt")
         self.domain: Domain | None = None
         self.nvram = NOWHERE
+        self.checkpoints = 0
         self.orders: dict[str, Callable[[], object]] = {}
         self.opened = 0
 
@@ -290,6 +293,15 @@ class TestFailingLibvirt:
         driver.rebuild(guest(firmware=Firmware.UEFI))
         driver.destroy(GUEST)
         assert not nvram.exists()
+
+    def test_a_guest_of_which_a_backup_has_left_checkpoints_can_be_forgotten(
+        self, libvirt: Libvirt, tmp_path: Path
+    ) -> None:
+        driver = load(tmp_path, virt_type="kvm")
+        driver.spawn(guest())
+        libvirt.checkpoints = 1
+        driver.destroy(GUEST)
+        assert driver.state(GUEST) is None
 
     def test_a_libvirt_that_cannot_say_is_no_unknown_guest(self, libvirt: Libvirt, driver: ComputeDriver) -> None:
         libvirt.orders["lookup"] = fail("cannot recv data")

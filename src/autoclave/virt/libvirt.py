@@ -153,8 +153,8 @@ class LibvirtDriver:
     def _forget(self, domain: Any) -> None:
         libvirt = self._libvirt
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-        if self._domain_type is not DomainType.TEST:  # whose driver has no such files, and refuses the flag
-            flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        if self._domain_type is not DomainType.TEST:  # whose driver has neither of them, and refuses the flags
+            flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
         try:
             domain.undefineFlags(flags)
         except libvirt.libvirtError as error:
