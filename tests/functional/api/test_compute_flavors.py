@@ -50,6 +50,12 @@ def test_a_name_or_an_id_that_is_taken_is_409(world: World, taken: dict[str, str
     assert "exists already" in said(answer)
 
 
+def test_an_id_that_nobody_has_asked_for_is_not_blamed(world: World) -> None:
+    world.add_flavor("small")
+    answer = world.compute("POST", "/flavors", {"flavor": {"name": "small", "ram": 1, "vcpus": 1, "disk": 1}})
+    assert (answer.status_code, said(answer)) == (409, "A flavor with the name small exists already.")
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [

@@ -15,6 +15,7 @@ from autoclave.db.columns import utcnow
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.virt.guest import domain_name
 
+SOME_UUID = "6d5b4c33-9d1c-4a52-8a0e-6f7f8f0a1b2c"
 MEMBER = "mia:blue:member"
 OTHER = "otto:red:member"
 
@@ -452,7 +453,8 @@ def test_an_agent_that_is_too_old_is_not_asked_and_only_the_log_says_which(
 def test_a_rebuild_names_the_new_image_and_keeps_the_flavor(ready: World) -> None:
     uuid, image = ready.add_server(), ready.add_image("new", os_type="linux")
     ready.agent.finish = False
-    answer = act(ready, uuid, "rebuild", {"imageRef": image, "metadata": {"k": "v"}})
+    wanted = {"imageRef": image, "metadata": {"k": "v"}, "preserve_ephemeral": False}
+    answer = act(ready, uuid, "rebuild", wanted)
     assert answer.status_code == 202
     shown = answer.json["server"]
     assert (shown["id"], shown["status"], shown["metadata"]) == (uuid, "REBUILD", {"k": "v"})
@@ -542,6 +544,8 @@ def test_a_deletion_that_is_asked_for_again_is_handed_over_again(ready: World) -
         ({}, "non-empty"),
         ({"reboot": {"type": "WARM"}}, "SOFT or HARD"),
         ({"rebuild": {"imageRef": ""}}, "uuid"),
+        ({"rebuild": {"imageRef": SOME_UUID, "adminPass": "x"}}, "nothing is put into guests"),
+        ({"rebuild": {"imageRef": SOME_UUID, "preserve_ephemeral": True}}, "must be false"),
     ],
     ids=str,
 )

@@ -120,9 +120,8 @@ class Flavors(_List):
         try:
             flavor = self._api.ports.db.transact(make)
         except db_exc.DBDuplicateEntry:
-            raise Conflict(
-                f"A flavor with the name {values['name']} or the id {values['flavorid']} exists already."
-            ) from None
+            by_id = f" or the id {flavorid}" if flavorid == values["flavorid"] else ""
+            raise Conflict(f"A flavor with the name {values['name']}{by_id} exists already.") from None
         resp.media = {"flavor": _shown(req, self._api, flavor)}
 
 

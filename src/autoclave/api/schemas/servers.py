@@ -74,6 +74,18 @@ def _absent(why: str) -> dict[str, Any]:
     return {"not": {}, "x-message": f"is not served here: {why}"}
 
 
+_NOT_HERE = {
+    "user_data": _absent("there is neither a metadata service nor a config drive"),
+    "key_name": _absent("there are no key pairs"),
+    "personality": _absent("no files are put into guests"),
+    "adminPass": _absent("nothing is put into guests"),
+    "accessIPv4": _absent("there are no networks"),
+    "accessIPv6": _absent("there are no networks"),
+    "hostname": _absent("there is no metadata service that would tell a guest its name"),
+    "trusted_image_certificates": _absent("signatures of images are not checked"),
+}
+"""What Nova takes for a new server and for a rebuild."""
+
 _NEW: dict[str, Any] = {
     "type": "object",
     "required": ["name", "imageRef", "flavorRef"],
@@ -100,15 +112,9 @@ _NEW: dict[str, Any] = {
         "host": _HOST,
         "hypervisor_hostname": _HOST,
         "config_drive": {"enum": [False, None], "x-message": "must be false: there are no config drives"},
-        "user_data": _absent("there is neither a metadata service nor a config drive"),
-        "key_name": _absent("there are no key pairs"),
         "security_groups": _absent("there are no networks"),
         "block_device_mapping": _absent("there are no volumes"),
-        "personality": _absent("no files are put into guests"),
-        "adminPass": _absent("nothing is put into guests"),
-        "accessIPv4": _absent("there are no networks"),
-        "accessIPv6": _absent("there are no networks"),
-        "trusted_image_certificates": _absent("signatures of images are not checked"),
+        **_NOT_HERE,
     },
 }
 _HINTS = {
@@ -195,7 +201,14 @@ ACTION: dict[str, Any] = {
             "type": "object",
             "required": ["imageRef"],
             "additionalProperties": False,
-            "properties": {"imageRef": UUID, "name": NAME, "description": DESCRIPTION, "metadata": METADATA},
+            "properties": {
+                "imageRef": UUID,
+                "name": NAME,
+                "description": DESCRIPTION,
+                "metadata": METADATA,
+                "preserve_ephemeral": {"enum": [False], "x-message": "must be false: a rebuild makes disks anew"},
+                **_NOT_HERE,
+            },
         },
         **{name: {"not": {}, "x-message": "is an action that this service does not implement"} for name in NOT_SERVED},
     },
