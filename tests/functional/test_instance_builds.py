@@ -147,7 +147,9 @@ def test_a_drive_that_is_lost_between_claim_and_bind_fails_the_build_with_the_re
     instance = world.ask(specs=TWO_DRIVES)
     world.faults.add(before(lambda: spoil_drives(world)), "PUT", "^/allocations", times=1)
     world.build(instance)
-    assert "it is error" in (assert_failed(world, instance).fault_message or "")
+    found = assert_failed(world, instance)
+    assert found.fault_message == "No valid host was found. A device that was offered could not be bound."
+    assert "it is error" in (found.fault_details or ""), "which device it is, is for administrators"
 
 
 def test_a_profile_that_is_deleted_before_the_build_is_named(world: ComputeWorld) -> None:

@@ -162,15 +162,15 @@ class Builder:
             arqs = self._ports.db.transact(lambda tx: _make_arqs(tx, instance, profile))
         except db_exc.DBReferenceError:
             raise BadRequest(f"Device profile {profile.name!r} was deleted while the instance was built.") from None
-        self._binder.bind(
-            RequestContext.admin(context.request_id),
-            [
-                BindRequest(
-                    arq.uuid, claim.host, claim.groups[suffix_of(arq.device_profile_group_id)][0], instance.uuid
-                )
-                for arq in arqs
-            ],
-        )
+        requests = [
+            BindRequest(arq.uuid, claim.host, claim.groups[suffix_of(arq.device_profile_group_id)][0], instance.uuid)
+            for arq in arqs
+        ]
+        try:
+            self._binder.bind(RequestContext.admin(context.request_id), requests)
+        except ApiError as error:
+            # Which device of which host, and what Placement said of it, is not for its user.
+            raise NoValidHost("A device that was offered could not be bound.", str(error)) from error
 
     def _give_up_at(self) -> datetime:
         """When to begin nothing new: early enough to end before somebody takes the build for dead."""
