@@ -248,17 +248,23 @@ def test_a_card_whose_virtual_function_a_guest_has_is_not_offered_as_a_whole(wor
 
 def test_another_card_in_the_slot_is_not_offered_until_the_operator_accepts_it(world: AgentWorld) -> None:
     agent = start(world, {"address": GPU})
+    provider = world.provider(GPU)
+    world.onlooker.ensure_traits(["CUSTOM_RACK_7"])
+    present = world.onlooker.get_traits(provider.uuid)
+    world.onlooker.put_traits(provider.uuid, present.generation, present.names | {"CUSTOM_RACK_7"})
     world.sim.functions.pull(GPU)
-    world.sim.functions.plug(FunctionSpec(GPU, "10de", "2331", driver="nouveau"))
+    world.sim.functions.plug(FunctionSpec(GPU, "1af4", "2331", driver="nouveau"))
     agent.period()
     world.assert_withheld(GPU)
-    assert "another card is in the slot: 10de:2331, where 10de:25b6 was" in (world.device(GPU).state_reason or "")
+    assert "another card is in the slot: 1af4:2331, where 10de:25b6 was" in (world.device(GPU).state_reason or "")
     holds.accept(world.ports, world.device(GPU).uuid, Cause(Actor.OPERATOR, "ann"))
     assert not world.offered(GPU)
     agent.period()
     world.assert_offered(GPU)
     assert world.device(GPU).model == "2331"
-    assert "CUSTOM_PCI_PRODUCT_ID_2331" in world.onlooker.get_traits(world.provider(GPU).uuid).names
+    told = {"CUSTOM_PCI_VENDOR_ID_1AF4", "CUSTOM_PCI_PRODUCT_ID_2331"}
+    # nothing of the card that was there, or profiles would find it still; and what the operator has said of the slot
+    assert world.onlooker.get_traits(provider.uuid).names == told | {"CUSTOM_RACK_7", "OWNER_CYBORG"}
 
 
 def test_a_card_that_was_away_is_offered_again_when_it_is_back(world: AgentWorld) -> None:

@@ -8,7 +8,7 @@ from oslo_log import log as logging
 from autoclave.exceptions import PlacementConflict, PlacementNotFound
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
-from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.rules.resource_names import OWNER_CYBORG, may_be_the_operators
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
     """Make the provider and its traits as *desired*; the inventory comes afterwards, by ``settle``.
 
     Traits go first, so that whoever sees the inventory sees whose it is. Custom traits that
-    somebody else set are kept; a capability trait that the device no longer has is not.
+    somebody else set are kept; what the device no longer is or can do is not.
 
     :param present: the provider as the tree showed it, or None if it is not there.
     :raises PlacementConflict: another provider has that name, or somebody else wrote at the same time, each time.
@@ -59,7 +59,7 @@ def ensure_provider(client: PlacementClient, desired: DesiredProvider, present: 
 def _ensure_traits(client: PlacementClient, desired: DesiredProvider) -> None:
     wanted = desired.traits | {OWNER_CYBORG}
     traits = client.get_traits(desired.uuid)
-    foreign = {name for name in traits.names if name.startswith("CUSTOM_")}
+    foreign = {name for name in traits.names if may_be_the_operators(name)}
     if traits.names != wanted | foreign:
         client.ensure_traits(wanted)
         client.put_traits(desired.uuid, traits.generation, wanted | foreign)

@@ -22,7 +22,14 @@ def nvme_resource_class(vendor: str, product: str) -> str:
 PCI_CLASS = "CUSTOM_PCI"
 """The class of every device that the generic PCI driver finds; its traits say which it is."""
 
-_VENDOR_NAMES = {"102b": "MATROX", "10de": "NVIDIA", "1bd4": "INSPUR", "1cf2": "ZTE", "8086": "INTEL"}
+_VENDOR, _PRODUCT = "CUSTOM_PCI_VENDOR_ID_", "CUSTOM_PCI_PRODUCT_ID_"
+_VENDOR_NAMES = {
+    "102b": "CUSTOM_PCI_MATROX",
+    "10de": "CUSTOM_PCI_NVIDIA",
+    "1bd4": "CUSTOM_PCI_INSPUR",
+    "1cf2": "CUSTOM_PCI_ZTE",
+    "8086": "CUSTOM_PCI_INTEL",
+}
 """Vendors that device profiles written for Cyborg know by name. A list that grew would change traits: ids do not."""
 
 
@@ -34,8 +41,17 @@ def pci_traits(vendor: str, product: str) -> tuple[str, ...]:
     :raises ValueError: one of them is not hexadecimal of at most four digits.
     """
     vendor, product = parse_pci_id(vendor), parse_pci_id(product)
-    named = [f"CUSTOM_PCI_{_VENDOR_NAMES[vendor]}"] if vendor in _VENDOR_NAMES else []
-    return (*named, f"CUSTOM_PCI_VENDOR_ID_{vendor.upper()}", f"CUSTOM_PCI_PRODUCT_ID_{product.upper()}")
+    named = [_VENDOR_NAMES[vendor]] if vendor in _VENDOR_NAMES else []
+    return (*named, f"{_VENDOR}{vendor.upper()}", f"{_PRODUCT}{product.upper()}")
+
+
+def may_be_the_operators(trait: str) -> bool:
+    """Whether somebody may have set a device's trait by hand: it is a custom one, and does not say which card it is.
+
+    What :func:`pci_traits` made of a card that was there before would have device profiles find the wrong one.
+    """
+    says_which = trait.startswith((_VENDOR, _PRODUCT)) or trait in _VENDOR_NAMES.values()
+    return trait.startswith("CUSTOM_") and not says_which
 
 
 def pci_resource_class(vendor: str, product: str) -> str:

@@ -8,7 +8,7 @@ from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import UNFINISHED, about
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import must_be_reserved
-from autoclave.rules.resource_names import OWNER_CYBORG, same_provider_name
+from autoclave.rules.resource_names import OWNER_CYBORG, may_be_the_operators, same_provider_name
 
 
 def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None) -> Iterator[Finding]:
@@ -48,9 +48,8 @@ def taken_name(row: Row, wanted: Wanted, other: str) -> Finding:
 
 
 def _traits(row: Row, wanted: Wanted, found: Found) -> Iterator[Finding]:
-    custom = {name for name in found.traits if name.startswith("CUSTOM_")}
     lacking = wanted.traits - found.traits - {OWNER_CYBORG}
-    surplus = found.traits - wanted.traits - custom
+    surplus = {name for name in found.traits - wanted.traits if not may_be_the_operators(name)}
     if lacking or surplus:
         said = [f"lacks {_list(lacking)}"] if lacking else []
         said += [f"has {_list(surplus)} besides"] if surplus else []
