@@ -89,6 +89,8 @@ def test_a_name_given_twice_is_refused_and_the_first_entry_named() -> None:
         ({**GPU, "numa_policy": None}, "numa_policy", "not null"),
         ({**GPU, "live_migratable": "maybe"}, "live_migratable", "must be true or false"),
         ({**GPU, "live_migratable": None}, "live_migratable", "must be true or false"),
+        ({**GPU, "live_migratable": False, "traits": "HW_PCI_LIVE_MIGRATABLE"}, "live_migratable", "no device is both"),
+        ({**GPU, "resource_class": "vcpu"}, "resource_class", "is what the host itself offers"),
         ({**GPU, "capability_type": "usb"}, "capability_type", 'must be "pci"'),
         ({**GPU, "resource_class": ""}, "resource_class", "no letter"),
         ({**GPU, "traits": "blue,"}, "traits", "empty name"),

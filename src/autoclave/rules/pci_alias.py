@@ -69,10 +69,13 @@ def _alias(entry: int, raw: object) -> PCIAlias:
     if "resource_class" not in said and not {"vendor_id", "product_id"} <= said.keys():
         raise _wrong(entry, f"{said['name']!r} names no device: give resource_class, or vendor_id and product_id")
     live_migratable = said.get("live_migratable")
+    required = said.get("traits", frozenset()) | ({LIVE_MIGRATABLE} if live_migratable is True else frozenset())
+    if live_migratable is False and LIVE_MIGRATABLE in required:
+        raise _wrong(entry, f"is false, and traits has {LIVE_MIGRATABLE}: no device is both", "live_migratable")
     return PCIAlias(
         said["name"],
         said.get("resource_class") or pci_resource_class(said["vendor_id"], said["product_id"]),
-        required=said.get("traits", frozenset()) | ({LIVE_MIGRATABLE} if live_migratable is True else frozenset()),
+        required=required,
         forbidden=frozenset({LIVE_MIGRATABLE} if live_migratable is False else ()),
     )
 

@@ -13,7 +13,6 @@ from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, parse_device_spec
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
 
-_HOSTS_OWN = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 _OTHERS_TRAITS = {
     "HW_PCI_ONE_TIME_USE": "it follows from the key one_time_use; alone it would promise what nobody keeps",
     "HW_PCI_LIVE_MIGRATABLE": "it follows from the key live_migratable",
@@ -32,13 +31,6 @@ def parse_pci_device_spec(values: Sequence[str]) -> tuple[DeviceSpec, ...]:
 def left_to_neutron(spec: DeviceSpec) -> bool:
     """Whether the entry's functions are for ports of Neutron, and so not for flavors: Placement does not get them."""
     return "physical_network" in spec.extra or spec.extra.get("remote_managed", False)
-
-
-def _resource_class(value: object) -> str:
-    name = placement_names.resource_class(value)
-    if name in _HOSTS_OWN:
-        raise ValueError(f"{name} is what the host itself offers; a PCI function needs a class of its own")
-    return name
 
 
 def _traits(value: object) -> frozenset[str]:
@@ -69,7 +61,7 @@ DEVICE_SPEC_KEYS = ExtraKeys(
         "managed": strict_json.boolean,
         "live_migratable": strict_json.boolean,
         "one_time_use": strict_json.boolean,
-        "resource_class": _resource_class,
+        "resource_class": placement_names.resource_class,
         "traits": _traits,
         "physical_network": _physical_network,
         "trusted": strict_json.boolean,

@@ -13,6 +13,7 @@ import os_traits
 from autoclave.rules import strict_json
 
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
+_HOSTS_OWN = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
 _OTHER_CHARACTERS = re.compile(r"[^A-Z0-9]+", re.ASCII)
@@ -21,13 +22,15 @@ _LONGEST = 255
 
 
 def resource_class(value: object) -> str:
-    """The class that the JSON value of ``resource_class`` names; a standard one in any case of its letters.
+    """The class of PCI functions that the JSON value of ``resource_class`` names; of a standard one case does not count.
 
-    :raises ValueError: it is no string, or says nothing of which a name could be made.
+    :raises ValueError: it is no string, nothing of which a name could be made, or a class of the host's own.
     """
     if not isinstance(value, str):
         raise ValueError(f'must be a string, such as "CUSTOM_GPU", not {strict_json.kind(value)}')
     name = value.strip().upper()
+    if name in _HOSTS_OWN:
+        raise ValueError(f"{name} is what the host itself offers; a PCI function needs a class of its own")
     return name if name in _STANDARD_CLASSES else _custom(name, value)
 
 
