@@ -22,7 +22,7 @@ _LONGEST = 255
 
 
 def resource_class(value: object) -> str:
-    """The class of PCI functions that the JSON value of ``resource_class`` names; of a standard one case does not count.
+    """The class of PCI functions that the value of ``resource_class`` names; of a standard one case does not count.
 
     :raises ValueError: it is no string, nothing of which a name could be made, or a class of the host's own.
     """
