@@ -48,7 +48,7 @@ def virsh(tmp_path: Path) -> MakeVirsh:
 
 
 def answers(**documents: str) -> str:
-    cases = "".join(f"'dumpxml {uuid}') cat <<'XML'\n{text}XML\n;;\n" for uuid, text in documents.items())
+    cases = "".join(f"'dumpxml '*{uuid}) cat <<'XML'\n{text}XML\n;;\n" for uuid, text in documents.items())
     return (
         f"case \"$arguments\" in\n'list --uuid') echo {RUNNING};;\n"
         f"'list --all --uuid') printf '{RUNNING}\\n{OFF}\\n\\n';;\n{cases}"
@@ -62,6 +62,16 @@ def test_guests_are_seen_with_every_function_they_were_given_whether_they_run_or
         Domain(RUNNING, "web-1", True, frozenset({given, PCIAddress.parse("0000:42:1f.7")})),
         Domain(OFF, "db-1", False, frozenset({nvme})),
     ]
+
+
+def test_a_function_that_a_running_guest_gets_at_its_next_start_is_given(virsh: MakeVirsh) -> None:
+    now, later = HOSTDEV, HOSTDEV.replace("bus='0x41'", "bus='0x43'")
+    script = (
+        f"case \"$arguments\" in\n*list*) echo {RUNNING};;\n'dumpxml {RUNNING}') cat <<'XML'\n{now}XML\n;;\n"
+        f"'dumpxml --inactive {RUNNING}') cat <<'XML'\n{later}XML\n;;\nesac\n"
+    )
+    [domain] = virsh(script).all()
+    assert sorted(map(str, domain.functions)) == ["0000:41:00.0", "0000:42:1f.7", "0000:43:00.0"]
 
 
 def test_a_host_without_guests_has_none(virsh: MakeVirsh) -> None:

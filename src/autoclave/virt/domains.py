@@ -21,7 +21,8 @@ class Domain:
     """A guest.
 
     :param uuid: libvirt's, which Nova makes the instance's.
-    :param functions: what of the host's PCI functions it has been given, whether it runs or not.
+    :param functions: what of the host's PCI functions it has been given, whether it runs or not; of one that runs also
+        what it gets when it is started the next time.
     """
 
     uuid: str
@@ -81,12 +82,15 @@ class Virsh:
     def _domains(self, uuids: Sequence[str], running: set[str]) -> Iterator[Domain]:
         for uuid in uuids:
             try:
-                description = self._ask("dumpxml", uuid)
+                descriptions = [self._ask("dumpxml", uuid)]
+                if uuid in running:
+                    descriptions.append(self._ask("dumpxml", "--inactive", uuid))
             except ToolFailed:
                 if uuid in self._ask("list", "--all", "--uuid").split():
                     raise
                 continue  # it has ended meanwhile
-            yield _read(uuid, description, uuid in running)
+            now, *later = [_read(uuid, description, uuid in running) for description in descriptions]
+            yield replace(now, functions=now.functions.union(*(each.functions for each in later)))
 
     def _ask(self, *arguments: str) -> str:
         argv = (*_CONNECTION, *arguments)
