@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from cliff import show
 
@@ -29,8 +28,8 @@ class Explain(show.ShowOne):  # type: ignore[misc]  # cliff comes without types
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
         asked = {"flavor": parsed_args.flavor, "image": parsed_args.image, "host": parsed_args.host}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        told = service_of(parsed_args).ask("GET", f"/autoclave/v1/explain?{query}")
+        query = {name: value for name, value in asked.items() if value is not None}
+        told = service_of(parsed_args).ask("GET", "/autoclave/v1/explain", query=query)
         return tuple(told), tuple(Cell(value, _SHOWN.get(name, str)) for name, value in told.items())
 
 
