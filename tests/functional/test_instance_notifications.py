@@ -50,6 +50,15 @@ def test_a_build_cut_short_names_the_device_that_its_guest_may_have_touched(inst
     assert (world.told()[-1], devices(world)) == ("instance.create.error", [(GPU, True)])
 
 
+def test_a_flavor_is_told_in_the_words_of_novas_notifications(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    world.create(GPU)
+    sizes = {"vcpus": 2, "memory_mb": 512, "root_gb": 1, "ephemeral_gb": 0, "swap": 0}
+    told = last(world)["flavor"]["nova_object.data"]
+    assert told == {"flavorid": "1", "name": "m1", **sizes, "extra_specs": {}}
+
+
 def test_power_and_rebuild_are_told_when_they_begin_and_end(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()

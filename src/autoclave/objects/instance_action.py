@@ -11,6 +11,9 @@ from typing import Any
 
 VERSION = "1.0"
 
+_FLAVOR_WORDS = {"ram": "memory_mb", "disk": "root_gb", "ephemeral": "ephemeral_gb"}
+"""What Nova's notifications call otherwise than its API does."""
+
 
 @dataclass(frozen=True)
 class GivenFunction:
@@ -61,7 +64,7 @@ def instance_action(
             "node": host,
             "state": state,
             "task_state": task_state,
-            "flavor": _object("FlavorPayload", dict(flavor)),
+            "flavor": _object("FlavorPayload", {_FLAVOR_WORDS.get(name, name): flavor[name] for name in flavor}),
             "image_uuid": image_uuid,
             "created_at": _moment(created_at),
             "launched_at": _moment(launched_at),
