@@ -52,6 +52,18 @@ def test_the_query_the_groups_and_the_candidates_are_told(world: ComputeWorld) -
     assert found["hosts"] == [{"name": "host-1", "candidates": 1, "why_not": []}]
 
 
+def test_of_one_host_the_query_that_is_told_is_the_one_that_was_asked(world: ComputeWorld) -> None:
+    world.add_host("host-1")
+    root = world.add_host("host-2")
+    with world.db.write() as tx:
+        flavor, image = make_flavor(tx), make_image(tx)
+    found = world.conductor().explain(world.context, flavor.name, image.uuid, "host-2")
+    assert f"&in_tree={root}&" in found["query"]
+    assert [each["host"] for each in found["candidates"]] == [each["name"] for each in found["hosts"]] == ["host-2"]
+    with pytest.raises(NotFound, match="no host 'host-3'"):
+        world.conductor().explain(world.context, flavor.name, image.uuid, "host-3")
+
+
 def test_properties_of_the_image_that_are_no_demand_are_told_with_the_reason(world: ComputeWorld) -> None:
     world.add_host()
     ignored = explain(world, image={"trait:CUSTOM_X": "Required"})["ignored_properties"]

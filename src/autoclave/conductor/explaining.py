@@ -42,14 +42,15 @@ class Explainer:
         hosts = [each for each in self._hosts.all() if host in (None, each.name)]
         if host is not None and not hosts:
             raise NotFound(f"There is no host {host!r} that runs instances.")
-        answer = self._scheduler.ask(request, hosts[0].root if host is not None else None)
+        only = hosts[0].root if host is not None else None
+        answer = self._scheduler.ask(request, only)
         names = {each.root: each.name for each in hosts}
         counts = Counter(answer.root_of(candidate) for candidate in answer.candidates)
         cut = len(answer.candidates) >= MAYBE_CUT
         return {
             "flavor": found.name,
             "image": picture.name or picture.uuid,
-            "query": f"/allocation_candidates?{urlencode(request.query(), safe=':,!')}",
+            "query": f"/allocation_candidates?{urlencode(request.query(only), safe=':,!')}",
             "groups": [_group(group) for group in request.groups.values()],
             "ignored_extra_specs": dict(request.ignored_extra_specs),
             "ignored_properties": dict(request.ignored_properties),
