@@ -90,7 +90,11 @@ def test_a_requested_host_is_the_only_one_that_will_do(world: ComputeWorld) -> N
 def test_a_requested_host_that_is_full_is_not_replaced_by_another(world: ComputeWorld) -> None:
     world.add_host("host-1", memory_mb=256)
     world.add_host("host-2")
-    assert refused(world, requested_host="host-1")[0].startswith("No valid host was found.")
+    message = "No valid host was found. Host host-1 has not what flavor and image ask for."
+    assert refused(world, requested_host="host-1")[0] == message
+    world.change_host("host-1", disabled=True)
+    message = "No valid host was found. Host host-1 gets no instances now."
+    assert refused(world, requested_host="host-1") == (message, "host-1 is disabled")
 
 
 def test_the_zone_nova_has_all_hosts_and_there_is_no_other(world: ComputeWorld) -> None:

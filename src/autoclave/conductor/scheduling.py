@@ -125,9 +125,11 @@ class Scheduler:
         """
         hosts = self._eligible(instance)
         usable = {host.root: host for host in hosts if host.why_not is None}
+        one = instance.requested_host
         if not usable:
-            raise NoValidHost("No host may get instances now.", _why(hosts))
-        only = next(iter(usable)) if instance.requested_host else None
+            barred = "No host may get instances now." if one is None else f"Host {one} gets no instances now."
+            raise NoValidHost(barred, _why(hosts))
+        only = None if one is None else next(iter(usable))
         answer = self.ask(request, only)
         found = _ranked(answer, usable)
         yield from found
@@ -138,12 +140,13 @@ class Scheduler:
                 found += more
                 yield from more
         if not found and none_is_an_error:
-            barred = [host for host in hosts if host.root in asked]
-            if barred:
-                raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(barred))
+            having = [host for host in hosts if host.root in asked]
+            if having:
+                raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(having))
             with self._ports.db.read() as tx:
                 command = explain_command(tx, instance)
-            raise NoValidHost("No host has what flavor and image ask for.", f"What each lacks is told by: {command}")
+            lacking = "No host has" if one is None else f"Host {one} has not"
+            raise NoValidHost(f"{lacking} what flavor and image ask for.", f"What each lacks is told by: {command}")
 
     def ask(self, request: ResourceRequest, root: str | None = None) -> Candidates:
         """The candidates of a request; with *root*, those of one host.
