@@ -1,7 +1,7 @@
 """An agent that runs instances on a simulated host; the API and the conductor are played by the test."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ FLAVOR = {
     "flavorid": "1", "name": "m1", "vcpus": 2, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0, "extra_specs": {},
 }  # fmt: skip
 IMAGE = {"name": "linux", "properties": {}}
+OTHER = {"image_uuid": str(uuid.UUID(int=8)), "image": {"name": "other", "properties": {}}, "checked": True}
+"""A rebuild from another image, as a conductor hands it over."""
 
 
 class InstanceWorld(AgentProcesses, HostWorld):
@@ -134,6 +136,16 @@ class InstanceWorld(AgentProcesses, HostWorld):
         client = self.transport.client(AGENT_TOPIC, server=HOST, version="1.2")
         client.cast(self.context, method, instance_uuid=instance_uuid)
         self.casts.deliver()
+
+    def hand_over_rebuild(self, instance_uuid: str) -> None:
+        """The conductor's message, delivered."""
+        self.agents.rebuild(self.context, HOST, instance_uuid)
+        self.casts.deliver()
+
+    def rebuild(self, instance_uuid: str, wanted: Mapping[str, Any] = OTHER) -> None:
+        """A whole rebuild."""
+        self.mark(instance_uuid, TaskState.REBUILDING, rebuild=dict(wanted), agent_run_id=None)
+        self.hand_over_rebuild(instance_uuid)
 
     # What can be seen
 

@@ -2,13 +2,12 @@
 
 import itertools
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
-from instanceworld import InstanceWorld
+from hostworld import FUNCTIONS, GPU, GPU_SPEC
+from instanceworld import OTHER, InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
 
 from autoclave.exceptions import AutoclaveError
@@ -56,14 +55,7 @@ class Life:
         self.world.power("stop_instance", TaskState.POWERING_OFF, self.instance)
 
     def rebuild(self) -> None:
-        """From another image; a conductor has checked it."""
-        self.world.mark(self.instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
-        self.hand_over()
-
-    def hand_over(self) -> None:
-        """The conductor's message; its sweep sends it again where no agent's run came on the row."""
-        self.world.agents.rebuild(self.world.context, HOST, self.instance)
-        self.world.casts.deliver()
+        self.world.rebuild(self.instance)
 
     def look(self) -> None:
         self.touched = self.touched or self.world.guest(self.instance) is not None
@@ -94,9 +86,6 @@ class Life:
             assert self.world.reserved() == 1
             ask_release(self.world.db, self.world.placement, row.uuid)
         assert self.world.offered() == 1
-
-
-OTHER = {"image_uuid": str(uuid.UUID(int=8)), "image": {"name": "other", "properties": {}}, "checked": True}
 
 
 def lives(tmp_path: Path) -> Iterator[tuple[int, Life]]:
@@ -162,7 +151,7 @@ def test_a_rebuild_with_a_mishap_at_any_moment(
             life.stop()
         before = life.world.instance(life.instance)
         happened = life.meet(at, mishap(life), life.rebuild)
-        life.hand_over()
+        life.world.hand_over_rebuild(life.instance)  # as a sweep does where no agent's run came on the row
         for _ in range(2):
             life.agent.period()
             life.look()

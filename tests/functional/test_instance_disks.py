@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hostworld import GPU, HOST
+from hostworld import GPU
 from instanceworld import InstanceWorld
 
 from autoclave.agent.manager import AgentManager
@@ -50,12 +50,10 @@ class DiskWorld(InstanceWorld):
         if data is not None:
             (self.images / image_uuid).write_bytes(data)
 
-    def rebuild(self, instance: str, image_uuid: str = NEW, **properties: str) -> None:
+    def rebuild_from(self, instance: str, image_uuid: str = NEW, **properties: str) -> None:
         """As a conductor hands it over; *properties* are the image's."""
         wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": properties}, "checked": True}
-        self.mark(instance, TaskState.REBUILDING, rebuild=wanted, agent_run_id=None)
-        self.agents.rebuild(self.context, HOST, instance)
-        self.casts.deliver()
+        self.rebuild(instance, wanted)
 
     def first_bytes(self, instance: str) -> bytes:
         """Of its disk."""
@@ -89,7 +87,7 @@ def test_a_rebuild_gives_the_guest_the_disk_of_the_new_image(disk_world: DiskWor
     world.start()
     instance = world.create(GPU)
     assert world.first_bytes(instance) == b"old"
-    world.rebuild(instance)
+    world.rebuild_from(instance)
     row = world.instance(instance)
     assert (row.vm_state, row.image_uuid, row.fault_message) == (VMState.ACTIVE, NEW, None)
     assert world.first_bytes(instance) == b"new"
@@ -110,9 +108,9 @@ def test_a_guest_has_the_firmware_of_its_image_and_none_that_no_guest_has(disk_w
         return system.get("firmware")
 
     assert firmware() is None
-    world.rebuild(instance, hw_firmware_type="uefi")
+    world.rebuild_from(instance, hw_firmware_type="uefi")
     assert firmware() == "efi"
-    world.rebuild(instance, OLD, hw_firmware_type="coreboot")
+    world.rebuild_from(instance, OLD, hw_firmware_type="coreboot")
     row = world.instance(instance)
     assert (row.vm_state, row.image_uuid) == (VMState.ACTIVE, NEW)
     assert "'hw_firmware_type' is 'coreboot'" in (row.fault_details or "")
@@ -137,7 +135,7 @@ def test_a_rebuild_that_fails_before_the_hypervisor_is_asked_leaves_the_instance
             images.delete(tx, NEW)
         elif broken == "request":
             make_arq(tx, instance_uuid=instance, project_id="project")
-    world.rebuild(instance)
+    world.rebuild_from(instance)
     for _ in range(2):  # and stays so
         row = world.instance(instance)
         assert (row.vm_state, row.power, row.task_state) == (before.vm_state, before.power, None)
@@ -161,11 +159,11 @@ def test_a_rebuild_that_the_hypervisor_fails_ends_in_error(disk_world: DiskWorld
     world.start()
     instance = world.create(GPU)
     world.sim.set_fault("*", Fault(FaultKind.SPAWN_FAILS))
-    world.rebuild(instance)
+    world.rebuild_from(instance)
     row = world.instance(instance)
     assert (row.vm_state, row.task_state, row.image_uuid) == (VMState.ERROR, None, OLD)
     assert world.function().instance_uuid == instance
     world.sim.clear_faults()
-    world.rebuild(instance)
+    world.rebuild_from(instance)
     row = world.instance(instance)
     assert (row.vm_state, row.power, row.image_uuid) == (VMState.ACTIVE, PowerState.RUNNING, NEW)

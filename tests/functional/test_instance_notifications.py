@@ -3,8 +3,7 @@
 from typing import Any
 
 from hostworld import GPU, HOST, NIC
-from instanceworld import IMAGE, InstanceWorld
-from pciworld import ONE
+from instanceworld import OTHER, InstanceWorld
 
 from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.faults import Fault, FaultKind
@@ -65,9 +64,7 @@ def test_power_and_rebuild_are_told_when_they_begin_and_end(instance_world: Inst
     instance = world.create(GPU)
     world.power("stop_instance", TaskState.POWERING_OFF, instance)
     world.power("start_instance", TaskState.POWERING_ON, instance)
-    world.mark(instance, TaskState.REBUILDING, rebuild={"image_uuid": ONE, "image": IMAGE, "checked": True})
-    world.agents.rebuild(world.context, HOST, instance)
-    world.casts.deliver()
+    world.rebuild(instance)
     assert [event.removeprefix("instance.") for event in world.told()[2:]] == [
         "power_off.start",
         "power_off.end",
@@ -76,7 +73,7 @@ def test_power_and_rebuild_are_told_when_they_begin_and_end(instance_world: Inst
         "rebuild.start",
         "rebuild.end",
     ]
-    assert (devices(world), last(world)["image_uuid"]) == ([(GPU, True)], ONE)
+    assert (devices(world), last(world)["image_uuid"]) == ([(GPU, True)], OTHER["image_uuid"])
 
 
 def test_a_deleted_instance_is_told_as_one_with_the_device_that_it_had(instance_world: InstanceWorld) -> None:

@@ -1,13 +1,9 @@
 """Guests are started, stopped, rebooted and rebuilt, and keep the devices that they have."""
 
-from hostworld import GPU, HOST
-from instanceworld import IMAGE, InstanceWorld
-from pciworld import ONE
+from hostworld import GPU
+from instanceworld import OTHER, InstanceWorld
 
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
-
-OTHER = {"image_uuid": ONE, "image": {**IMAGE, "name": "other"}, "checked": True}
-"""A rebuild from another image, as a conductor hands it over."""
 
 
 def test_a_guest_is_stopped_started_rebooted_and_keeps_its_device(instance_world: InstanceWorld) -> None:
@@ -28,11 +24,14 @@ def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> No
     world = instance_world
     world.start()
     instance = world.create(GPU)
-    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER)
-    world.agents.rebuild(world.context, HOST, instance)
-    world.casts.deliver()
+    world.rebuild(instance)
     row = world.instance(instance)
-    assert (row.vm_state, row.task_state, row.image_uuid, row.rebuild) == (VMState.ACTIVE, None, ONE, None)
+    assert (row.vm_state, row.task_state, row.image_uuid, row.rebuild) == (
+        VMState.ACTIVE,
+        None,
+        OTHER["image_uuid"],
+        None,
+    )
     guest = world.guest(instance)
     assert guest is not None
     assert [function.address for function in guest.functions] == [GPU]
@@ -44,12 +43,10 @@ def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: Instanc
     world.start()
     instance = world.create(GPU)
     world.power("stop_instance", TaskState.POWERING_OFF, instance)
-    world.mark(instance, TaskState.REBUILDING, rebuild=OTHER, agent_run_id=None)
-    world.agents.rebuild(world.context, HOST, instance)
-    world.casts.deliver()
+    world.rebuild(instance)
     row = world.instance(instance)
     assert (row.vm_state, row.power, row.task_state) == (VMState.STOPPED, PowerState.SHUTDOWN, None)
-    assert row.image_uuid == ONE
+    assert row.image_uuid == OTHER["image_uuid"]
     assert world.function().instance_uuid == instance
 
 
@@ -60,9 +57,7 @@ def test_a_late_message_about_an_earlier_rebuild_begins_none_that_no_conductor_h
     world.start()
     instance = world.create(GPU)
     unchecked = {name: value for name, value in OTHER.items() if name != "checked"}
-    world.mark(instance, TaskState.REBUILDING, rebuild=unchecked, agent_run_id=None)
-    world.agents.rebuild(world.context, HOST, instance)
-    world.casts.deliver()
+    world.rebuild(instance, unchecked)
     row = world.instance(instance)
     assert (row.task_state, row.agent_run_id, row.rebuild) == (TaskState.REBUILDING, None, unchecked)
 
