@@ -127,7 +127,7 @@ def ask_release(db: Database, placement: PlacementClient, rp_uuid: str, burned_f
     try:
         used = bool(placement.get_usages(rp_uuid).get(found.resource_class))
     except PlacementNotFound:
-        used = False
+        used = False  # Placement deletes no provider that is allocated from
 
     def note(tx: Connection) -> None:
         provider = pci.get(tx, rp_uuid, lock=True)
