@@ -6,7 +6,18 @@ Every fact prints one line; the exit code is 0 if all of them held.
 import os
 import sys
 
-from stories import bystanders, death, first_light, instances, one_time_use, plan, refusals, virtual_function, visits
+from stories import (
+    bystanders,
+    death,
+    firmware,
+    first_light,
+    instances,
+    one_time_use,
+    plan,
+    refusals,
+    virtual_function,
+    visits,
+)
 from stories.host import PROFILE, RESOURCE_CLASS, SHARE, Host
 
 
@@ -42,6 +53,7 @@ def until_the_power_is_cut(host: Host) -> None:
     virtual_function.tell(host)
     instances.tell(host)
     one_time_use.tell(host)
+    firmware.tell(host)
     refusals.tell(host)
     death.killed(host)
     death.power_cut(host)

@@ -144,11 +144,15 @@ class Cloud:
         print(f"$ DELETE accelerator_requests?instance={instance}", flush=True)
         self._do("delete", f"/accelerator_requests?instance={instance}")
 
-    def make_flavor(self, name: str, **extra_specs: str) -> None:
-        """Make a flavor for the tenant's small guest."""
-        body = {"name": name, "ram": 64, "vcpus": 1, "disk": 0}
+    def make_flavor(self, name: str, *, ram: int = 64, **extra_specs: str) -> None:
+        """Make a flavor for the tenant's small guest.
+
+        :param ram: MiB.
+        """
+        body = {"name": name, "ram": ram, "vcpus": 1, "disk": 0}
         flavor = self._compute("POST", "/flavors", json={"flavor": body})["flavor"]["id"]
-        self._compute("POST", f"/flavors/{flavor}/os-extra_specs", json={"extra_specs": extra_specs})
+        if extra_specs:
+            self._compute("POST", f"/flavors/{flavor}/os-extra_specs", json={"extra_specs": extra_specs})
 
     def delete_server(self, uuid: str, seconds: float) -> None:
         """Delete a server, and wait until it is gone.

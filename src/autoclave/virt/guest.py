@@ -114,6 +114,10 @@ def _system(firmware: Firmware, nvram: Path | None) -> ElementTree.Element:
     _text(system, "type", "hvm", arch="x86_64", machine=MACHINE)
     if firmware is Firmware.UEFI:
         system.set("firmware", "efi")
+        # Else libvirt takes the first of the host's firmwares: with Debian's ovmf one that refuses unsigned systems.
+        wanted = ElementTree.SubElement(system, "firmware")
+        for feature in ("enrolled-keys", "secure-boot"):
+            ElementTree.SubElement(wanted, "feature", enabled="no", name=feature)
         if nvram is not None:
             _text(system, "nvram", _file(nvram))
     ElementTree.SubElement(system, "boot", dev="hd")
