@@ -84,6 +84,19 @@ def test_a_success_that_is_not_placements_is_not_believed(ask: Callable[[Placeme
         ("get_allocations", {"allocations": {UUID: {"resources": {"VCPU": 1}}}}, "consumer_generation"),
         ("get_allocations_for_provider", {"allocations": {UUID: {}}}, "resources is missing"),
         ("allocation_candidates", {"allocation_requests": [], "provider_summaries": []}, "provider_summaries"),
+        (
+            "allocation_candidates",
+            {"allocation_requests": [{"allocations": {}, "mappings": {}}], "provider_summaries": {}},
+            "allocations is empty",
+        ),
+        (
+            "allocation_candidates",
+            {
+                "allocation_requests": [{"allocations": {UUID: {"resources": {"VCPU": 1}}}, "mappings": {}}],
+                "provider_summaries": {},
+            },
+            f"{UUID} is missing in provider_summaries",
+        ),
     ],
 )
 def test_a_document_with_a_hole_in_it_is_refused_by_the_name_of_the_hole(name: str, document: Any, named: str) -> None:

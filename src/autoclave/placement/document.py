@@ -107,11 +107,18 @@ def consumer_allocations(consumer: str, document: Any) -> ConsumerAllocations:
 
 
 def candidates(document: Any) -> Candidates:
+    """``GET /allocation_candidates``: each names a provider, and each provider that is named has a summary."""
     summaries = mapping(document, "provider_summaries")
-    return Candidates(
+    found = Candidates(
         tuple(_candidate(item) for item in sequence(document, "allocation_requests")),
         {uuid: _summary(mapping(summaries, uuid)) for uuid in summaries},
     )
+    for candidate in found.candidates:
+        if not candidate.allocations:
+            raise ValueError("allocations is empty")
+        for uuid in candidate.allocations.keys() - found.summaries.keys():
+            raise ValueError(f"{uuid} is missing in provider_summaries")
+    return found
 
 
 def error(document: Any) -> tuple[str, str] | None:
