@@ -278,6 +278,11 @@ class PlacementConflict(PlacementError):
         super().__init__(message)
         self.code = code
 
+    @property
+    def moved_on(self) -> bool:
+        """Whether somebody else has written the record meanwhile: read it again."""
+        return self.code == "placement.concurrent_update"
+
 
 class PlacementNotFound(PlacementError):
     """404: the provider, inventory, trait or class does not exist."""

@@ -10,12 +10,14 @@ from autoclave.audit.auditor import Scope
 from autoclave.db import pci
 from autoclave.db.agents import AgentRecord, register
 from autoclave.db.columns import utcnow
+from autoclave.db.compute_tables import instances
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from burnedrows import CLASS, OneTimeUse
+from computerows import make_instance
 
 RACK = "rack_7"
 ADDRESS = "0000:81:00.0"
@@ -34,9 +36,23 @@ def world(tmp_path: Path) -> Iterator[AuditedWorld]:
     service.stop()
 
 
+class Lending(OneTimeUse):
+    """The instances have rows, which go with them."""
+
+    def use(self, rp_uuid: str, instance: str | None = None) -> str:
+        with self.db.write() as tx:
+            made = make_instance(tx, host=self.host, task_state=None)
+        return super().use(rp_uuid, made.uuid)
+
+    def delete(self, instance: str) -> None:
+        super().delete(instance)
+        with self.db.write() as tx:
+            tx.execute(instances.delete().where(instances.c.uuid == instance))
+
+
 @pytest.fixture
 def devices(world: AuditedWorld) -> OneTimeUse:
-    return OneTimeUse(world.db, world.onlooker, RACK)
+    return Lending(world.db, world.onlooker, RACK)
 
 
 def lower(devices: OneTimeUse, rp_uuid: str) -> None:

@@ -4,15 +4,17 @@ import string
 from typing import Any
 
 import pytest
+from auditfacts import every_finding as instance_findings
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
 from autoclave.rules.audit.findings import Finding
-from autoclave.rules.audit.kinds import Fix, Kind, Severity
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.lent import of_lent, uncleaned
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import loose_request, of_agents, of_drives, of_row
+from autoclave.rules.audit.severity import Fix, Severity
 from autoclave.rules.audit.slots import of_guests, of_slot
 from autoclave.rules.burn import BurnFacts
 from autoclave.rules.device_states import DeviceState
@@ -244,6 +246,7 @@ def every_finding() -> dict[Kind, Finding]:
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
     made += [*of_lent(lent(), found(1)), *of_lent(lent(burned=True, confirmed=True), found()), *uncleaned([lent()])]
+    made += instance_findings()
     return {each.kind: each for each in made}
 
 
@@ -261,7 +264,7 @@ OF_THE_ROOM = {
 def lent(**values: Any) -> Lent:
     """A provider of PCI functions; *values* are of its burn."""
     facts = BurnFacts(one_time_use=False, burned=False, confirmed=False, release_pending=False, claimed=False)
-    return Lent("rp", "host-1", "0000:81:00.0", (1, 0), facts._replace(**values), RC)
+    return Lent("rp", "host-1", "0000:81:00.0", (1, 0), facts._replace(**values), RC, {})
 
 
 TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}
@@ -315,7 +318,7 @@ def test_a_remedy_names_all_that_it_is_about(finding: Finding) -> None:
 
 
 def test_only_what_makes_a_device_less_available_is_done_and_only_where_a_promise_is_at_risk() -> None:
-    assert {kind.fix for kind in Kind} == {None, Fix.RAISE, Fix.DISTRUST}
+    assert {kind.fix for kind in Kind} == {None, *Fix}
     assert {kind.severity for kind in Kind if kind.fix} == {Severity.RISK}
 
 

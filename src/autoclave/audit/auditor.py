@@ -1,10 +1,12 @@
 """An audit: what stands in two looks is found, what was changing meanwhile is not judged."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from autoclave.audit.holdings import Holdings
 from autoclave.audit.hosts import HostView
 from autoclave.audit.offers import Offers
 from autoclave.audit.rows import Records, read
@@ -13,9 +15,11 @@ from autoclave.db.engine import Database
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
-from autoclave.rules.audit.kinds import Kind, Severity
+from autoclave.rules.audit.instances import Part, of_functions
+from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.lent import about_lent, uncleaned
 from autoclave.rules.audit.rows import SILENCE, about, loose_request, of_agents, of_drives, of_row
+from autoclave.rules.audit.severity import Severity
 
 _MORE_LOOKS = 2
 """Looks after the first, at most."""
@@ -94,21 +98,25 @@ class Auditor:
     def _look(self, scope: Scope, only: Collection[str] | None) -> list[Finding]:
         """One look: the rows, everything else, the rows again.
 
-        :param only: uuids of the devices that are looked at again; None: all of the scope.
+        :param only: uuids of the devices and root providers that are looked at again; None: all of the scope.
         """
         now = self._clock()
         records = read(self._db, now)
         rows = [row for row in records.rows.values() if scope.has(row) and (only is None or row.uuid in only)]
         lent = [each for each in records.lent.values() if scope.has(each) and (only is None or each.uuid in only)]
-        found = [*self._by_itself(records, rows, scope), *self._elsewhere(records, rows, lent, scope)]
+        parts = _parts(records, scope, only)
+        found = [*self._by_itself(records, rows, scope), *self._elsewhere(records, rows, lent, parts, scope)]
         present = read(self._db, now)
         moving = [row for row in rows if present.rows.get(row.uuid) != row]
         lent_moving = [each for each in lent if present.lent.get(each.uuid) != each]
+        known, now_known = records.instances, present.instances
+        moved = {uuid for uuid in known.keys() | now_known.keys() if known.get(uuid) != now_known.get(uuid)}
         unjudged = {row.uuid for row in moving} | {each.uuid for each in lent_moving}
         return [
-            *(each for each in found if each.device not in unjudged),
+            *(each for each in found if each.device not in unjudged and each.about not in moved),
             *(about(Kind.IN_MOTION, row, "its row changed") for row in moving),
             *(about_lent(Kind.IN_MOTION, each, "its row changed") for each in lent_moving),
+            *{_moving(each) for each in found if each.device not in unjudged and each.about in moved},
         ]
 
     def _by_itself(self, records: Records, rows: Iterable[Row], scope: Scope) -> Iterator[Finding]:
@@ -118,17 +126,40 @@ class Auditor:
         yield from (each for each in of_drives(records.rows.values()) if each.device in wanted)
         yield from of_agents([agent for agent in records.agents if scope.has_host(agent.host)], self._patience)
         yield from uncleaned(each for each in records.lent.values() if scope.has(each))
+        for each in records.lent.values():
+            if scope.has(each):
+                yield from of_functions(each, records.instances)
         yield from (loose_request(host, hold) for host, hold in records.loose if scope.has_host(host))
 
     def _elsewhere(
-        self, records: Records, rows: Sequence[Row], lent: Sequence[Lent], scope: Scope
+        self, records: Records, rows: Sequence[Row], lent: Sequence[Lent], parts: Sequence[Part], scope: Scope
     ) -> Iterator[Finding]:
         known = frozenset(wanted.uuid for row in records.rows.values() for wanted in row.wanted)
         hosts = {row.host for row in records.rows.values() if scope.has(row)}
-        yield from Offers(self._placement, known).compare(rows, lent, hosts, scope.has_host)
+        offers = Offers(self._placement, known)
+        yield from offers.compare(rows, lent, hosts, scope.has_host)
+        if not offers.silent:
+            yield from Holdings(self._placement, records, offers.consumers).compare(parts)
         for name in hosts & self._hosts.keys():
             yield from self._hosts[name].compare([row for row in rows if row.host == name])
         yield from (finding for finding in self._unseen if finding.subject in hosts)
+
+
+def _parts(records: Records, scope: Scope, only: Collection[str] | None) -> list[Part]:
+    """What instances can hold of each host; all of it, if any of it is to be looked at again."""
+    roots = {root.host: root for root in records.roots if scope.has_host(root.host)}
+    lent = defaultdict(list)
+    for each in records.lent.values():
+        if scope.has(each):
+            lent[each.host].append(each)
+    parts = [Part(host, roots.get(host), lent[host]) for host in sorted(roots.keys() | lent.keys())]
+    return [part for part in parts if only is None or any(each.uuid in only for each in part.providers)]
+
+
+def _moving(finding: Finding) -> Finding:
+    """In place of a finding about an instance whose row changed while it was looked at."""
+    kind, seen = Kind.IN_MOTION, f"the row of instance {finding.about} changed"
+    return Finding(kind, finding.subject, seen, kind.remedy, finding.device, finding.about)
 
 
 def _unjudged(finding: Finding) -> bool:

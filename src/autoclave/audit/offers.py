@@ -25,6 +25,10 @@ class Offers:
         self._placement = placement
         self._known = known
         self._roots: dict[str, str | None] = {}
+        self.consumers: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        """What each consumer holds, by the uuids of the providers that were looked at."""
+        self.silent = False
+        """Whether Placement did not answer."""
 
     def compare(
         self, rows: Sequence[Row], lent: Iterable[Lent], hosts: Iterable[str], strays_of: Callable[[str], bool]
@@ -49,6 +53,7 @@ class Offers:
             for stray in ours.values():
                 yield from self._stray(stray, strays_of)
         except PlacementUnavailable as error:
+            self.silent = True
             yield unreadable("Placement", f"{error}; {len(rows) - done} devices were not compared")
         except PlacementError as error:
             yield unreadable("Placement", str(error))
@@ -94,6 +99,7 @@ class Offers:
             consumers = self._placement.get_allocations_for_provider(uuid)
         except PlacementNotFound:
             return None
+        self.consumers[uuid] = consumers
         stocks = {name: Stock(*astuple(record)) for name, record in records.items()}
         return Found(provider.uuid, provider.name, provider.parent, traits, stocks, consumers)
 

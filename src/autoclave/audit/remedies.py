@@ -1,8 +1,9 @@
-"""What an audit does about what it found: only what makes a device less available."""
+"""What an audit does about what it found: only what makes devices, and hosts, less available."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autoclave.audit.allocating import allocate_again
 from autoclave.audit.auditor import Scope
 from autoclave.audit.rows import read
 from autoclave.db.columns import utcnow
@@ -15,9 +16,9 @@ from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
-from autoclave.rules.audit.kinds import Fix
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import SILENCE
+from autoclave.rules.audit.severity import Fix
 from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.device_states import Actor, DeviceState
 
@@ -44,6 +45,8 @@ class Remedies:
         done: dict[Finding, str] = {}
         distrusted: set[str] = set()
         for each in findings:
+            if each.kind.fix is Fix.ALLOCATE:
+                done[each] = allocate_again(self.db, self.placement, each.about)
             lent = records.lent.get(each.device or "")
             if lent is not None and each.kind.fix is Fix.RAISE:
                 done[each] = self._burn(lent)

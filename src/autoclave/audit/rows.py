@@ -8,16 +8,26 @@ from datetime import datetime
 from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
+from autoclave.db import compute_hosts, ledger, pci
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger, pci
+from autoclave.db import instances as instance_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
+from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
+from autoclave.exceptions import BadRequest
 from autoclave.lifecycle.settle import whole_record
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.facts import Agent, Drive, Hold, Lent, Row, Stock, Wanted
+from autoclave.rules.audit.facts import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
+from autoclave.rules.audit.instances import Amounts
+from autoclave.rules.flavor import Flavor
+from autoclave.rules.instance_states import TaskState
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.rules.resource_request import unnumbered_resources
+
+_UNSETTLED = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING, TaskState.DELETING})
+"""What is done with an instance while it gets what it is to have, or gives it back."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +38,28 @@ class Records:
     :param lent: all providers of PCI functions for flavors, by uuid.
     :param agents: of the hosts that have devices or such providers.
     :param loose: requests that are bound to no device, each with the host that it names.
+    :param instances: all, by uuid.
+    :param roots: of the hosts that run instances.
+    :param asking: the instances, also another service's, that accelerator requests name.
     """
 
     rows: Mapping[str, Row]
     lent: Mapping[str, Lent]
     agents: tuple[Agent, ...]
     loose: tuple[tuple[str, Hold], ...]
+    instances: Mapping[str, Instance]
+    roots: tuple[Root, ...]
+    asking: frozenset[str]
 
     @property
     def hosts(self) -> list[str]:
         """The hosts that have devices."""
         return sorted({row.host for row in self.rows.values()})
+
+    def of_host(self, host: str, held: Mapping[str, Amounts]) -> dict[str, Amounts]:
+        """What of *held*, by provider, is of no other host, as far as the database knows."""
+        homes = {root.uuid: root.host for root in self.roots} | {each.uuid: each.host for each in self.lent.values()}
+        return {uuid: amounts for uuid, amounts in held.items() if homes.get(uuid, host) == host}
 
 
 def read(db: Database, now: datetime) -> Records:
@@ -53,15 +74,20 @@ def read(db: Database, now: datetime) -> Records:
         attributes = attribute_rows.discovered(tx, None)
         arqs = arq_rows.active(tx)
         dirty = ledger.among(tx, None)
-        providers, claimed = pci.providers(tx), pci.claimed_ids(tx)
+        providers, claimed = pci.providers(tx), pci.claims(tx)
+        instances = instance_rows.list_for(tx)
+        roots = tuple(Root(each.rp_uuid, each.hostname) for each in compute_hosts.list_all(tx))
+        asking = arq_rows.named_instances(tx)
         seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
     wanted = _wanted(deployables, attributes)
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
     rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
     hosts = sorted({device.hostname for device in devices} | {each.hostname for each in providers})
-    lent = {each.uuid: _lent(each, claimed=each.id in claimed) for each in providers}
-    return Records(rows, lent, tuple(Agent(host, silent.get(host)) for host in hosts), tuple(loose))
+    lent = {each.uuid: _lent(each, claimed.get(each.id, {})) for each in providers}
+    known = {each.uuid: _instance(each) for each in instances}
+    told = tuple(Agent(host, silent.get(host)) for host in hosts)
+    return Records(rows, lent, told, tuple(loose), known, roots, asking)
 
 
 def _wanted(
@@ -116,12 +142,30 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
     )
 
 
-def _lent(provider: ProviderRecord, *, claimed: bool) -> Lent:
+def _lent(provider: ProviderRecord, claims: Mapping[str, str]) -> Lent:
     return Lent(
         uuid=provider.uuid,
         host=provider.hostname,
         address=provider.address,
         version=(provider.state_version, 0),
-        facts=provider.facts(claimed=claimed),
+        facts=provider.facts(claimed=bool(claims)),
         resource_class=provider.resource_class,
+        claims=claims,
+    )
+
+
+def _instance(record: InstanceRecord) -> Instance:
+    try:
+        asked = unnumbered_resources(Flavor.from_snapshot(record.flavor))
+    except BadRequest:
+        asked = {}  # it was taken by an older release: what it asks for cannot be told, and is not missed
+    return Instance(
+        uuid=record.uuid,
+        host=record.host,
+        version=(record.state_version, 0),
+        settled=record.task_state not in _UNSETTLED,
+        launched=record.launched_at is not None,
+        asked=asked,
+        project_id=record.project_id,
+        user_id=record.user_id,
     )

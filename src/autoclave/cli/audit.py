@@ -75,7 +75,8 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         do.add_argument(
             "--fix",
             action="store_true",
-            help="do what makes devices less available: raise reserved, put into error what others have or wrote to",
+            help="do what makes devices less available: raise reserved, put into error what others have or wrote to, "
+            "allocate again what instances have",
         )
         do.add_argument(
             "--quarantine",

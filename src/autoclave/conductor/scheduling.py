@@ -30,8 +30,6 @@ MAYBE_CUT = 100
 _MOST_NAMED = 50
 """Of so many hosts a fault says at most why they got no instance: MariaDB keeps 64 KiB of it, and refuses more."""
 
-_MOVED_ON = "placement.concurrent_update"
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -104,7 +102,7 @@ class Scheduler:
                 why = error
             if held := self._held(instance, tried):
                 return held, None
-            if isinstance(why, PlacementConflict) and why.code != _MOVED_ON:
+            if isinstance(why, PlacementConflict) and not why.moved_on:
                 break  # it is taken
         return None, why
 

@@ -91,6 +91,12 @@ def of_instance(tx: Connection, instance_uuid: str) -> list[ARQRecord]:
     return [to_record(ARQRecord, row) for row in tx.execute(_OF_INSTANCE, {"key": instance_uuid})]
 
 
+def named_instances(tx: Connection) -> frozenset[str]:
+    """The instances that ARQs of any state name."""
+    query = sa.select(arqs.c.instance_uuid).where(arqs.c.instance_uuid.is_not(None)).distinct()
+    return frozenset(tx.execute(query).scalars())
+
+
 def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
     """The ARQs that hold a device."""
     query = sa.select(*ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))

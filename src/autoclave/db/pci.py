@@ -165,10 +165,13 @@ def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
     return bool(tx.execute(query).scalar_one())
 
 
-def claimed_ids(tx: Connection) -> frozenset[int]:
-    """The ids of all providers that an instance has a function of."""
-    query = sa.select(pci_functions.c.provider_id).where(pci_functions.c.instance_uuid.is_not(None)).distinct()
-    return frozenset(tx.execute(query).scalars())
+def claims(tx: Connection) -> dict[int, dict[str, str]]:
+    """The instance that has it, by the id of the provider and the address of each function that one has."""
+    of = pci_functions.c
+    found: dict[int, dict[str, str]] = {}
+    for row in tx.execute(sa.select(of.provider_id, of.address, of.instance_uuid).where(of.instance_uuid.is_not(None))):
+        found.setdefault(row.provider_id, {})[row.address] = row.instance_uuid
+    return found
 
 
 def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *, idle: bool = False) -> bool:

@@ -105,6 +105,15 @@ def _known(extra_specs: Mapping[str, str]) -> set[str]:
     return asked | {ALIAS_KEY, PROFILE_KEY, POLICY_KEY}
 
 
+def unnumbered_resources(flavor: Flavor) -> Mapping[str, int]:
+    """What a flavor asks of the host itself: amounts by resource class, none of them 0.
+
+    :raises BadRequest: an extra spec cannot be understood; names the key.
+    """
+    group = _of_flavor(flavor, frozenset()).get("")
+    return group.resources if group else {}
+
+
 def device_profile_name(extra_specs: Mapping[str, str]) -> str | None:
     """The device profile that a flavor names.
 

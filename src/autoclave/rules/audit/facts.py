@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.burn import BurnFacts
+from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.reserved import Offer
-from autoclave.rules.resource_names import split_provider_name
+from autoclave.rules.resource_names import provider_name, split_provider_name
 
 Drive = tuple[str, str]
 """Serial number and model of a drive; the model is empty where none is known."""
@@ -96,6 +97,7 @@ class Lent(NamedTuple):
     """A provider of PCI functions that instances get by flavor, as the database has it.
 
     :param version: moves with every change of its burn.
+    :param claims: the instance that has it, by the address of each function that one has.
     """
 
     uuid: str
@@ -104,11 +106,48 @@ class Lent(NamedTuple):
     version: tuple[int, int]
     facts: BurnFacts
     resource_class: str
+    claims: Mapping[str, str]
 
     @property
     def slot(self) -> str:
         """As the commands of ``autoclave burned`` take it."""
         return f"{self.host}/{self.address}"
+
+    @property
+    def name(self) -> str:
+        """As Placement has it."""
+        return provider_name(self.host, PCIAddress.parse(self.address))
+
+
+class Root(NamedTuple):
+    """The root provider of a host that runs instances, as the host's agent has told it."""
+
+    uuid: str
+    host: str
+
+    @property
+    def name(self) -> str:
+        """As Placement has it."""
+        return self.host
+
+
+class Instance(NamedTuple):
+    """An instance as the database has it.
+
+    :param version: moves with every change of what it does.
+    :param settled: nobody is building or deleting it, so what its row says should be so.
+    :param launched: its guest has run once, so it has had all that it was to get.
+    :param asked: what its flavor asks of the host itself, by resource class.
+    """
+
+    uuid: str
+    host: str | None
+    version: tuple[int, int]
+    settled: bool
+    launched: bool
+    asked: Mapping[str, int]
+    project_id: str
+    user_id: str
 
 
 class Found(NamedTuple):

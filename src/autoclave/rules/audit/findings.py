@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from autoclave.rules.audit.kinds import Kind, Severity
+from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.severity import Severity
 
 
 class Finding(NamedTuple):
@@ -11,7 +12,7 @@ class Finding(NamedTuple):
     :param subject: the slot or the host that it is about.
     :param seen: what was seen where.
     :param remedy: what to do, with all names filled in.
-    :param device: uuid of the device, if it is one's.
+    :param device: uuid of the device, if it is one's; of the root provider, if it is about instances of a host.
     :param about: what tells it from others of its kind at the same subject, such as a consumer.
     :param version: of the device's row when it was found.
     """

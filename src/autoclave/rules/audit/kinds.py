@@ -1,31 +1,9 @@
 """Everything that an audit can find: how bad it is, where it comes from as a rule, and what may safely be done."""
 
-from enum import Enum, StrEnum, unique
+from enum import Enum, unique
 from typing import NamedTuple
 
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    RISK = "promise at risk"
-    """Somebody may get, or has got, what nobody vouches for."""
-    LESS = "offered too little"
-    """What could be used is not offered, or somebody waits in vain."""
-    UNTIDY = "untidy"
-    """A record that is wrong, and does no harm as long as the others are right."""
-    UNSEEN = "not seen"
-    """What would tell could not be read. Nothing is concluded from that."""
-    INFO = "information"
-    """As somebody wants it, or as it must be. Does not count."""
-
-
-class Fix(StrEnum):
-    """What ``--fix`` does. Each of them makes a device less available, none of them more."""
-
-    RAISE = "reserved=total"
-    """Tell Placement what the row demands."""
-    DISTRUST = "to error"
-    """Take the device out of ``available``: somebody else has it, or has written to it."""
+from autoclave.rules.audit.severity import Fix, Severity
 
 
 class _Text(NamedTuple):
@@ -109,7 +87,7 @@ class Kind(Enum):
         "It is not proved clean, or not trusted.",
         "See to the cause; `autoclave device show {slot}` says what it waits for.",
     )
-    IN_MOTION = _Text(_INFO, "The device was changing while it was looked at, so it was not judged.", "Audit again.")
+    IN_MOTION = _Text(_INFO, "It was changing while it was looked at, so it was not judged.", "Audit again.")
 
     # The database and Placement
     PLACEMENT_UNREADABLE = _Text(
@@ -211,6 +189,55 @@ class Kind(Enum):
         "gets them as the last one leaves them.",
         "If that is not meant: set one_time_use in [pci] device_spec on {host}, or let [nvme] device_spec offer those "
         "that are drives.",
+    )
+
+    # Instances
+    INSTANCE_WITHOUT_ALLOCATION = _Text(
+        _RISK,
+        "The allocation was deleted or changed by hand, or Placement's database was lost: what the instance has is "
+        "offered to others.",
+        "`autoclave audit --fix` writes it again. What Placement has no room for any more was given to others: delete "
+        "one of them, and repeat it; or delete the instance {about}.",
+        Fix.ALLOCATE,
+    )
+    FUNCTION_WITHOUT_ALLOCATION = _Text(
+        _UNTIDY,
+        "The allocation was deleted or changed by hand, or Placement's database was lost.",
+        "Nothing while the instance {about} lives: the function is burned, and reserved=total protects it; for as "
+        "long, it cannot be allocated again.",
+    )
+    ALLOCATION_WITHOUT_FUNCTION = _Text(
+        _LESS,
+        "The allocation was changed by hand, or the rows of the instance's functions were.",
+        "See what its guest has: `virsh dumpxml {about}` on {host}. If it has none of {address}: `openstack resource "
+        "provider allocation unset --provider {provider} --resource-class {resource_class} {about}`. Else delete the "
+        "instance.",
+    )
+    FUNCTION_WITHOUT_INSTANCE = _Text(
+        _LESS,
+        "The row of the instance was deleted or changed by hand.",
+        "If no guest of {host} has it (`virsh list --all --uuid`): `UPDATE pci_functions SET instance_uuid = NULL "
+        "WHERE instance_uuid = '{about}' AND hostname = '{host}'` in the database. Clean it before "
+        "that: unless it is of one time use, it is offered as its last guest left it.",
+    )
+    ALLOCATION_ELSEWHERE = _Text(
+        _LESS,
+        "The allocation was changed by hand, or the host of the instance was.",
+        "If no guest of {host} has that uuid (`virsh list --all --uuid`): `openstack resource provider allocation "
+        "unset {providers} {about}`.",
+    )
+    ALLOCATION_WITHOUT_INSTANCE = _Text(
+        _LESS,
+        "A builder that was taken for dead claimed it late, or the row of an instance was deleted by hand, or a backup "
+        "of the database was restored that does not know the instance.",
+        "If no guest of {host} has that uuid (`virsh list --all --uuid`), and nobody has used the devices since they "
+        "were cleaned: `{command}`.",
+    )
+    ALLOCATION_OF_ANOTHER = _Text(
+        _INFO,
+        "Another service than Autoclave wrote it, such as the Nova that had this host before, or an operator did, to "
+        "keep something free.",
+        "Whoever wrote it takes it back; `openstack resource provider allocation show {about}` says whose it is.",
     )
 
     # The database and the host

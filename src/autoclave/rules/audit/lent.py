@@ -54,8 +54,9 @@ def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
         yield Finding(kind, host, seen, kind.remedy.format(host=host))
 
 
-def about_lent(kind: Kind, lent: Lent, seen: str) -> Finding:
-    """A finding about a provider."""
-    names = {"slot": lent.slot, "host": lent.host, "address": lent.address, "about": lent.uuid}
+def about_lent(kind: Kind, lent: Lent, seen: str, what: str | None = None) -> Finding:
+    """A finding about a provider; *what* tells it from others of its kind, such as an instance."""
+    what = what or lent.uuid
+    names = {"slot": lent.slot, "host": lent.host, "address": lent.address, "about": what}
     text = kind.remedy.format(**names, provider=lent.uuid, resource_class=lent.resource_class)
-    return Finding(kind, lent.slot, seen, text, lent.uuid, lent.uuid, lent.version)
+    return Finding(kind, lent.slot, seen, text, lent.uuid, what, lent.version)

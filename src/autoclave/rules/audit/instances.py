@@ -1,0 +1,185 @@
+"""What the rows of instances and of their PCI functions say, and what Placement has allocated to them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from autoclave.rules.audit.facts import Instance, Lent, Root
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.lent import about_lent
+from autoclave.rules.burn import must_be_reserved
+
+HOST_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
+"""What the root provider of every host has."""
+
+OURS = "INSTANCE"
+"""The consumer type that Autoclave's claims have. Nova names none, and neither does who does not know of types."""
+
+Amounts = Mapping[str, int]
+"""What is held of a provider, by resource class."""
+
+
+class Part(NamedTuple):
+    """What instances can hold of one host: its root provider, and the providers of its PCI functions.
+
+    :param root: None: it is not looked at.
+    :param lent: those that are looked at.
+    """
+
+    host: str
+    root: Root | None
+    lent: Sequence[Lent]
+
+    @classmethod
+    def of(cls, host: str, roots: Iterable[Root], lent: Iterable[Lent]) -> "Part":
+        """What there is of *host* among all that there is."""
+        root = next((each for each in roots if each.host == host), None)
+        return cls(host, root, [each for each in lent if each.host == host])
+
+    @property
+    def providers(self) -> Sequence[Root | Lent]:
+        """All of them."""
+        return (*((self.root,) if self.root else ()), *self.lent)
+
+    @property
+    def device(self) -> str:
+        """What findings about the whole of it name, so that it is looked at again."""
+        return self.providers[0].uuid
+
+
+def lacking(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> dict[str, dict[str, int]]:
+    """What the instance has by the rows and not in Placement, by provider; without what is burned, and so protected.
+
+    What it asks of its host it may have from another provider of that, which somebody has made by hand.
+
+    :param held: by provider; nothing of other hosts.
+    """
+    found: dict[str, dict[str, int]] = {}
+    if part.root and instance.launched:
+        has = sum((Counter(amounts) for amounts in held.values()), Counter[str]())
+        found[part.root.uuid] = {
+            name: amount - has[name]
+            for name, amount in instance.asked.items()
+            if name in HOST_CLASSES and amount > has[name]
+        }
+    for lent in part.lent:
+        short = _claimed(lent, instance) - _allocated(lent, held)
+        if short > 0 and not must_be_reserved(lent.facts):
+            found[lent.uuid] = {lent.resource_class: short}
+    return {provider: amounts for provider, amounts in found.items() if amounts}
+
+
+def of_instance(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> Iterator[Finding]:
+    """An instance of the host.
+
+    :param held: as :func:`lacking` has it.
+    """
+    if not instance.settled:
+        return
+    lost = lacking(part, instance, held)
+    if lost:
+        names = {each.uuid: each.name for each in part.providers}
+        due = _words(lost, names)
+        has = f"lacks {due}; it has {_words(held, names)}" if held else f"has nothing allocated; it should have {due}"
+        yield _about(Kind.INSTANCE_WITHOUT_ALLOCATION, part, f"instance {instance.uuid} {has}", instance)
+    for lent in part.lent:
+        claimed, allocated = _claimed(lent, instance), _allocated(lent, held)
+        if claimed > allocated and must_be_reserved(lent.facts):
+            seen = (
+                f"instance {instance.uuid} has {claimed} functions of provider {lent.name} ({lent.uuid}), and "
+                f"{allocated} {lent.resource_class} of it allocated"
+            )
+            yield about_lent(Kind.FUNCTION_WITHOUT_ALLOCATION, lent, seen, instance.uuid)
+        elif claimed < allocated and instance.launched:
+            seen = (
+                f"instance {instance.uuid} has {allocated} {lent.resource_class} of provider {lent.name} ({lent.uuid}) "
+                f"allocated, and {claimed} functions of it"
+            )
+            yield about_lent(Kind.ALLOCATION_WITHOUT_FUNCTION, lent, seen, instance.uuid)
+
+
+def of_functions(lent: Lent, instances: Mapping[str, Instance]) -> Iterator[Finding]:
+    """The functions that instances have which are not there."""
+    for uuid in sorted(set(lent.claims.values())):
+        instance = instances.get(uuid)
+        if instance is None:
+            yield _unowned(lent, uuid, "there is no such instance")
+        elif instance.settled and instance.host != lent.host:
+            yield _unowned(lent, uuid, f"is on {instance.host or 'no host'}")
+
+
+def of_consumers(
+    part: Part, consumers: Mapping[str, Mapping[str, Amounts]], instances: Mapping[str, Instance]
+) -> Iterator[Finding]:
+    """The instances that hold something of the host and are not on it.
+
+    :param consumers: what each holds, by provider.
+    """
+    names = {each.uuid: each.name for each in part.providers}
+    for uuid, held in sorted(consumers.items()):
+        instance = instances.get(uuid)
+        if instance is None or not instance.settled or instance.host == part.host:
+            continue
+        if instance.host is None:
+            seen = f"instance {uuid} is in error and on no host, and has {_words(held, names)} allocated"
+            command = f"openstack server delete {uuid}"
+            yield _about(Kind.ALLOCATION_WITHOUT_INSTANCE, part, seen, instance, command=command)
+        else:
+            seen = f"instance {uuid} is on {instance.host}, and has {_words(held, names)} allocated"
+            providers = " ".join(f"--provider {provider}" for provider in sorted(held))
+            yield _about(Kind.ALLOCATION_ELSEWHERE, part, seen, instance, providers=providers)
+
+
+def of_unknown(part: Part, consumer: str, held: Mapping[str, Amounts], consumer_type: str) -> Finding:
+    """A consumer that neither an instance nor a request names.
+
+    Who wrote the allocation tells whose it is: a provider may have been another's before it was ours.
+
+    :param held: of the host's providers.
+    """
+    words = _words(held, {each.uuid: each.name for each in part.providers})
+    kind = Kind.ALLOCATION_WITHOUT_INSTANCE if consumer_type == OURS else Kind.ALLOCATION_OF_ANOTHER
+    what = "there is no such instance" if consumer_type == OURS else f"its type is {consumer_type}, not {OURS}"
+    command = f"openstack resource provider allocation delete {consumer}"
+    text = kind.remedy.format(host=part.host, about=consumer, command=command)
+    return Finding(
+        kind, part.host, f"consumer {consumer} has {words} allocated, and {what}", text, part.device, consumer
+    )
+
+
+def by_consumer(found: Mapping[str, Mapping[str, Amounts]]) -> dict[str, dict[str, Amounts]]:
+    """What each consumer holds, by provider; *found*: what is held of each provider, by consumer."""
+    turned: defaultdict[str, dict[str, Amounts]] = defaultdict(dict)
+    for provider, consumers in found.items():
+        for consumer, amounts in consumers.items():
+            turned[consumer][provider] = amounts
+    return dict(turned)
+
+
+def _claimed(lent: Lent, instance: Instance) -> int:
+    return sum(uuid == instance.uuid for uuid in lent.claims.values())
+
+
+def _allocated(lent: Lent, held: Mapping[str, Amounts]) -> int:
+    return held.get(lent.uuid, {}).get(lent.resource_class, 0)
+
+
+def _unowned(lent: Lent, instance: str, why: str) -> Finding:
+    addresses = ", ".join(sorted(address for address, owner in lent.claims.items() if owner == instance))
+    seen = f"instance {instance} has {addresses} of provider {lent.name} ({lent.uuid}), and {why}"
+    return about_lent(Kind.FUNCTION_WITHOUT_INSTANCE, lent, seen, instance)
+
+
+def _about(kind: Kind, part: Part, seen: str, instance: Instance, **names: str) -> Finding:
+    text = kind.remedy.format(host=part.host, about=instance.uuid, **names)
+    return Finding(kind, part.host, seen, text, part.device, instance.uuid, instance.version)
+
+
+def _words(held: Mapping[str, Amounts], names: Mapping[str, str]) -> str:
+    """Such as ``2 VCPU of provider host-1 (uuid)``."""
+    return " and ".join(
+        f"{', '.join(f'{amount} {name}' for name, amount in sorted(amounts.items()))} of provider "
+        + (f"{names[provider]} ({provider})" if provider in names else provider)
+        for provider, amounts in held.items()
+    )

@@ -1,0 +1,312 @@
+"""Disagreements about what instances hold are named by an audit, and gone once its remedy was followed."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, VFS
+from instanceworld import FLAVOR, InstanceWorld
+
+from autoclave.audit.auditor import Auditor, Scope
+from autoclave.audit.remedies import Remedies
+from autoclave.db import compute_hosts
+from autoclave.db import instances as instance_rows
+from autoclave.db.compute_tables import instances, pci_functions
+from autoclave.placement.embedded import EmbeddedPlacement
+from autoclave.placement.faults import answer, before, refuse
+from autoclave.placement.records import ConsumerAllocations
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.instance_states import TaskState, VMState
+from dbfixtures import make_arq
+
+ALL = Scope()
+SMALL = {**FLAVOR, "disk": 0}
+HOST_HAS = {"VCPU": 2, "MEMORY_MB": 512}
+
+
+class HoldingsWorld(InstanceWorld):
+    """The agent runs, and its host is audited from a controller."""
+
+    def __init__(self, tmp_path: Path, service: EmbeddedPlacement) -> None:
+        super().__init__(tmp_path, service=service)
+        self.raw = service.client_session()
+
+    def insert(self, instance_uuid: str, **values: Any) -> None:
+        super().insert(instance_uuid, **{"flavor": SMALL, **values})
+
+    def audit(self, scope: Scope = ALL, *, meanwhile: Callable[[], object] = lambda: None) -> list[Finding]:
+        """What is found beside what is known to return uncleaned."""
+        auditor = Auditor(self.db, self.placement, [], sleep=lambda _: meanwhile())
+        return [each for each in auditor.audit(scope, 5) if each.kind is not Kind.RETURNS_UNCLEANED]
+
+    def the(self, kind: Kind, scope: Scope = ALL) -> Finding:
+        found = self.audit(scope)
+        assert [each.kind for each in found] == [kind]
+        return found[0]
+
+    def fix(self, finding: Finding) -> str:
+        return Remedies(self.db, self.placement, "ann").fix([finding])[finding]
+
+    @property
+    def root(self) -> str:
+        found = self.onlooker.find_provider(HOST)
+        assert found is not None
+        return found.uuid
+
+    def held(self, consumer: str) -> dict[str, dict[str, int]]:
+        return {provider: dict(each) for provider, each in self.onlooker.get_allocations(consumer).allocations.items()}
+
+    def allocate(self, consumer: str, held: dict[str, dict[str, int]]) -> None:
+        """Write an allocation as Autoclave does."""
+        generation = self.onlooker.get_allocations(consumer).generation
+        self.onlooker.put_allocations(ConsumerAllocations(consumer, held, generation, "project", "user"))
+
+    def allocate_as_nova_does(self, consumer: str, held: dict[str, dict[str, int]]) -> None:
+        """So old a microversion knows no type of consumers."""
+        body = {
+            "allocations": {provider: {"resources": amounts} for provider, amounts in held.items()},
+            "project_id": "project",
+            "user_id": "user",
+            "consumer_generation": None,
+        }
+        answered = self.raw.put(f"/allocations/{consumer}", json=body, microversion="1.36")
+        assert answered.status_code == 204
+
+    def set_row(self, instance_uuid: str, **values: Any) -> None:
+        with self.db.write() as tx:
+            tx.execute(instances.update().where(instances.c.uuid == instance_uuid).values(**values))
+
+    def forget(self, instance_uuid: str) -> None:
+        """``DELETE FROM instances``."""
+        with self.db.write() as tx:
+            tx.execute(instances.delete().where(instances.c.uuid == instance_uuid))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[HoldingsWorld]:
+    service = EmbeddedPlacement.start(tmp_path / "placement.db")
+    made = HoldingsWorld(tmp_path, service)
+    made.start()
+    yield made
+    made.close()
+    service.stop()
+
+
+def test_all_agree_on_instances_through_their_whole_lives(world: HoldingsWorld) -> None:
+    asked = world.ask(GPU, NIC)
+    assert world.audit() == []
+    world.build(asked, GPU, NIC)
+    assert world.instance(asked).vm_state is VMState.ACTIVE
+    other = world.create(CARD)
+    assert world.audit() == []
+    world.delete(asked)
+    assert world.audit() == []
+    world.delete(other)
+    assert world.audit() == []
+
+
+def test_an_allocation_that_somebody_deleted_is_written_again(world: HoldingsWorld) -> None:
+    instance = world.create(NIC)
+    before = world.held(instance)
+    world.onlooker.delete_allocations(instance)
+    finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION)
+    assert finding.subject == HOST
+    assert finding.seen == (
+        f"instance {instance} has nothing allocated; it should have 512 MEMORY_MB, 2 VCPU of provider {HOST} "
+        f"({world.root}) and 1 {NIC_CLASS} of provider {HOST}_{NIC.upper()} ({world.row(NIC).uuid})"
+    )
+    assert world.fix(finding) == f"allocated 512 MEMORY_MB, 2 VCPU and 1 {NIC_CLASS}"
+    assert world.held(instance) == before
+    assert world.audit() == []
+    world.delete(instance)
+    assert world.held(instance) == {}
+
+
+def test_what_is_burned_stays_reserved_and_unallocated_while_its_instance_lives(world: HoldingsWorld) -> None:
+    instance = world.create(GPU)
+    world.onlooker.delete_allocations(instance)
+    protected, lost = sorted(world.audit(), key=lambda each: each.kind.label)
+    assert (protected.kind, lost.kind) == (Kind.FUNCTION_WITHOUT_ALLOCATION, Kind.INSTANCE_WITHOUT_ALLOCATION)
+    assert protected.subject == f"{HOST}/{GPU}"
+    assert world.fix(lost) == "allocated 512 MEMORY_MB, 2 VCPU"
+    world.assert_promise()
+    assert world.the(Kind.FUNCTION_WITHOUT_ALLOCATION).seen == protected.seen
+    world.delete(instance)
+    assert world.audit() == []
+    world.assert_promise()
+
+
+def test_only_what_is_lacking_is_written(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.allocate(instance, {world.root: {"VCPU": 1, "MEMORY_MB": 512}})
+    finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION, Scope(HOST))
+    assert "lacks 1 VCPU" in finding.seen
+    assert world.fix(finding) == "allocated 1 VCPU"
+    assert world.held(instance) == {world.root: HOST_HAS}
+    assert world.fix(finding) == "nothing: it has all again"
+
+
+def test_a_function_that_was_given_to_another_meanwhile_is_not_allocated_twice(world: HoldingsWorld) -> None:
+    first = world.create(NIC)
+    world.onlooker.delete_allocations(first)
+    second = world.create(NIC)
+    assert world.instance(second).vm_state is VMState.ERROR
+    world.allocate(second, {world.row(NIC).uuid: {NIC_CLASS: 1}})
+    [finding] = [each for each in world.audit() if each.about == first]
+    said = world.fix(finding)
+    assert said.startswith(f"allocated 512 MEMORY_MB, 2 VCPU; not of provider {world.row(NIC).uuid}: ")
+    assert world.held(first) == {world.root: HOST_HAS}
+
+
+def test_a_placement_that_does_not_answer_the_fix_is_told(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.onlooker.delete_allocations(instance)
+    finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION)
+    world.faults.add(refuse, method="PUT")
+    assert world.fix(finding).startswith(f"nothing; not of provider {world.root}: ")
+    world.faults.add(refuse)
+    assert world.fix(finding).startswith("nothing: ")
+    assert world.held(instance) == {}
+
+
+def test_nothing_is_allocated_to_what_is_deleted_meanwhile(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.onlooker.delete_allocations(instance)
+    finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION)
+    world.mark(instance, TaskState.DELETING)
+    assert world.fix(finding) == "nothing: the instance changed meanwhile"
+    assert world.held(instance) == {}
+
+
+def test_an_allocation_that_outlives_its_instance_is_named_with_the_command_that_ends_it(world: HoldingsWorld) -> None:
+    instance = world.create(NIC)
+    world.delete(instance)
+    held = {world.root: HOST_HAS, world.row(NIC).uuid: {NIC_CLASS: 1}}
+    world.allocate(instance, held)
+    for scope in (ALL, Scope(HOST), Scope(device=f"{HOST}/{NIC}")):
+        finding = world.the(Kind.ALLOCATION_WITHOUT_INSTANCE, scope)
+        assert finding.counts
+        assert f"`openstack resource provider allocation delete {instance}`" in finding.remedy
+    assert Remedies(world.db, world.placement, "ann").fix([finding]) == {}
+    assert world.audit(Scope("host-2")) == []
+    world.onlooker.delete_allocations(instance)
+    assert world.audit() == []
+
+
+def test_what_a_late_builder_leaves_with_an_instance_in_error_goes_with_that(world: HoldingsWorld) -> None:
+    instance = world.ask(host=None)
+    world.set_row(instance, vm_state=VMState.ERROR, task_state=None)
+    finding = world.the(Kind.ALLOCATION_WITHOUT_INSTANCE)
+    assert finding.seen == (
+        f"instance {instance} is in error and on no host, and has 512 MEMORY_MB, 2 VCPU of provider {HOST} "
+        f"({world.root}) allocated"
+    )
+    assert f"`openstack server delete {instance}`" in finding.remedy
+
+
+def test_what_another_service_or_an_operator_holds_is_information(world: HoldingsWorld) -> None:
+    foreign = str(uuid.uuid4())
+    world.allocate_as_nova_does(foreign, {world.root: HOST_HAS})
+    finding = world.the(Kind.ALLOCATION_OF_ANOTHER)
+    assert (finding.about, finding.counts) == (foreign, False)
+
+
+def test_what_an_accelerator_request_names_is_another_services_instance(world: HoldingsWorld) -> None:
+    foreign = str(uuid.uuid4())
+    world.allocate(foreign, {world.root: HOST_HAS})
+    with world.db.write() as tx:
+        make_arq(tx, instance_uuid=foreign)
+    assert world.audit() == []
+
+
+def test_an_allocation_of_a_host_that_the_instance_is_not_on_is_named_there(world: HoldingsWorld) -> None:
+    instance = world.create()
+    other = world.onlooker.create_provider(str(uuid.uuid4()), "host-2")
+    with world.db.write() as tx:
+        [known] = compute_hosts.list_all(tx)
+        values = {name: getattr(known, name) for name in ("hypervisor_type", "hypervisor_version", "vcpus")}
+        values |= {"memory_mb": known.memory_mb, "local_gb": known.local_gb, "rp_uuid": other.uuid}
+        compute_hosts.report(tx, "host-2", values)
+    world.set_row(instance, host="host-2")
+    finding = world.the(Kind.ALLOCATION_ELSEWHERE, Scope(HOST))
+    assert finding.seen.startswith(
+        f"instance {instance} is on host-2, and has 512 MEMORY_MB, 2 VCPU of provider {HOST} "
+    )
+    assert f"allocation unset --provider {world.root} {instance}`" in finding.remedy
+    # What it holds of the one is not taken for what it should hold of the other.
+    assert world.the(Kind.INSTANCE_WITHOUT_ALLOCATION, Scope("host-2")).about == instance
+
+
+def test_a_function_of_an_instance_that_is_not_there_is_free_again_by_the_remedy(
+    world: HoldingsWorld,
+) -> None:
+    instance = world.create(NIC)
+    world.onlooker.delete_allocations(instance)
+    world.forget(instance)
+    finding = world.the(Kind.FUNCTION_WITHOUT_INSTANCE)
+    assert finding.subject == f"{HOST}/{NIC}"
+    assert finding.seen.startswith(f"instance {instance} has {NIC} of provider {HOST}_{NIC.upper()} (")
+    statement = next(part for part in finding.remedy.split("`") if part.startswith("UPDATE"))
+    with world.db.write() as tx:
+        tx.execute(sa.text(statement))
+    assert world.audit() == []
+    assert world.function(NIC).instance_uuid is None
+
+
+def test_a_claim_of_another_function_than_was_allocated_is_named_on_both_sides(world: HoldingsWorld) -> None:
+    instance = world.create(NIC)
+    with world.db.write() as tx:
+        of = pci_functions.c
+        tx.execute(pci_functions.update().where(of.address == NIC).values(instance_uuid=None))
+        tx.execute(pci_functions.update().where(of.address == VFS[0]).values(instance_uuid=instance))
+    found = {each.kind: each for each in world.audit()}
+    assert found.keys() == {Kind.INSTANCE_WITHOUT_ALLOCATION, Kind.ALLOCATION_WITHOUT_FUNCTION}
+    assert found[Kind.ALLOCATION_WITHOUT_FUNCTION].subject == f"{HOST}/{NIC}"
+    assert world.row(CARD).uuid in found[Kind.INSTANCE_WITHOUT_ALLOCATION].seen
+
+
+def test_an_instance_that_changes_between_the_looks_or_within_one_is_not_judged(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.onlooker.delete_allocations(instance)
+    assert world.audit(meanwhile=lambda: world.mark(instance, TaskState.DELETING)) == []
+    world.set_row(instance, task_state=None)
+
+    def change() -> None:
+        with world.db.write() as tx:
+            found = instance_rows.get(tx, instance)
+            assert found is not None
+            assert instance_rows.swap(tx, found, expect_task=None)
+
+    world.faults.add(before(change), path=f"/allocations/{instance}$")
+    finding = world.the(Kind.IN_MOTION)
+    assert (finding.about, finding.counts) == (instance, False)
+
+
+def test_a_root_provider_that_is_gone_is_told_and_so_is_what_goes_with_it(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.onlooker.delete_allocations(instance)
+    with world.db.write() as tx:
+        tx.execute(sa.text("UPDATE compute_hosts SET rp_uuid = 'gone'"))
+    kinds = {each.kind: each.subject for each in world.audit()}
+    assert kinds == {Kind.PROVIDER_MISSING: HOST, Kind.INSTANCE_WITHOUT_ALLOCATION: HOST}
+
+
+def test_what_cannot_be_read_is_told_and_nothing_is_concluded(world: HoldingsWorld) -> None:
+    world.create()
+    world.faults.add(answer(500), path=f"/resource_providers/{world.root}/allocations$")
+    finding = world.the(Kind.PLACEMENT_UNREADABLE)
+    assert finding.subject in (HOST, "Placement")
+    assert "not compared" in finding.seen
+
+
+def test_what_agrees_is_asked_for_by_provider_and_not_by_consumer(world: HoldingsWorld) -> None:
+    made = [world.create() for _ in range(3)]
+    before = len(world.faults.calls)
+    assert world.audit() == []
+    paths = [call.path for call in world.faults.calls[before:]]
+    assert not [path for path in paths if any(instance in path for instance in made)]
+    assert len([path for path in paths if path.endswith(f"{world.root}/allocations")]) == 1

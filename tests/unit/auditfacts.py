@@ -1,0 +1,54 @@
+"""Facts about instances and what they hold, for tests of what an audit makes of them."""
+
+from typing import Any
+
+from autoclave.rules.audit.facts import Instance, Lent, Root
+from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.instances import OURS, Part, of_consumers, of_functions, of_instance, of_unknown
+from autoclave.rules.burn import BurnFacts
+
+RC = "CUSTOM_PCI_10DE_25B6"
+ROOT = Root("root", "host-1")
+HOST_HAS = {"VCPU": 2, "MEMORY_MB": 512}
+BURNED = BurnFacts(one_time_use=True, burned=True, confirmed=False, release_pending=False, claimed=True)
+PLAIN = BurnFacts(one_time_use=False, burned=False, confirmed=False, release_pending=False, claimed=True)
+
+
+def instance(**values: Any) -> Instance:
+    """One that runs on host-1, with two processors and 512 MiB."""
+    known: dict[str, Any] = {
+        "uuid": "inst",
+        "host": "host-1",
+        "version": (1, 0),
+        "settled": True,
+        "launched": True,
+        "asked": HOST_HAS,
+        "project_id": "project",
+        "user_id": "user",
+    }
+    return Instance(**{**known, **values})
+
+
+def card(facts: BurnFacts = PLAIN, **claims: str) -> Lent:
+    """A provider of two functions; *claims*: who has which, by the number of the function."""
+    given = {f"0000:81:00.{number.removeprefix('fn')}": uuid for number, uuid in claims.items()}
+    return Lent("card", "host-1", "0000:81:00.0", (1, 0), facts._replace(claimed=bool(given)), RC, given)
+
+
+def part(*lent: Lent, root: Root | None = ROOT) -> Part:
+    """What there is of host-1."""
+    return Part("host-1", root, lent)
+
+
+def every_finding() -> list[Finding]:
+    """At least one of each kind about instances."""
+    moved = instance(host="host-2")
+    return [
+        *of_instance(part(), instance(), {}),
+        *of_instance(part(card(BURNED, fn0="inst")), instance(), {"root": HOST_HAS}),
+        *of_instance(part(card()), instance(), {"root": HOST_HAS, "card": {RC: 1}}),
+        *of_functions(card(fn0="gone"), {}),
+        *of_consumers(part(), {"inst": {"root": HOST_HAS}}, {"inst": moved}),
+        of_unknown(part(), "gone", {"root": HOST_HAS}, OURS),
+        of_unknown(part(), "foreign", {"root": HOST_HAS}, "unknown"),
+    ]
