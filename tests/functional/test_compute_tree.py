@@ -20,6 +20,7 @@ from hostworld import (
 )
 from pciworld import ONE, TWO
 
+from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import additions, compute_hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
@@ -27,6 +28,7 @@ from autoclave.lifecycle.burn import burn
 from autoclave.placement.faults import before, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.virt.loader import load_compute_driver
+from computerows import make_instance
 from dbfixtures import make_slot
 
 
@@ -166,6 +168,40 @@ def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: H
     host_world.synced()
     assert (host_world.row().burned, host_world.row().burned_for) == (True, ONE)
     assert host_world.reserved() == 1
+
+
+def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement_is_burned(
+    host_world: HostWorld,
+) -> None:
+    host_world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
+    host_world.synced()
+    row = host_world.row()
+    host_world.onlooker.put_allocations(
+        ConsumerAllocations(ONE, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    )
+    host_world.specs = (GPU_SPEC,)
+    host_world.synced()
+    assert (host_world.row().burned, host_world.row().burned_for) == (True, None)
+    host_world.onlooker.delete_allocations(ONE)
+    assert host_world.offered() == 0
+    host_world.synced()
+    assert host_world.row().burn_confirmed
+    assert host_world.offered() == 0
+
+
+def test_an_instance_on_its_way_to_what_becomes_one_time_use_burns_it_by_its_claim(host_world: HostWorld) -> None:
+    host_world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
+    host_world.synced()
+    row = host_world.row()
+    allocation = ConsumerAllocations(ONE, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    host_world.onlooker.put_allocations(allocation)
+    with host_world.db.write() as tx:
+        make_instance(tx, uuid=ONE)
+    host_world.specs = (GPU_SPEC,)
+    host_world.synced()
+    assert not host_world.row().burned
+    ResourceTracker(host_world.ports, HOST).instance_claim(ONE, allocation, {"pci0": [row.uuid]})
+    assert (host_world.row().burned_for, host_world.reserved()) == (ONE, 1)
 
 
 def test_a_device_in_use_that_somebody_lowered_is_burned_again_in_the_next_period(host_world: HostWorld) -> None:

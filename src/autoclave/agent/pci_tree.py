@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 from autoclave.agent.known_devices import known_devices
 from autoclave.agent.pci_bus import PCIBus
 from autoclave.db import additions, pci
+from autoclave.db import instances as instance_rows
 from autoclave.db.additions import AdditionKind
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import (
@@ -22,6 +23,7 @@ from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import Provider
 from autoclave.placement.sync import provider_named
+from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_providers import PCIProvider
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
@@ -29,6 +31,9 @@ from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 LOG = logging.getLogger(__name__)
 
 _OWN = "COMPUTE_MANAGED_PCI_DEVICE"
+
+_COMING = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING})
+"""What is done with an instance before it claims what it was allocated."""
 
 
 class PCITree:
@@ -53,7 +58,8 @@ class PCITree:
         :raises InvalidConfiguration: while *starting*: the configuration and the host contradict each other. Later,
             that is logged, and everything is left as it is.
         :raises DatabaseUnavailable: nothing could be read or written.
-        :raises PlacementError: what Placement has of a new provider could not be asked.
+        :raises PlacementError: what Placement has of a new provider, or of one that becomes of one time use, could not
+            be asked.
         """
         try:
             wanted, unreadable = self._bus.look(self._taken_by_drivers())
@@ -70,7 +76,7 @@ class PCITree:
         found = self._changes(wanted, unreadable)
         foreign: Mapping[str, str] = {}
         if found.to_write:
-            adopted = self._adopted(found.new, tree)
+            adopted = {**self._adopted(found.new, tree), **self._held(found.becoming_one_time_use)}
             foreign = self._foreign(found.new, tree)
             ours = [each for each in wanted if str(each.address) not in foreign]
 
@@ -161,6 +167,23 @@ class PCITree:
                 used = any(self._ports.placement.get_usages(present.uuid).values())
                 adopted[str(wanted.address)] = Adopted(present.uuid, used)
         return adopted
+
+    def _held(self, late: Sequence[ProviderRecord]) -> Mapping[str, Adopted]:
+        """What Placement has of providers on record that serve one instance only from now on.
+
+        Who is on his way to one with a row of his own burns it when he claims it.
+        """
+        held = {}
+        for row in late:
+            try:
+                consumers = self._ports.placement.get_allocations_for_provider(row.uuid)
+            except PlacementNotFound:
+                continue  # nobody can hold anything of it
+            with self._ports.db.read() as tx:
+                known = [instance_rows.get(tx, consumer) for consumer in consumers]
+            used = any(instance is None or instance.task_state not in _COMING for instance in known)
+            held[row.address] = Adopted(row.uuid, used)
+        return held
 
     def _sync_one(
         self,

@@ -85,8 +85,11 @@ _CLAIMED = (
 )
 
 
-def burned_for(instance_uuid: str, now: datetime) -> dict[str, Any]:
-    """The columns of a provider that *instance_uuid* burns; whatever was asked about it before is void."""
+def burned_for(instance_uuid: str | None, now: datetime) -> dict[str, Any]:
+    """The columns of a provider that *instance_uuid* burns; whatever was asked about it before is void.
+
+    :param instance_uuid: None: one of which nothing is on record.
+    """
     return {
         "burned": True,
         "burn_confirmed": False,

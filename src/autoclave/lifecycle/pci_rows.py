@@ -21,9 +21,9 @@ from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider
 
 @dataclass(frozen=True)
 class Adopted:
-    """A provider that was in Placement before it was in the database.
+    """A provider that is in Placement before its row says what it is to say.
 
-    :param used: something is allocated from it.
+    :param used: somebody holds it of whom no row tells.
     """
 
     uuid: str
@@ -46,6 +46,16 @@ class Changes:
     burn: list[tuple[ProviderRecord, str]] = field(default_factory=list)
     withdrawn: list[ProviderRecord] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+
+    @property
+    def becoming_one_time_use(self) -> list[ProviderRecord]:
+        """Providers on record that serve one instance only from now on, and that no instance has by our rows."""
+        burned = {row.id for row, _ in self.burn}
+        return [
+            row
+            for row, values in self.providers
+            if values.get("one_time_use") and not row.burned and row.id not in burned
+        ]
 
     @property
     def to_write(self) -> bool:
@@ -166,10 +176,12 @@ def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, A
 
     Withdrawn providers go later, by ``pci.delete``.
 
-    What has become of one time use while an instance has it is burned with that, so that no moment is in between.
+    What has become of one time use while an instance has it is burned with that, so that no moment is in between. So is
+    what somebody holds in Placement of whom no row tells: he may touch it.
 
-    :param adopted: what Placement has of new ones already, by their address.
+    :param adopted: what Placement has already of new ones, and of those that become of one time use, by their address.
     """
+    late = [row for row in found.becoming_one_time_use if row.address in adopted and adopted[row.address].used]
     for row, values in found.providers:
         pci.describe(tx, row, values)
     for function, values in found.functions:
@@ -179,6 +191,8 @@ def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, A
         pci.insert_functions(tx, [_function(hostname, row.id, described)])
     for row, holder in found.burn:
         pci.swap(tx, row, pci.burned_for(holder, now))
+    for row in late:
+        pci.swap(tx, row, pci.burned_for(None, now))
     for wanted in found.new:
         _insert(tx, hostname, wanted, adopted.get(str(wanted.address)), now)
 
@@ -194,7 +208,7 @@ def _insert(tx: Connection, hostname: str, wanted: PCIProvider, adopted: Adopted
         "one_time_use": wanted.one_time_use,
     }
     if adopted is not None and adopted.used and wanted.one_time_use:
-        values |= {"burned": True, "burned_at": now}  # by an instance of which nothing is on record
+        values |= pci.burned_for(None, now)
     provider_id = pci.insert_provider(tx, values)
     pci.insert_functions(tx, [_function(hostname, provider_id, each) for each in wanted.functions])
 
