@@ -42,9 +42,9 @@ class Holdings:
             kind, seen = Kind.PROVIDER_MISSING, f"Placement has no provider {part.root.uuid} ({part.host})"
             yield Finding(kind, part.host, seen, kind.remedy.format(host=part.host), part.device)
         held = by_consumer({provider: each for provider, each in consumers.items() if each})
-        for instance in self._records.instances.values():
+        for instance in self._records.by_host.get(part.host, ()):
             # Most agree with what the host's providers say already. Else what they hold is asked for as a whole.
-            if instance.host == part.host and any(of_instance(part, instance, held.get(instance.uuid, {}))):
+            if any(of_instance(part, instance, held.get(instance.uuid, {}))):
                 whole = self._placement.get_allocations(instance.uuid).allocations
                 yield from of_instance(part, instance, self._records.of_host(part.host, whole))
         yield from of_consumers(part, held, self._records.instances)

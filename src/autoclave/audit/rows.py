@@ -1,9 +1,10 @@
 """The database, as an audit takes it down: in one consistent view, and a constant number of statements."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
+from functools import cached_property
 
 from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
@@ -58,8 +59,20 @@ class Records:
 
     def of_host(self, host: str, held: Mapping[str, Amounts]) -> dict[str, Amounts]:
         """What of *held*, by provider, is of no other host, as far as the database knows."""
-        homes = {root.uuid: root.host for root in self.roots} | {each.uuid: each.host for each in self.lent.values()}
-        return {uuid: amounts for uuid, amounts in held.items() if homes.get(uuid, host) == host}
+        return {uuid: amounts for uuid, amounts in held.items() if self._homes.get(uuid, host) == host}
+
+    @cached_property
+    def _homes(self) -> Mapping[str, str]:
+        return {root.uuid: root.host for root in self.roots} | {each.uuid: each.host for each in self.lent.values()}
+
+    @cached_property
+    def by_host(self) -> Mapping[str, Sequence[Instance]]:
+        """The instances that are on each host that has some."""
+        found: defaultdict[str, list[Instance]] = defaultdict(list)
+        for each in self.instances.values():
+            if each.host is not None:
+                found[each.host].append(each)
+        return found
 
 
 def read(db: Database, now: datetime) -> Records:
