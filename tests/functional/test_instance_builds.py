@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from computeworld import ComputeWorld
 from failing_placement import FAILURES, every_failure_at, failing
 from strikes import Death, Strike, death, no_database
@@ -81,6 +82,13 @@ def spoil_drives(world: ComputeWorld) -> None:
     """No drive can be bound any more, and Placement does not know it yet."""
     with world.db.write() as tx:
         tx.execute(devices.update().values(device_state=DeviceState.ERROR))
+
+
+def drive_states(world: ComputeWorld) -> list[tuple[DeviceState, int]]:
+    """State and version of each drive."""
+    with world.db.read() as tx:
+        rows = tx.execute(sa.select(devices.c.device_state, devices.c.state_version).order_by(devices.c.id))
+        return [(state, version) for state, version in rows]
 
 
 # The way it goes
@@ -393,11 +401,12 @@ def test_a_deletion_that_nobody_took_over_changes_nothing_for_the_build(world: C
 
 def test_a_builder_that_was_taken_for_dead_gives_back_what_it_got_later(world: ComputeWorld) -> None:
     """It hangs for longer than its lease; a sweep undoes what there is; then its claim is carried out."""
-    instance = world.ask(specs=TWO_DRIVES)
+    instance, before_it = world.ask(specs=TWO_DRIVES), drive_states(world)
     world.faults.add(before(world.sweep), "PUT", "^/allocations", times=1)
     world.conductor().build_instance(world.context, instance.uuid)
     assert world.builder_of(instance) is None
     assert_failed(world, instance)
+    assert drive_states(world) == before_it, "no drive is bound, and erased, for nobody"
 
 
 def test_a_builder_that_was_taken_for_dead_is_not_forgotten_when_it_cannot_give_back(world: ComputeWorld) -> None:

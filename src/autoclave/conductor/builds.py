@@ -31,7 +31,15 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.profiles import ProfileRecord
-from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, DatabaseUnavailable, NoValidHost, RPCError
+from autoclave.exceptions import (
+    ApiError,
+    AutoclaveError,
+    BadRequest,
+    DatabaseUnavailable,
+    NoValidHost,
+    RPCError,
+    StateConflict,
+)
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requesting import make_arqs
 from autoclave.objects.context import RequestContext
@@ -158,8 +166,15 @@ class Builder:
         return claim
 
     def _bind(self, context: RequestContext, instance: InstanceRecord, profile: ProfileRecord, claim: Claim) -> None:
+        def make(tx: Connection) -> list[ARQRecord]:
+            now = instance_rows.get(tx, instance.uuid, lock=True)
+            if now is None or _holder(now) != _holder(instance):
+                # Whoever has moved the row gives back what he finds; what is made after him, nobody would.
+                raise StateConflict("it was taken away before its accelerator requests were made")
+            return arq_rows.get_many(tx, make_arqs(tx, profile, instance.project_id, instance.uuid))
+
         try:
-            arqs = self._ports.db.transact(lambda tx: _make_arqs(tx, instance, profile))
+            arqs = self._ports.db.transact(make)
         except db_exc.DBReferenceError:
             raise BadRequest(f"Device profile {profile.name!r} was deleted while the instance was built.") from None
         requests = [
@@ -245,10 +260,6 @@ class Builder:
 
 def _holder(instance: InstanceRecord) -> tuple[VMState, str | None, str | None]:
     return instance.vm_state, instance.agent_run_id, instance.host
-
-
-def _make_arqs(tx: Connection, instance: InstanceRecord, profile: ProfileRecord) -> list[ARQRecord]:
-    return arq_rows.get_many(tx, make_arqs(tx, profile, instance.project_id, instance.uuid))
 
 
 def fault(error: AutoclaveError, now: datetime) -> dict[str, Any]:
