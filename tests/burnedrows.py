@@ -8,11 +8,14 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn import Settled, burn, settle_provider
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.rules.device_states import Actor
 
 CLASS = "CUSTOM_PCI_10DE_25B6"
 TRAIT = "HW_PCI_ONE_TIME_USE"
+OPERATOR = Cause(Actor.OPERATOR, "ops", "req-1")
 
 
 @dataclass
@@ -56,7 +59,7 @@ class OneTimeUse:
         with self.db.write() as tx:
             provider = self.row(rp_uuid)
             assert pci.claim(tx, [each.id for each in pci.functions_of(tx, provider)], instance)
-            assert burn(tx, provider, instance, utcnow())
+            assert burn(tx, provider, instance, utcnow(), Cause(Actor.AGENT, self.host))
         assert self.settle(rp_uuid) is Settled.RAISED
         return instance
 

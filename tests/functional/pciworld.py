@@ -12,9 +12,11 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, settle_provider
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.rules.device_states import Actor
 
 HOST = "host-1"
 GPU = "0000:81:00.0"
@@ -112,7 +114,7 @@ class PCIWorld:
             provider = pci.get(tx, rp_uuid)
             assert provider is not None
             assert pci.claim(tx, [pci.functions_of(tx, provider)[0].id], instance)
-            assert burning.burn(tx, provider, instance, utcnow())
+            assert burning.burn(tx, provider, instance, utcnow(), Cause(Actor.AGENT, HOST))
 
     def free(self, instance: str = ONE) -> None:
         with self.db.write() as tx:

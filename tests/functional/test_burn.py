@@ -10,6 +10,7 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.placement.faults import after, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from burnedrows import OPERATOR
 
 
 def test_a_new_device_is_offered_with_a_whole_record(pci_world: PCIWorld, gpu: str) -> None:
@@ -205,7 +206,7 @@ def test_a_claim_while_a_release_is_lowered_wins(pci_world: PCIWorld, gpu: str) 
         pci_world.claim(gpu, TWO)
 
     pci_world.faults.add(after(claimed_at_once), method="PUT", path="/inventories$", times=1)
-    ask_release(pci_world.db, pci_world.placement, gpu)
+    ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     row = pci_world.row(gpu)
     assert (row.burned, row.release_pending, row.burned_for) == (True, False, TWO)
     assert pci_world.settle(gpu) is Settled.RAISED
@@ -216,7 +217,7 @@ def test_a_claim_while_a_release_is_lowered_wins(pci_world: PCIWorld, gpu: str) 
 
 def test_a_release_by_word_offers_the_device_again(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.use_up(gpu)
-    assert ask_release(pci_world.db, pci_world.placement, gpu) is Settled.LOWERED
+    assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR) is Settled.LOWERED
     assert pci_world.offered(gpu)
     assert not pci_world.row(gpu).burned
 
@@ -225,7 +226,7 @@ def test_a_release_by_word_is_kept_while_placement_is_away(pci_world: PCIWorld, 
     pci_world.use_up(gpu)
     pci_world.faults.add(refuse, path="/inventories$")
     with pytest.raises(PlacementUnavailable):
-        ask_release(pci_world.db, pci_world.placement, gpu)
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     assert not pci_world.offered(gpu)
     pci_world.faults.clear()
     assert pci_world.settle(gpu) is Settled.LOWERED
@@ -237,17 +238,17 @@ def test_a_device_in_use_is_not_released(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.claim(gpu)
     pci_world.settle(gpu)
     with pytest.raises(Conflict, match=f"{GPU} of {HOST} is in use by instance {ONE}"):
-        ask_release(pci_world.db, pci_world.placement, gpu)
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     pci_world.free()
     with pytest.raises(Conflict, match="in use"):  # its allocation stands
-        ask_release(pci_world.db, pci_world.placement, gpu)
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
 
 
 def test_only_what_is_burned_is_released(pci_world: PCIWorld, gpu: str) -> None:
     with pytest.raises(Conflict, match="is not burned"):
-        ask_release(pci_world.db, pci_world.placement, gpu)
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     with pytest.raises(NotFound):
-        ask_release(pci_world.db, pci_world.placement, ONE)
+        ask_release(pci_world.db, pci_world.placement, ONE, OPERATOR)
 
 
 # The rows, on each engine

@@ -31,6 +31,7 @@ from autoclave.rules import burn as rules
 from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.guests import Guests
 from autoclave.virt.loader import load_compute_driver
+from burnedrows import OPERATOR
 
 HISTORIES = int(os.environ.get("AUTOCLAVE_HISTORIES", "0"))
 FIRST = int(os.environ.get("AUTOCLAVE_FIRST_SEED", "0"))
@@ -234,7 +235,7 @@ class History:
             return
         touched, self._touched = self._touched, None  # on the operator's word, from the moment that it is given
         try:
-            ask_release(self.world.db, self.world.onlooker, row.uuid)
+            ask_release(self.world.db, self.world.onlooker, row.uuid, OPERATOR)
             self.tally["released"] += 1
         except AutoclaveError:
             if not self.world.row().release_pending:
@@ -289,7 +290,7 @@ class History:
         row = self.world.row()
         if row.burned:
             self._touched = None
-            ask_release(self.world.db, self.world.placement, row.uuid)
+            ask_release(self.world.db, self.world.placement, row.uuid, OPERATOR)
         for _ in range(2):
             self.agent.period()
         if self.world.offered() != 1 or self.world.records().keys() != {GPU_CLASS}:

@@ -14,6 +14,7 @@ from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.inprocess import InProcessTransport
+from burnedrows import OPERATOR
 
 CARDS = ("0000:81:00.0", "0000:82:00.0", "0000:83:00.0")
 ROUNDS = 4
@@ -60,5 +61,5 @@ def test_of_those_who_claim_two_of_three_cards_at_once_one_gets_both_and_the_oth
                 assert pci.functions_of_instances(tx, list(served)) == []
                 assert pci.providers_of_instance(tx, winner) == [view.provider for view in burned.list_all(tx)]
             for view in views:
-                ask_release(pci_world.db, pci_world.placement, view.provider.uuid)
+                ask_release(pci_world.db, pci_world.placement, view.provider.uuid, OPERATOR)
             assert sum(map(pci_world.offered, cards)) == 3

@@ -25,8 +25,10 @@ from autoclave.db import additions, compute_hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
 from autoclave.lifecycle.burn import burn
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import before, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.rules.device_states import Actor
 from autoclave.virt.loader import load_compute_driver
 from computerows import make_instance
 from dbfixtures import make_slot
@@ -40,7 +42,7 @@ def claim(world: HostWorld, address: str = GPU, instance: str = ONE, *, function
     with world.db.write() as tx:
         found = next(each for each in pci.functions_of(tx, row) if each.address == (function or each.address))
         assert pci.claim(tx, [found.id], instance)
-        assert burn(tx, row, instance, utcnow())
+        assert burn(tx, row, instance, utcnow(), Cause(Actor.AGENT, HOST))
 
 
 def give_back(world: HostWorld, instance: str = ONE) -> None:

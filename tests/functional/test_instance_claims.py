@@ -15,6 +15,7 @@ from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.resource_request import ALIAS_KEY
 from autoclave.simulator.faults import Fault, FaultKind
+from burnedrows import OPERATOR
 
 
 def test_a_claim_without_an_allocation_fails_before_anything_is_given(instance_world: InstanceWorld) -> None:
@@ -111,7 +112,7 @@ def test_a_claim_that_placement_does_not_take_starts_no_guest_and_offers_nothing
     agent.period()
     world.delete(instance)
     assert world.offered() == 0
-    ask_release(world.db, world.placement, world.row().uuid)
+    ask_release(world.db, world.placement, world.row().uuid, OPERATOR)
     assert world.offered() == 1
 
 

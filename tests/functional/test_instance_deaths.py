@@ -14,6 +14,7 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.virt.loader import load_compute_driver
+from burnedrows import OPERATOR
 
 
 class Life:
@@ -84,7 +85,7 @@ class Life:
         if row.burned:
             assert row.burn_confirmed
             assert self.world.reserved() == 1
-            ask_release(self.world.db, self.world.placement, row.uuid)
+            ask_release(self.world.db, self.world.placement, row.uuid, OPERATOR)
         assert self.world.offered() == 1
 
 

@@ -17,7 +17,9 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import burn
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.rules.device_states import Actor
 
 PLAIN = {name: value for name, value in GPU_SPEC.items() if name != "one_time_use"}
 PATIENCE = 30.0
@@ -70,7 +72,7 @@ def test_a_card_that_becomes_one_time_use_while_it_is_claimed_is_burned(world: H
         row = pci.get(tx, world.row().uuid, lock=True)
         assert row is not None
         assert pci.claim(tx, [pci.functions_of(tx, row)[0].id], ONE)
-        assert burn(tx, row, ONE, utcnow())
+        assert burn(tx, row, ONE, utcnow(), Cause(Actor.AGENT, HOST))
 
     while_locked(world, claim, lambda: tree.sync(starting=True))
     assert (world.function().instance_uuid, world.row().one_time_use) == (ONE, True)

@@ -16,8 +16,10 @@ from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import burn, settle_provider
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.burn import may_be_claimed
+from autoclave.rules.device_states import Actor
 from autoclave.rules.resource_request import ALIAS_KEY
 
 LOG = logging.getLogger(__name__)
@@ -137,7 +139,7 @@ class ResourceTracker:
             )
         if not pci.claim(tx, [each.id for each in free[:amount]], instance_uuid):
             raise ClaimRefused(f"{row.address} of {self._host} was given to another instance at the same moment")
-        if not burn(tx, row, instance_uuid, self._ports.clock()):
+        if not burn(tx, row, instance_uuid, self._ports.clock(), Cause(Actor.AGENT, self._host)):
             raise ClaimRefused(f"{row.address} of {self._host} was changed at the same moment")
         if row.one_time_use:
             LOG.info("%s of %s is burned for instance %s.", row.address, self._host, instance_uuid)

@@ -114,6 +114,7 @@ RULES = (
         "See which devices of one time use are burned.",
         "GET /autoclave/v1/burned",
         "GET /autoclave/v1/burned/{provider}",
+        "GET /autoclave/v1/burned/{provider}/history",
     ),
     _documented(
         "autoclave:burned:release",

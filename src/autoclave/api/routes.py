@@ -86,7 +86,11 @@ def _operator(api: Api) -> dict[str, Resource]:
         "/accept": actions.Accept(api),
         "/forget": actions.Forget(api),
     }
-    of_burned: dict[str, Resource] = {"": burned.BurnedDevice(api), "/release": burned.Release(api)}
+    of_burned: dict[str, Resource] = {
+        "": burned.BurnedDevice(api),
+        "/history": burned.History(api),
+        "/release": burned.Release(api),
+    }
     devices_root, burned_root = "/autoclave/v1/devices", "/autoclave/v1/burned"
     return {
         devices_root: operator_devices.Devices(api),

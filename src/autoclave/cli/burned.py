@@ -21,7 +21,8 @@ _DETAILS = (
     "missing",
     "offered",
 )
-_WIDTHS = {"waiting_for": 24}
+_HISTORY = ("at", "event", "to_state", "actor", "request_id", "reason")
+_WIDTHS = {"waiting_for": 24, "reason": 30}
 """Characters of a line in the table of all devices."""
 
 
@@ -35,7 +36,7 @@ def _second(at: str) -> str:
 
 
 def _cell(name: str, value: Any) -> Cell:
-    return Cell(value, _second if name == "burned_at" else str, _WIDTHS.get(name))
+    return Cell(value, _second if name in ("burned_at", "at") else str, _WIDTHS.get(name))
 
 
 class BurnedList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
@@ -70,6 +71,21 @@ class BurnedShow(show.ShowOne):  # type: ignore[misc]
         """Ask, and show."""
         row = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}")
         return tuple(row), tuple(Cell(value) for value in row.values())
+
+
+class BurnedHistory(lister.Lister):  # type: ignore[misc]
+    """Show how a device was burned and released, and by whom, oldest first. It need not be burned now."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_device(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
+        """Ask, and show."""
+        events = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}/history")["events"]
+        return _HISTORY, [tuple(_cell(name, event[name]) for name in _HISTORY) for event in events]
 
 
 class BurnedRelease(command.Command):  # type: ignore[misc]

@@ -36,6 +36,7 @@ COMMANDS = {
     "device history": "device:DeviceHistory",
     "burned list": "burned:BurnedList",
     "burned show": "burned:BurnedShow",
+    "burned history": "burned:BurnedHistory",
     "burned release": "burned:BurnedRelease",
     "sim list": "sim:SimHosts",
     "sim fault": "sim:SimFault",

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.rows import columns, to_record
-from autoclave.rules.burn import BurnFacts
+from autoclave.rules.burn import BurnFacts, BurnState
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,15 @@ class ProviderRecord:
     def trait_names(self) -> frozenset[str]:
         """``traits`` as a set."""
         return frozenset(json.loads(self.traits))
+
+    @property
+    def burn_state(self) -> BurnState:
+        """Where it is in its life, in one word."""
+        if not self.burned:
+            return BurnState.NOT_BURNED
+        if self.release_pending:
+            return BurnState.RELEASED
+        return BurnState.CONFIRMED if self.burn_confirmed else BurnState.BURNED
 
     def facts(self, *, claimed: bool) -> BurnFacts:
         """What ``rules.burn`` needs to know."""

@@ -16,10 +16,12 @@ from autoclave.db import additions, pci
 from autoclave.db.engine import Database
 from autoclave.db.pci import NOT_BURNED, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
+from autoclave.lifecycle.burn_moves import move, record
 from autoclave.lifecycle.settle import ATTEMPTS, IN_USE, whole_record
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventories, Inventory
-from autoclave.rules.burn import BurnFacts, Reading, Verdict, must_be_reserved, verdict
+from autoclave.rules.burn import BurnEvent, BurnFacts, BurnState, Reading, Verdict, must_be_reserved, verdict
 
 LOG = logging.getLogger(__name__)
 
@@ -47,16 +49,23 @@ class _Row:
         return self.provider.facts(claimed=self.claimed)
 
 
-def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: datetime) -> bool:
+def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: datetime, by: Cause) -> bool:
     """Note that *instance_uuid* uses up *provider*, or that it ends an earlier burn of what is not of one time use.
 
     In the transaction of the claim. Settle before the guest can run.
 
+    :param by: the agent, for the history.
     :returns: whether the row still was as *provider* says; if not, nothing was written.
     """
     if not provider.one_time_use and not provider.burned:
         return True
-    return pci.swap(tx, provider, pci.burned_for(instance_uuid, now) if provider.one_time_use else NOT_BURNED)
+    cause = replace(by, reason=f"instance {instance_uuid} gets it")
+    if provider.burn_state is BurnState.CONFIRMED:
+        # Placement could not have allocated it, had nobody lowered reserved; no period has seen that yet.
+        record(tx, provider, replace(provider, release_pending=True), BurnEvent.RELEASE_SEEN, None)
+    if not provider.one_time_use:
+        return move(tx, provider, BurnEvent.BURN_ENDS, cause, NOT_BURNED)
+    return move(tx, provider, BurnEvent.BURN, cause, pci.burned_for(instance_uuid, now))
 
 
 def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
@@ -109,11 +118,14 @@ def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
     return not facts.release_pending and record == whole_record(provider.total, record.reserved)
 
 
-def ask_release(db: Database, placement: PlacementClient, rp_uuid: str, burned_for: str | None = None) -> Settled:
+def ask_release(
+    db: Database, placement: PlacementClient, rp_uuid: str, cause: Cause, burned_for: str | None = None
+) -> Settled:
     """Take the operator's word that a burned device is clean, and offer it again.
 
     The word is committed first. A Placement that is away keeps the device from being offered until it is back.
 
+    :param cause: who said so, for the history.
     :param burned_for: only if this instance has burned it; None: whoever has.
     :raises NotFound: there is no such provider.
     :raises Conflict: it is not burned, or by another instance, or an instance has it.
@@ -141,7 +153,8 @@ def ask_release(db: Database, placement: PlacementClient, rp_uuid: str, burned_f
                 f"{found.address} of {found.hostname} was burned by instance {provider.burned_for}, not by "
                 f"{burned_for}: nobody has said that it was cleaned since."
             )
-        pci.swap(tx, provider, {"release_pending": True})
+        if not provider.release_pending:
+            move(tx, provider, BurnEvent.RELEASE, cause, {"release_pending": True})
 
     db.transact(note)
     return settle_provider(db, placement, rp_uuid)
@@ -172,7 +185,7 @@ def _attempt(
             "%s of %s (provider %s) was released in Placement.", provider.address, provider.hostname, provider.uuid
         )
         # From here on as any release: lowered by a PUT, which defeats a slow writer that would raise it once more.
-        _write(db, provider, {"release_pending": True})
+        _write(db, provider, BurnEvent.RELEASE_SEEN, {"release_pending": True})
         return None
     wanted = {name: kept for name, kept in present.records.items() if name in row.added}
     wanted[provider.resource_class] = whole_record(total, _reserved(judged, reading, total))
@@ -192,11 +205,11 @@ def _attempt(
         if provider.resource_class not in present.records:
             placement.ensure_resource_class(provider.resource_class)
         placement.put_inventories(provider.uuid, present.generation, wanted)
-    if judged is Verdict.CONFIRM and not _write(db, provider, {"burn_confirmed": True}):
+    if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None
     if judged is Verdict.LOWER and provider.release_pending:
         # A claim since then has made another version, and wins: its own settling raises what was lowered here.
-        _write(db, provider, NOT_BURNED)
+        _write(db, provider, BurnEvent.OFFER, NOT_BURNED)
     return _outcome(judged, provider)
 
 
@@ -220,8 +233,8 @@ def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:
     return min(reading.reserved, total)
 
 
-def _write(db: Database, provider: ProviderRecord, values: Mapping[str, object]) -> bool:
-    return db.transact(lambda tx: pci.swap(tx, provider, values, idle=True))
+def _write(db: Database, provider: ProviderRecord, event: BurnEvent, values: Mapping[str, object]) -> bool:
+    return db.transact(lambda tx: move(tx, provider, event, None, values, idle=True))
 
 
 def _outcome(judged: Verdict, provider: ProviderRecord) -> Settled:

@@ -15,6 +15,10 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
+from autoclave.lifecycle.burn_moves import move, record
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.burn import BurnEvent
+from autoclave.rules.device_states import Actor
 from autoclave.rules.pci_matches import ONE_TIME_USE
 from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider
 
@@ -190,9 +194,11 @@ def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, A
     for row, described in found.new_functions:
         pci.insert_functions(tx, [_function(hostname, row.id, described)])
     for row, holder in found.burn:
-        pci.swap(tx, row, pci.burned_for(holder, now))
+        cause = Cause(Actor.AGENT, hostname, reason=f"it is of one time use now, and instance {holder} has it")
+        move(tx, row, BurnEvent.BURN, cause, pci.burned_for(holder, now))
     for row in late:
-        pci.swap(tx, row, pci.burned_for(None, now))
+        cause = Cause(Actor.AGENT, hostname, reason="it is of one time use now, and is allocated to nobody on record")
+        move(tx, row, BurnEvent.BURN, cause, pci.burned_for(None, now))
     for wanted in found.new:
         _insert(tx, hostname, wanted, adopted.get(str(wanted.address)), now)
 
@@ -211,6 +217,9 @@ def _insert(tx: Connection, hostname: str, wanted: PCIProvider, adopted: Adopted
         values |= pci.burned_for(None, now)
     provider_id = pci.insert_provider(tx, values)
     pci.insert_functions(tx, [_function(hostname, provider_id, each) for each in wanted.functions])
+    if "burned" in values and (made := pci.get(tx, values["uuid"])) is not None:
+        cause = Cause(Actor.AGENT, hostname, reason="it was in Placement before it was on record, and somebody uses it")
+        record(tx, None, made, BurnEvent.BURN, cause)
 
 
 def _function(hostname: str, provider_id: int, described: ClaimableFunction) -> dict[str, Any]:

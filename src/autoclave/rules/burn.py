@@ -11,6 +11,34 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
+class BurnState(StrEnum):
+    """Where a device of one time use is in its life, in its history."""
+
+    NOT_BURNED = "not_burned"
+    BURNED = "burned"
+    """An instance has it, or had it."""
+    CONFIRMED = "confirmed"
+    """It was seen idle and reserved since."""
+    RELEASED = "released"
+    """An operator has said that it is clean; Placement is to be told."""
+
+
+class BurnEvent(StrEnum):
+    """What moves it on."""
+
+    BURN = "burn"
+    """An instance gets it, or has it already when it becomes of one time use."""
+    CONFIRM = "confirm"
+    RELEASE = "release"
+    """An operator has asked for it."""
+    RELEASE_SEEN = "release_seen"
+    """Somebody has lowered ``reserved`` in Placement."""
+    OFFER = "offer"
+    """Placement has been told: it is offered again."""
+    BURN_ENDS = "burn_ends"
+    """An instance gets what is of one time use no more."""
+
+
 class BurnFacts(NamedTuple):
     """What the database says of a provider of PCI functions, as far as offering it is concerned.
 

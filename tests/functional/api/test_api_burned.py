@@ -10,11 +10,14 @@ import pytest
 from api_world import HOST, World, fault, new_uuid
 
 from autoclave.cli.main import main
+from autoclave.db import pci
 from autoclave.db.compute_tables import pci_functions
 from autoclave.lifecycle.burn import Settled
+from autoclave.lifecycle.burn_moves import move
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
-from burnedrows import CLASS, OneTimeUse
+from autoclave.rules.burn import BurnEvent
+from burnedrows import CLASS, OPERATOR, OneTimeUse
 
 PATH = "/autoclave/v1/burned"
 GPU = "0000:81:00.0"
@@ -220,6 +223,89 @@ def test_a_body_that_is_not_understood_releases_nothing(world: World, devices: O
     assert not devices.row(rp_uuid).release_pending
 
 
+# The history
+
+
+def history(world: World, device: str) -> list[tuple[str, str, str | None, str]]:
+    answer = world.call("GET", f"{PATH}/{device}/history")
+    assert answer.status_code == 200
+    return [(each["event"], each["actor"], each["from_state"], each["to_state"]) for each in answer.json["events"]]
+
+
+def test_the_history_tells_who_has_released_a_device_and_by_which_request(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    instance = devices.use_up(rp_uuid)
+    released = world.call("POST", f"{PATH}/{rp_uuid}/release")
+    assert history(world, rp_uuid) == [
+        ("burn", f"agent {HOST}", "not_burned", "burned"),
+        ("confirm", "Placement", "burned", "confirmed"),
+        ("release", "operator admin", "confirmed", "released"),
+        ("offer", "Placement", "released", "not_burned"),
+    ]
+    events = world.call("GET", f"{PATH}/{HOST}/{GPU}/history").json["events"]
+    assert events[0]["reason"] == f"instance {instance} gets it"
+    assert events[0]["evidence"] == {"hostname": HOST, "pci_address": GPU}
+    assert events[2]["request_id"] == released.headers["X-Openstack-Request-Id"]
+
+
+def test_a_release_that_is_asked_for_twice_is_the_first_ones(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    world.placement.add(refuse, method="PUT")
+    for _ in range(2):
+        assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 202
+    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release"]
+
+
+def test_a_refused_release_is_not_in_the_history(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.use(rp_uuid)
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 409
+    assert [event for event, *_ in history(world, rp_uuid)] == ["burn"]
+
+
+def test_a_release_that_was_seen_in_placement_is_told_as_that(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    lower(world, rp_uuid)
+    assert devices.settle(rp_uuid) is Settled.LOWERED
+    assert history(world, rp_uuid)[2:] == [
+        ("release_seen", "Placement", "confirmed", "released"),
+        ("offer", "Placement", "released", "not_burned"),
+    ]
+
+
+def test_a_release_by_hand_is_told_also_if_an_instance_was_faster_than_the_agent(
+    world: World, devices: OneTimeUse
+) -> None:
+    rp_uuid = devices.burned()
+    lower(world, rp_uuid)
+    devices.use(rp_uuid)
+    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release_seen", "burn"]
+
+
+def test_the_history_of_a_provider_that_is_gone_stays_under_its_uuid(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 200
+    before = history(world, rp_uuid)
+    with world.db.write() as tx:
+        assert pci.delete(tx, devices.row(rp_uuid))
+    assert history(world, rp_uuid) == before
+    assert world.call("GET", f"{PATH}/{HOST}/{GPU}/history").status_code == 404
+
+
+def test_a_device_that_was_never_burned_has_an_empty_history(world: World, devices: OneTimeUse) -> None:
+    assert history(world, devices.add()) == []
+    assert world.call("GET", f"{PATH}/{new_uuid()}/history").status_code == 404
+
+
+def test_what_loses_against_somebody_faster_is_not_in_the_history(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.burned()
+    before = devices.row(rp_uuid)
+    with world.db.write() as tx:
+        assert move(tx, before, BurnEvent.RELEASE, OPERATOR, {"release_pending": True})
+        assert not move(tx, before, BurnEvent.RELEASE, OPERATOR, {"release_pending": True})
+    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release"]
+
+
 # The command
 
 
@@ -243,6 +329,19 @@ def test_the_command_lists_shows_and_releases(
     assert main(["burned", "release", rp_uuid, "--burned-for", instance, "--url", url]) == 0
     assert capsys.readouterr().out == f"{rp_uuid}: released and offered again\n"
     assert devices.offered(rp_uuid)
+
+
+def test_the_command_shows_the_history(
+    world: World, devices: OneTimeUse, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices.burned()
+    assert main(["burned", "release", f"{HOST}/{GPU}", "--url", url]) == 0
+    capsys.readouterr()
+    events = ask(capsys, url, "history", f"{HOST}/{GPU}")
+    assert [event["to_state"] for event in events] == ["burned", "confirmed", "released", "not_burned"]
+    assert events[2]["actor"] == "operator admin"
+    assert main(["burned", "history", f"{HOST}/{GPU}", "--url", url]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 160
 
 
 def test_the_command_tells_a_refusal_in_one_line(world: World, devices: OneTimeUse, url: str) -> None:

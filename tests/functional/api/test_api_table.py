@@ -437,6 +437,7 @@ CASES = [
         for which, names in ((BURNED_BY_UUID, burned), (BURNED_BY_PLACE, burned_there))
         for case in (
             Case("GET", f"{BURNED}{which}", admin(200), names),
+            Case("GET", f"{BURNED}{which}/history", admin(200), names),
             Case("POST", f"{BURNED}{which}/release", admin(200), names),
         )
     ),

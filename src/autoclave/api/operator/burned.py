@@ -14,16 +14,19 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import uuids
 from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.operator import views
 from autoclave.api.query import Argument
-from autoclave.api.schemas.burned import BURNED, BURNED_LIST, VALIDATE_RELEASE
+from autoclave.api.schemas.burned import BURN_HISTORY, BURNED, BURNED_LIST, VALIDATE_RELEASE
 from autoclave.api.schemas.operator_devices import SAID
 from autoclave.db import burned as burned_rows
-from autoclave.db import pci
+from autoclave.db import events, pci
 from autoclave.db.burned import BurnedView
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
+from autoclave.rules.device_states import Actor
 from autoclave.rules.pci_address import PCIAddress
 
 LOG = logging.getLogger(__name__)
@@ -56,6 +59,21 @@ class BurnedDevice(Resource):
         [resp.media] = _all_shown(self._api.ports, [found])
 
 
+class History(Resource):
+    """``GET /autoclave/v1/burned/{provider}/history``. That of a provider which is gone stays, under its uuid."""
+
+    @Operation("Show how a device was burned and released, and by whom", rule=_GET, answers={200: BURN_HISTORY})
+    def on_get(
+        self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, provider: str, address: str | None = None
+    ) -> None:
+        with self._api.ports.db.read() as tx:
+            gone = uuids.canonical(provider) if address is None else None
+            found = events.history(tx, gone) if gone else []
+            if not found:
+                found = events.history(tx, _find(tx, provider, address).uuid)
+        resp.media = {"events": [views.event(record) for record in found]}
+
+
 class Release(Resource):
     """``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
 
@@ -78,8 +96,9 @@ class Release(Resource):
             found = _find(tx, provider, address)
         where = f"{found.address} of {found.hostname} (provider {found.uuid})"
         burned_for = asked.body.get("burned_for")
+        cause = Cause(Actor.OPERATOR, asked.context.user_id or "", asked.context.request_id)
         try:
-            ask_release(ports.db, ports.placement, found.uuid, burned_for and burned_for.lower())
+            ask_release(ports.db, ports.placement, found.uuid, cause, burned_for and burned_for.lower())
         except PlacementError as error:
             if not _is_pending(ports, found.uuid):
                 raise

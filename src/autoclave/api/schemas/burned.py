@@ -3,7 +3,8 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, shape
+from autoclave.api.schemas.common import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
+from autoclave.rules.burn import BurnEvent, BurnState
 
 RELEASE: dict[str, Any] = {
     "type": "object",
@@ -49,3 +50,23 @@ BURNED = shape(
     },
 )
 BURNED_LIST = listed("BurnedDevices", "burned", BURNED)
+
+_STATE = one_of(BurnState)
+BURN_HISTORY = listed(
+    "BurnHistory",
+    "events",
+    shape(
+        "BurnEvent",
+        {
+            "at": TIMESTAMP,
+            "event": one_of(BurnEvent),
+            "from_state": {**nullable(_STATE), "description": "null: it was not on record before."},
+            "to_state": _STATE,
+            "serial": {**nullable(STRING), "description": "Always null: functions have none."},
+            "actor": {**STRING, "description": "Who did it; Placement: what was found there, or told to it."},
+            "request_id": nullable(STRING),
+            "reason": nullable(STRING),
+            "evidence": {"type": "object", "description": "Host and PCI address, which the provider may outlive."},
+        },
+    ),
+)
