@@ -21,7 +21,7 @@ from hostworld import (
 from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import additions, compute_hosts, pci
+from autoclave.db import additions, compute_hosts, events, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
 from autoclave.lifecycle.burn import burn
@@ -161,6 +161,13 @@ def test_the_flag_taken_from_a_burned_device_changes_nothing_until_it_is_release
     assert "HW_PCI_ONE_TIME_USE" not in host_world.onlooker.get_traits(host_world.provider().uuid).names
 
 
+def told(host_world: HostWorld) -> list[tuple[str, str, str | None, str | None]]:
+    """The history of the GPU."""
+    with host_world.db.read() as tx:
+        found = events.history(tx, host_world.row().uuid)
+    return [(each.event, each.actor, each.from_state, each.reason) for each in found]
+
+
 def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: HostWorld) -> None:
     host_world.specs = ({"vendor_id": "10de", "product_id": "25b6"},)
     host_world.synced()
@@ -170,6 +177,9 @@ def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: H
     host_world.synced()
     assert (host_world.row().burned, host_world.row().burned_for) == (True, ONE)
     assert host_world.reserved() == 1
+    assert told(host_world) == [
+        ("burn", f"agent {HOST}", "not_burned", f"it is of one time use now, and instance {ONE} has it")
+    ]
 
 
 def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement_is_burned(
@@ -184,6 +194,9 @@ def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement
     host_world.specs = (GPU_SPEC,)
     host_world.synced()
     assert (host_world.row().burned, host_world.row().burned_for) == (True, None)
+    assert told(host_world) == [
+        ("burn", f"agent {HOST}", "not_burned", "it is of one time use now, and is allocated to nobody on record")
+    ]
     host_world.onlooker.delete_allocations(ONE)
     assert host_world.offered() == 0
     host_world.synced()
@@ -303,6 +316,12 @@ def test_a_provider_that_another_database_left_in_use_is_taken_for_burned(host_w
     host_world.synced()
     assert host_world.row().burned
     assert host_world.reserved() == 1
+    assert told(host_world)[-1] == (
+        "burn",
+        f"agent {HOST}",
+        None,
+        "it was in Placement before it was on record, and somebody uses it",
+    )
 
 
 def test_a_new_device_that_is_reserved_already_is_held(host_world: HostWorld) -> None:
