@@ -251,6 +251,15 @@ def test_what_keeps_the_agent_from_starting_is_said_of_the_function(flavors: Pla
     assert wrong.endswith("The agent does not start")
 
 
+def test_a_card_that_an_entry_means_beside_its_virtual_functions_keeps_the_agent_from_starting(
+    flavors: Planner,
+) -> None:
+    flavors.add(f'[pci]\ndevice_spec = {{"address": "{CARD}"}}\n')
+    [wrong] = flavors.rows()[CARD]["refused"]
+    assert f"{CARD} is a physical function" in wrong
+    assert wrong.endswith("The agent does not start")
+
+
 def test_an_entry_that_cannot_be_read_is_named(flavors: Planner) -> None:
     flavors.add('[pci]\ndevice_spec = {"vendor_id": "10de", "one_time_us": true}\n')
     said = flavors.ask(code=1)

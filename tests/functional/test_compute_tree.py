@@ -29,6 +29,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import before, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_states import Actor
+from autoclave.simulator.functions import FunctionSpec
 from autoclave.virt.loader import load_compute_driver
 from computerows import make_instance
 from dbfixtures import make_slot
@@ -536,6 +537,30 @@ def test_a_contradiction_in_device_spec_stops_the_start_and_is_later_only_told(
     host_world.tree().sync()
     assert "are left as they are" in caplog.text
     assert (host_world.offered(GPU), host_world.offered(CARD)) == (1, 2)
+
+
+@pytest.mark.parametrize("entries", [({"address": CARD},), (VF_SPEC, {"product_id": "1572"})], ids=["one", "two"])
+def test_entries_that_mean_a_card_and_its_virtual_functions_stop_the_start(
+    host_world: HostWorld, entries: tuple[dict[str, str], ...]
+) -> None:
+    host_world.specs = entries
+    with pytest.raises(InvalidConfiguration, match=f"{CARD} is a physical function"):
+        host_world.tree().sync(starting=True)
+
+
+def test_a_card_that_gets_virtual_functions_is_offered_no_longer_though_its_entry_means_them_too(
+    host_world: HostWorld,
+) -> None:
+    for address in VFS:
+        host_world.sim.functions.pull(address)
+    host_world.specs = ({"address": CARD},)
+    tree = host_world.synced()
+    assert set(host_world.records(CARD)) == {"CUSTOM_PCI_8086_1572"}
+    for address in VFS:
+        host_world.sim.functions.plug(FunctionSpec(address, "8086", "154c", class_code="020000", physfn=CARD))
+    tree.sync()
+    assert set(host_world.records(CARD)) == {VF_CLASS}
+    assert host_world.offered(CARD) == 2
 
 
 # The accelerator half's devices

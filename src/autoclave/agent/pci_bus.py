@@ -45,12 +45,16 @@ class PCIBus:
         """
         LOG.debug("%d entries of %s", len(self.specs), DEVICE_SPEC_OPTION)
 
-    def look(self, taken: Mapping[PCIAddress, str]) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
+    def look(
+        self, taken: Mapping[PCIAddress, str], *, starting: bool
+    ) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
         """The providers of what instances may get, and the addresses of what does not say what it is.
 
         A function that something speaks against giving away is left out, and the operator told once.
 
         :param taken: what device drivers offer, and the name of the driver.
+        :param starting: entries must not contradict each other in what is left out, either. Later, what is left out is
+            left out: a card that has got virtual functions is not to stay offered for the sake of that.
         :raises HardwareError: the bus cannot be listed.
         :raises InvalidConfiguration: the entries cannot be read, contradict each other on this host, or mean what a
             device driver has.
@@ -59,6 +63,8 @@ class PCIBus:
             return (), frozenset()
         host = HostFunctions(self._paths)
         refuse_double_claims(host.functions, self.specs, taken)
+        if starting:
+            translate(host.functions, self.specs)
         allowed = allowed_host_devices(self._conf)
         withheld = {}
         for match in matches(host.functions, self.specs):

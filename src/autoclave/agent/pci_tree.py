@@ -62,7 +62,7 @@ class PCITree:
             be asked.
         """
         try:
-            wanted, unreadable = self._bus.look(self._taken_by_drivers())
+            wanted, unreadable = self._bus.look(self._taken_by_drivers(), starting=starting)
         except HardwareError as error:
             LOG.error(
                 "The PCI bus of %s cannot be looked at; its functions are left as they are: %s", self._host, error

@@ -66,8 +66,10 @@ class _Slot:
             for match in meant:
                 if (why := functions.withheld(match, allowed)) is not None:
                     self._withheld[match.function.address] = why
+            entries = [match.entry for match in meant]
+            translate([match.function for match in meant], entries)  # an agent that starts looks at all of them
             given = [match.function for match in meant if match.function.address not in self._withheld]
-            self._provider = next(iter(translate(given, [match.entry for match in meant])), None)
+            self._provider = next(iter(translate(given, entries)), None)
         except InvalidConfiguration as error:
             self._wrong = f"{error}. The agent does not start"
 
