@@ -1,9 +1,13 @@
 """Guests are started, stopped, rebooted and rebuilt, and keep the devices that they have."""
 
+import uuid
+
 from hostworld import GPU
 from instanceworld import OTHER, InstanceWorld
+from moments import Moments, hypervisor_of
 
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.virt.loader import load_compute_driver
 
 
 def test_a_guest_is_stopped_started_rebooted_and_keeps_its_device(instance_world: InstanceWorld) -> None:
@@ -77,6 +81,27 @@ def test_a_rebuild_that_lost_its_database_is_ended_by_the_next_period(instance_w
     assert (row.vm_state, row.task_state, row.rebuild, row.image_uuid) == (VMState.ERROR, None, None, before)
     assert row.fault_message == "The rebuild of the instance was cut short on its host. Rebuild it again."
     assert world.function().instance_uuid == instance
+
+
+def test_an_agent_whose_host_another_run_has_taken_over_ends_no_rebuild_of_that_run(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    moments = Moments()
+    world.start(driver=hypervisor_of(load_compute_driver(world.configuration()), moments))
+    instance = world.create(GPU)
+    before = world.instance(instance).image_uuid
+    later = {**OTHER, "image_uuid": str(uuid.UUID(int=9))}
+
+    def taken_over(_whom: str) -> None:
+        world.mark(instance, TaskState.REBUILDING, rebuild=later, agent_run_id="another run")
+
+    moments.arm(0, taken_over)
+    world.rebuild(instance)
+    assert moments.happened
+    row = world.instance(instance)
+    assert (row.task_state, row.agent_run_id) == (TaskState.REBUILDING, "another run")
+    assert (row.rebuild, row.image_uuid) == (later, before)
 
 
 def test_a_power_message_that_was_lost_is_followed_in_the_next_period(instance_world: InstanceWorld) -> None:

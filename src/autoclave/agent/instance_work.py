@@ -56,17 +56,20 @@ class InstanceWork:
         return found
 
     def end(self, instance: InstanceRecord, task: TaskState, **values: Any) -> InstanceRecord | None:
-        """Write what became of *task*, by the holder of the instance's lock: nobody else works on it.
+        """Write what became of *task*, by the holder of the instance's lock: no other thread works on it.
 
-        A deletion that was asked for, and taken back because nobody took the message, changes nothing for him.
+        A deletion that was asked for, and taken back because nobody took the message, changes nothing for him. Another
+        run of the agent, which this one has been taken over by, does: its work has the same name, and is another.
 
         :param values: with the ``task_state`` that comes next.
-        :returns: the instance as it is now; None: it is being deleted, or gone, and nothing was written.
+        :returns: the instance as it is now; None: it is being deleted, gone, or another run's, and nothing was written.
         """
 
         def write(tx: Connection) -> InstanceRecord | None:
             now = instance_rows.get(tx, instance.uuid, lock=True)
-            return None if now is None else instance_rows.swap(tx, now, expect_task=task, **values)
+            if now is None or now.agent_run_id != instance.agent_run_id:
+                return None
+            return instance_rows.swap(tx, now, expect_task=task, **values)
 
         return self.ports.db.transact(write)
 
