@@ -82,8 +82,18 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
     found = []
     for instance_uuid, address, rp_uuid, resource_class, text, arq_uuid in tx.execute(query):
         info = json.loads(text)
-        function, managed = _address(info, address), is_managed(info)
-        found.append(Hostdev(instance_uuid, function, rp_uuid, resource_class, managed, False, False, arq_uuid))
+        found.append(
+            Hostdev(
+                instance_uuid,
+                _address(info, address),
+                rp_uuid,
+                resource_class,
+                managed=is_managed(info),
+                one_time_use=False,
+                burned=False,
+                arq_uuid=arq_uuid,
+            )
+        )
     return found
 
 

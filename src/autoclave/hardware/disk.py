@@ -8,7 +8,7 @@ LARGEST_STEP = 256 * 1024 * 1024
 
 
 class Disk(Protocol):
-    """A disk held open exclusively. Made by :func:`open_block`.
+    """A disk held open exclusively. Made by :func:`autoclave.hardware.block.open_block`.
 
     What it holds is not handed out: who may ask whether a tenant's data is gone need not see it.
     """

@@ -20,18 +20,9 @@ from autoclave.api.schemas.compute_common import number
 DISK_FORMATS = ("ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "ploop", "iso")
 CONTAINER_FORMATS = ("ami", "ari", "aki", "bare", "ovf", "ova", "docker", "compressed")
 VISIBILITIES = ("public", "private", "shared")
-STATUSES = (
-    "queued",
-    "saving",
-    "active",
-    "uploading",
-    "importing",
-    "killed",
-    "deactivated",
-    "deleted",
-    "pending_delete",
-)
-"""Glance's. An image here has one of the first three."""
+_HERE = ("queued", "saving", "active")
+STATUSES = (*_HERE, "uploading", "importing", "killed", "deactivated", "deleted", "pending_delete")
+"""Glance's: a list may be asked for any of them."""
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
 MAX_TAGS = 128
@@ -127,7 +118,7 @@ IMAGE = {
         {
             "id": UUID,
             "name": nullable(STRING),
-            "status": one_of(STATUSES[:3]),
+            "status": one_of(_HERE),
             "visibility": one_of(VISIBILITIES),
             "owner": nullable(STRING),
             "disk_format": nullable(STRING),
