@@ -4,8 +4,9 @@ from typing import Any
 
 from autoclave.rules.audit.facts import Instance, Lent, Root
 from autoclave.rules.audit.findings import Finding
-from autoclave.rules.audit.instances import OURS, Part, of_consumers, of_functions, of_instance, of_unknown
+from autoclave.rules.audit.instances import Part, of_consumers, of_functions, of_instance, of_unknown
 from autoclave.rules.burn import BurnFacts
+from autoclave.rules.resource_names import CONSUMER_TYPE
 
 RC = "CUSTOM_PCI_10DE_25B6"
 ROOT = Root("root", "host-1")
@@ -49,6 +50,6 @@ def every_finding() -> list[Finding]:
         *of_instance(part(card()), instance(), {"root": HOST_HAS, "card": {RC: 1}}),
         *of_functions(card(fn0="gone"), {}),
         *of_consumers(part(), {"inst": {"root": HOST_HAS}}, {"inst": moved}),
-        of_unknown(part(), "gone", {"root": HOST_HAS}, OURS),
+        of_unknown(part(), "gone", {"root": HOST_HAS}, CONSUMER_TYPE),
         of_unknown(part(), "foreign", {"root": HOST_HAS}, "unknown"),
     ]

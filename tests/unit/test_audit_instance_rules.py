@@ -7,7 +7,6 @@ from auditfacts import BURNED, HOST_HAS, RC, card, instance, part
 
 from autoclave.rules.audit.facts import Instance
 from autoclave.rules.audit.instances import (
-    OURS,
     Amounts,
     Part,
     by_consumer,
@@ -18,6 +17,7 @@ from autoclave.rules.audit.instances import (
     of_unknown,
 )
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.resource_names import CONSUMER_TYPE
 
 AT_HOME: Mapping[str, Amounts] = {"root": HOST_HAS}
 WITH_CARD: Mapping[str, Amounts] = {"root": HOST_HAS, "card": {RC: 1}}
@@ -112,7 +112,7 @@ def test_an_instance_holds_nothing_of_a_host_that_it_is_not_on(who: Instance, ki
 
 
 def test_who_wrote_an_allocation_tells_whether_it_is_a_fault_of_ours() -> None:
-    ours, foreign = (of_unknown(part(), "x", AT_HOME, each) for each in (OURS, "unknown"))
+    ours, foreign = (of_unknown(part(), "x", AT_HOME, each) for each in (CONSUMER_TYPE, "unknown"))
     assert (ours.kind, ours.counts) == (STRAY, True)
     assert "openstack resource provider allocation delete x" in ours.remedy
     assert (foreign.kind, foreign.counts) == (Kind.ALLOCATION_OF_ANOTHER, False)

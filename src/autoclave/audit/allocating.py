@@ -7,7 +7,7 @@ from autoclave.exceptions import PlacementConflict, PlacementError
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Resources
 from autoclave.rules.audit.facts import Instance
-from autoclave.rules.audit.instances import OURS, Part, lacking
+from autoclave.rules.audit.instances import Part, lacking
 
 
 def allocate_again(db: Database, placement: PlacementClient, instance_uuid: str) -> str:
@@ -52,9 +52,7 @@ def _add(placement: PlacementClient, instance: Instance, provider: str, amounts:
     # Of a consumer that holds nothing nobody can tell the generation: it may be known to Placement all the same.
     generations = (present.generation,) if present.allocations else (None, 0)
     for generation in generations:
-        claim = ConsumerAllocations(
-            instance.uuid, wanted, generation, instance.project_id, instance.user_id, consumer_type=OURS
-        )
+        claim = ConsumerAllocations(instance.uuid, wanted, generation, instance.project_id, instance.user_id)
         try:
             placement.put_allocations(claim)
         except PlacementConflict as error:

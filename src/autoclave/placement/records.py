@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from autoclave.rules.resource_names import CONSUMER_TYPE
+
 Resources = Mapping[str, int]
 """Amounts by resource class."""
 
@@ -71,7 +73,7 @@ class ConsumerAllocations:
     generation: int | None = None
     project_id: str = ""
     user_id: str = ""
-    consumer_type: str = "INSTANCE"
+    consumer_type: str = CONSUMER_TYPE
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.lent import about_lent
 from autoclave.rules.burn import must_be_reserved
+from autoclave.rules.resource_names import CONSUMER_TYPE
 
 HOST_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
 """What the root provider of every host has."""
-
-OURS = "INSTANCE"
-"""The consumer type that Autoclave's claims have. Nova names none, and neither does who does not know of types."""
 
 Amounts = Mapping[str, int]
 """What is held of a provider, by resource class."""
@@ -139,8 +137,9 @@ def of_unknown(part: Part, consumer: str, held: Mapping[str, Amounts], consumer_
     :param held: of the host's providers.
     """
     words = _words(held, {each.uuid: each.name for each in part.providers})
-    kind = Kind.ALLOCATION_WITHOUT_INSTANCE if consumer_type == OURS else Kind.ALLOCATION_OF_ANOTHER
-    what = "there is no such instance" if consumer_type == OURS else f"its type is {consumer_type}, not {OURS}"
+    ours = consumer_type == CONSUMER_TYPE
+    kind = Kind.ALLOCATION_WITHOUT_INSTANCE if ours else Kind.ALLOCATION_OF_ANOTHER
+    what = "there is no such instance" if ours else f"its type is {consumer_type}, not {CONSUMER_TYPE}"
     command = f"openstack resource provider allocation delete {consumer}"
     text = kind.remedy.format(host=part.host, about=consumer, command=command)
     return Finding(
