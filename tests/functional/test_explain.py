@@ -79,6 +79,16 @@ def test_extra_specs_that_nothing_follows_from_are_told_and_are_no_error(world: 
     assert list(found["ignored_properties"]) == ["hw_disk_bus"]
 
 
+def test_an_image_that_no_server_of_the_flavor_can_have_is_refused_as_the_server_would_be(world: ComputeWorld) -> None:
+    world.add_host("host-1")
+    with pytest.raises(BadRequest, match="hw_firmware_type"):
+        explain(world, image={"hw_firmware_type": "coreboot"})
+    with world.db.write() as tx:
+        flavor, image = make_flavor(tx, ram=512), make_image(tx, min_ram=513)
+    with pytest.raises(BadRequest, match=f"has 512 MiB of memory, and image {image.uuid} needs 513"):
+        world.conductor().explain(world.context, flavor.name, image.uuid)
+
+
 def test_of_each_host_the_missing_trait_is_named(world: ComputeWorld) -> None:
     world.add_host("host-1", traits=["CUSTOM_A"])
     world.add_host("host-2", traits=["CUSTOM_A", "CUSTOM_B", "CUSTOM_BAD"])

@@ -14,6 +14,7 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.ports import Ports
+from autoclave.rules.image_fit import require_fit
 from autoclave.rules.request_group import RequestGroup
 from autoclave.rules.resource_request import HOST_TRAIT, ResourceRequest
 
@@ -34,10 +35,11 @@ class Explainer:
         :param image: its name or uuid.
         :param host: the only one that is wanted; each that lacks something costs several requests of Placement.
         :raises NotFound: there is no such flavor, image or host.
-        :raises BadRequest: they cannot be scheduled on any host; says why.
+        :raises BadRequest: they do not fit each other, or cannot be scheduled on any host; says why.
         :raises PlacementError: Placement did not tell.
         """
         found, picture = self._flavor(flavor), self._image(image)
+        require_fit(found.snapshot, picture)
         request, _ = self._requests.of(found.snapshot, picture.snapshot)
         hosts = [each for each in self._hosts.all() if host in (None, each.name)]
         if host is not None and not hosts:

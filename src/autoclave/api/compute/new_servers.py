@@ -16,10 +16,8 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
 from autoclave.objects.context import RequestContext
-from autoclave.rules.image_hardware import firmware_of
+from autoclave.rules.image_fit import require_fit
 from autoclave.rules.instance_states import TaskState, VMState
-
-_GIB = 1 << 30
 
 
 def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> FlavorRecord:
@@ -46,13 +44,7 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
         raise BadRequest(f"Invalid imageRef: {error}.") from None
     if image.status != image_rows.ACTIVE:
         raise BadRequest(f"Invalid imageRef: image {uuid} is {image.status}, it has no data yet.")
-    name = flavor["name"]
-    if image.min_ram > flavor["ram"]:
-        raise BadRequest(f"Flavor {name} has {flavor['ram']} MiB of memory, and image {uuid} needs {image.min_ram}.")
-    needed = max(image.min_disk, -(-(image.size or 0) // _GIB))
-    if flavor["disk"] and needed > flavor["disk"]:  # a flavor without a disk has one of the image's size
-        raise BadRequest(f"Flavor {name} has a disk of {flavor['disk']} GiB, and image {uuid} needs {needed}.")
-    firmware_of(image.properties)
+    require_fit(flavor, image)
     return image
 
 
