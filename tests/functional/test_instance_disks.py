@@ -50,6 +50,13 @@ class DiskWorld(InstanceWorld):
         if data is not None:
             (self.images / image_uuid).write_bytes(data)
 
+    def create_with_images(self) -> str:
+        """An instance of the old image, on a host that has the new one as well."""
+        self.add_image(OLD, b"old")
+        self.add_image(NEW, b"new")
+        self.start()
+        return self.create(GPU)
+
     def rebuild_from(self, instance: str, image_uuid: str = NEW, **properties: str) -> None:
         """As a conductor hands it over; *properties* are the image's."""
         wanted = {"image_uuid": image_uuid, "image": {"name": "new", "properties": properties}, "checked": True}
@@ -82,10 +89,7 @@ def test_an_image_that_cannot_be_used_burns_no_device(disk_world: DiskWorld) -> 
 
 def test_a_rebuild_gives_the_guest_the_disk_of_the_new_image(disk_world: DiskWorld) -> None:
     world = disk_world
-    world.add_image(OLD, b"old")
-    world.add_image(NEW, b"new")
-    world.start()
-    instance = world.create(GPU)
+    instance = world.create_with_images()
     assert world.first_bytes(instance) == b"old"
     world.rebuild_from(instance)
     row = world.instance(instance)
@@ -95,10 +99,7 @@ def test_a_rebuild_gives_the_guest_the_disk_of_the_new_image(disk_world: DiskWor
 
 def test_a_guest_has_the_firmware_of_its_image_and_none_that_no_guest_has(disk_world: DiskWorld) -> None:
     world = disk_world
-    world.add_image(OLD, b"old")
-    world.add_image(NEW, b"new")
-    world.start()
-    instance = world.create(GPU)
+    instance = world.create_with_images()
 
     def firmware() -> str | None:
         guest = world.guest(instance)
@@ -154,10 +155,7 @@ def test_a_rebuild_that_fails_before_the_hypervisor_is_asked_leaves_the_instance
 
 def test_a_rebuild_that_the_hypervisor_fails_ends_in_error(disk_world: DiskWorld) -> None:
     world = disk_world
-    world.add_image(OLD, b"old")
-    world.add_image(NEW, b"new")
-    world.start()
-    instance = world.create(GPU)
+    instance = world.create_with_images()
     world.sim.set_fault("*", Fault(FaultKind.SPAWN_FAILS))
     world.rebuild_from(instance)
     row = world.instance(instance)
