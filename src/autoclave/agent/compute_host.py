@@ -70,8 +70,9 @@ class ComputeHost:
         additions = ProviderAdditions(ports, config, host)
         self._host = host
         self._tree = ComputeTree(ports, root, parts.driver, PCITree(ports, bus, host), additions, host=host)
-        # The guests of simulated hosts only exist on paper.
+        # Not by the privileged helper: the disks are this user's, and a tenant wrote what is read of them.
         commands = Commands(replace(parts.paths, helper=None))
+        # The guests of simulated hosts only exist on paper.
         files = None if conf.compute.virt_driver == "null" else InstanceFiles(Path(conf.agent.data_dir), commands)
         self.instances = Instances(
             InstanceWork(

@@ -14,6 +14,7 @@ from autoclave.agent.root_provider import RootProvider
 from autoclave.db import compute_hosts
 from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.records import Inventory, Provider
 from autoclave.virt.driver import ComputeDriver, HostInventory
 
@@ -134,7 +135,7 @@ def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[s
     for name, total in totals.items():
         if total > 0:
             ratio = known[name].allocation_ratio if name in known else _INITIAL_RATIO[name]
-            records[name] = Inventory(total, 0, 1, total, 1, ratio)
+            records[name] = replace(whole_record(total, 0), allocation_ratio=ratio)
         elif name in known:
             records[name] = replace(known[name], reserved=known[name].total)
     return records
