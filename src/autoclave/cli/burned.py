@@ -100,6 +100,7 @@ class BurnedRelease(command.Command):  # type: ignore[misc]
             metavar="INSTANCE",
             help="only if it is still burned by this instance: nobody has used it since it was looked at",
         )
+        parser.add_argument("--reason", help="why, or how it was cleaned; kept in the device's history")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -107,7 +108,8 @@ class BurnedRelease(command.Command):  # type: ignore[misc]
 
         :raises AutoclaveError: the service does not answer, or the device cannot be released.
         """
-        body = {} if parsed_args.burned_for is None else {"burned_for": parsed_args.burned_for}
+        said = {"burned_for": parsed_args.burned_for, "reason": parsed_args.reason}
+        body = {key: value for key, value in said.items() if value is not None}
         answer = service_of(parsed_args).ask("POST", f"{_BURNED}/{parsed_args.device}/release", body)
         later = "released; Placement does not answer and will be told later"
         told = "released and offered again" if answer["placement_settled"] else later

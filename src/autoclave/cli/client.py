@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -42,13 +43,14 @@ class ServiceClient:
     ) -> Any:
         """What is answered to one request; an empty mapping if nothing is.
 
+        :param path: not quoted, and without a query.
         :param version: microversion, such as ``accelerator 2.5``.
         :raises AutoclaveError: the service does not answer, or refuses.
         """
         headers = {} if version is None else {"OpenStack-API-Version": version}
         try:
             answer = self._session.request(
-                method, self._url + path, json=body, headers=headers, params=query, timeout=_TIMEOUT
+                method, self._url + quote(path, safe="/:"), json=body, headers=headers, params=query, timeout=_TIMEOUT
             )
         except requests.RequestException as error:
             raise AutoclaveError(

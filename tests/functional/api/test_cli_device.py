@@ -49,6 +49,13 @@ def test_a_hold_reserves_the_device_until_its_release_and_its_reason_stays_in_th
     assert "bad fan" in [event["reason"] for event in ask(capsys, url, "history", device.uuid)]
 
 
+def test_a_name_that_a_url_would_take_for_more_is_told_as_it_was_typed(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["device", "show", "a?b#c d", "--url", url]) == 1
+    assert "a?b#c d" in capsys.readouterr().err
+
+
 def test_a_hold_without_a_reason_is_not_sent(world: World, url: str) -> None:
     device = world.add_device()
     assert "--reason" in refused("hold", device.uuid, "--url", url)

@@ -96,7 +96,8 @@ class Release(Resource):
             found = _find(tx, provider, address)
         where = f"{found.address} of {found.hostname} (provider {found.uuid})"
         burned_for = asked.body.get("burned_for")
-        cause = Cause(Actor.OPERATOR, asked.context.user_id or "", asked.context.request_id)
+        reason = asked.body.get("reason")
+        cause = Cause(Actor.OPERATOR, asked.context.user_id or "", asked.context.request_id, reason)
         try:
             ask_release(ports.db, ports.placement, found.uuid, cause, burned_for and burned_for.lower())
         except PlacementError as error:

@@ -4,6 +4,7 @@ from typing import Any
 
 from autoclave.api.body import compiled
 from autoclave.api.schemas.common import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
+from autoclave.api.schemas.operator_devices import REASON
 from autoclave.rules.burn import BurnEvent, BurnState
 
 RELEASE: dict[str, Any] = {
@@ -15,6 +16,7 @@ RELEASE: dict[str, Any] = {
             "description": "Release only what this instance has burned: whoever has cleaned a device for long may "
             "find that others have used it meanwhile.",
         },
+        "reason": {**REASON, "description": "Kept in the device's history."},
     },
 }
 VALIDATE_RELEASE = compiled(RELEASE)

@@ -18,20 +18,20 @@ from autoclave.db.tables import DeviceStatus, DeviceType
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
-_REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
+REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
 
 WITH_REASON: dict[str, Any] = {
     "type": "object",
     "required": ["reason"],
     "additionalProperties": False,
-    "properties": {"reason": _REASON},
+    "properties": {"reason": REASON},
 }
 VALIDATE_WITH_REASON = compiled(WITH_REASON)
 
 REASON_IF_ANY: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "properties": {"reason": {"anyOf": [_REASON, {"type": "null"}]}},
+    "properties": {"reason": {"anyOf": [REASON, {"type": "null"}]}},
 }
 VALIDATE_REASON_IF_ANY = compiled(REASON_IF_ANY)
 
