@@ -197,6 +197,23 @@ def test_users_are_not_told_what_is_for_administrators(world: ComputeWorld) -> N
     assert "allocation_candidates" in (found.fault_details or "")
 
 
+def test_a_build_that_fails_as_nobody_foresaw_fails_at_once(world: ComputeWorld) -> None:
+    instance = world.ask(specs=TWO_DRIVES)
+    with world.db.write() as tx:
+        instances.update(tx, instance, {"flavor": {"extra_specs": {}}})
+    world.build(instance)
+    found = assert_failed(world, instance)
+    assert "KeyError" in (found.fault_details or "")
+    assert "KeyError" not in (found.fault_message or "")
+
+
+def test_an_instance_that_cannot_be_put_right_keeps_no_other_waiting(world: ComputeWorld) -> None:
+    waiting, broken = world.ask(), world.ask(task_state=TaskState.REBUILDING, rebuild={"image_uuid": "another"})
+    world.sweep()
+    assert world.instance(broken).task_state is TaskState.REBUILDING
+    assert_failed(world, waiting)
+
+
 # Placement fails
 
 

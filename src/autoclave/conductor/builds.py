@@ -89,7 +89,9 @@ class Builder:
             claim = self._claim_and_bind(context, instance)
         except DatabaseUnavailable:
             raise
-        except AutoclaveError as error:
+        except Exception as error:  # whatever it is: its user is not to wait for the lease to know
+            if not isinstance(error, AutoclaveError):
+                LOG.exception("Building instance %s failed in a way that nobody foresaw", instance.uuid)
             self._fail(context, instance, error)
             return
         handed = self._move(instance, host=claim.host, agent_run_id=None)
@@ -191,7 +193,7 @@ class Builder:
         """When to begin nothing new: early enough to end before somebody takes the build for dead."""
         return self._ports.clock() + self._lease / 2
 
-    def _fail(self, context: RequestContext, instance: InstanceRecord, error: AutoclaveError) -> None:
+    def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
         LOG.warning("Instance %s was not built: %s", instance.uuid, error)
         failed = self._move(
             instance,
@@ -262,12 +264,13 @@ def _holder(instance: InstanceRecord) -> tuple[VMState, str | None, str | None]:
     return instance.vm_state, instance.agent_run_id, instance.host
 
 
-def fault(error: AutoclaveError, now: datetime) -> dict[str, Any]:
+def fault(error: Exception, now: datetime) -> dict[str, Any]:
     """The columns that tell users why, and administrators what exactly."""
     if isinstance(error, ApiError):
         code, message, details = error.code, str(error), None
     elif isinstance(error, NoValidHost):
         code, message, details = 500, str(error), error.details or None
     else:
-        code, message, details = 500, "A service that is needed failed; the administrator sees which.", str(error)
+        details = str(error) if isinstance(error, AutoclaveError) else repr(error)
+        code, message = 500, "A service that is needed failed; the administrator sees which."
     return {"fault_code": code, "fault_message": message, "fault_details": details, "fault_at": now}

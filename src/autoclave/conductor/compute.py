@@ -88,6 +88,8 @@ class Compute:
                 self._finish(context, instance)
             except AutoclaveError as error:
                 LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
+            except Exception:  # whatever it is: it must not keep the others waiting
+                LOG.exception("Putting instance %s right failed in a way that nobody foresaw", instance.uuid)
 
     def _finish(self, context: RequestContext, instance: InstanceRecord) -> None:
         if instance.task_state is TaskState.DELETING:
