@@ -15,6 +15,13 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
+def ready(world: World) -> World:
+    """With a host that runs servers."""
+    world.add_host()
+    return world
+
+
+@pytest.fixture
 def url(world: World) -> Iterator[str]:
     """The service on a real socket."""
     with world.served() as found:

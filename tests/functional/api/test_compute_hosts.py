@@ -1,0 +1,50 @@
+"""The hosts that run servers: their agents and hypervisors."""
+
+from datetime import datetime
+
+from api_world import HOST, World, new_uuid
+
+
+def test_a_host_whose_agent_is_silent_is_down_and_its_servers_say_that_it_is_unknown(ready: World) -> None:
+    uuid = ready.add_server()
+    with ready.db.write() as tx:
+        tx.exec_driver_sql("UPDATE agents SET last_seen = '2020-01-01 00:00:00.000000'")
+    [service] = ready.compute("GET", "/os-services").json["services"]
+    assert (service["state"], service["status"]) == ("down", "enabled")
+    assert ready.compute("GET", f"/servers/{uuid}").json["server"]["host_status"] == "UNKNOWN"
+    assert ready.compute("GET", "/os-hypervisors").json["hypervisors"][0]["state"] == "down"
+    ready.compute("PUT", f"/os-services/{service['id']}", {"forced_down": True})
+    assert ready.compute("GET", f"/servers/{uuid}").json["server"]["host_status"] == "DOWN"
+
+
+def test_hypervisors_are_filtered_paged_and_tell_of_their_servers(ready: World) -> None:
+    uuid = ready.add_server()
+    made = [ready.add_host(name) for name in ("h2", "h3")]
+    found = ready.compute("GET", "/os-hypervisors?with_servers=true&hypervisor_hostname_pattern=compute").json
+    assert [one["servers"] for one in found["hypervisors"]] == [[{"uuid": uuid, "name": "vm1"}]]
+    found = ready.compute("GET", f"/os-hypervisors/detail?marker={made[0].uuid}").json["hypervisors"]
+    assert [one["id"] for one in found] == [made[1].uuid]
+    page = ready.compute("GET", "/os-hypervisors?limit=1").json
+    assert page["hypervisors"][0]["hypervisor_hostname"] == HOST
+    [link] = page["hypervisors_links"]
+    following = ready.compute("GET", link["href"].partition("/compute/v2.1")[2]).json["hypervisors"]
+    assert [one["hypervisor_hostname"] for one in following] == ["h2"]
+    assert ready.compute("GET", "/os-hypervisors?marker=nobody").status_code == 400
+    assert ready.compute("GET", f"/os-hypervisors/{HOST}").status_code == 404
+
+
+def test_moments_have_no_zone_where_clients_of_nova_take_none(ready: World) -> None:
+    uuid = ready.add_server()
+    launched = ready.compute("GET", f"/servers/{uuid}").json["server"]["OS-SRV-USG:launched_at"]
+    [service] = ready.compute("GET", "/os-services").json["services"]
+    [zone] = ready.compute("GET", "/os-availability-zone/detail").json["availabilityZoneInfo"]
+    for moment in (launched, service["updated_at"], zone["hosts"][HOST]["nova-compute"]["updated_at"]):
+        assert datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S.%f")
+
+
+def test_a_reason_without_disabling_is_400(ready: World) -> None:
+    [service] = ready.compute("GET", "/os-services?binary=nova-compute").json["services"]
+    assert ready.compute("GET", "/os-services?binary=nova-conductor").json["services"] == []
+    answer = ready.compute("PUT", f"/os-services/{service['id']}", {"disabled_reason": "r"})
+    assert answer.status_code == 400
+    assert ready.compute("PUT", f"/os-services/{new_uuid()}", {"status": "enabled"}).status_code == 404
