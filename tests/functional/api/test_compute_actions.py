@@ -157,6 +157,20 @@ def test_a_rebuild_that_the_flavor_forbids_is_400_and_not_begun(ready: World) ->
     assert kept.task_state is None
 
 
+@pytest.mark.parametrize("spec", ["pci_passthrough:alias", "accel:device_profile"])
+def test_a_rebuild_does_not_need_the_alias_or_profile_by_which_the_server_got_its_devices(
+    ready: World, spec: str
+) -> None:
+    uuid, image = ready.add_server(), ready.add_image("new")
+    kept = ready.server(uuid)
+    assert kept is not None
+    with ready.db.write() as tx:
+        instance_rows.update(tx, kept, {"flavor": {**kept.flavor, "extra_specs": {spec: "gone"}}})
+    answer = act(ready, uuid, "rebuild", {"imageRef": image})
+    assert answer.status_code == 202, answer.text
+    assert ready.compute("GET", f"/servers/{uuid}").json["server"]["image"]["id"] == image
+
+
 def test_a_rebuild_that_its_host_cannot_satisfy_leaves_the_server_as_it_is_with_a_fault(ready: World) -> None:
     ready.ports.placement.ensure_traits(["CUSTOM_X"])
     uuid, image = ready.add_server(), ready.add_image("new", **{"trait:CUSTOM_X": "required"})

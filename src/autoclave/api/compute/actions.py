@@ -69,7 +69,9 @@ class ServerAction(Resource):
     def _rebuild(self, asked: Asked, server: str, wanted: Mapping[str, Any]) -> InstanceRecord:
         with self._api.ports.db.read() as tx:
             instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
-        self._api.instances.check(asked.context, instance.flavor, image.snapshot)
+        # What its flavor asks for beside the host it has already, though alias or profile may be gone by now.
+        specs = {key: value for key, value in instance.flavor["extra_specs"].items() if key.startswith("trait:")}
+        self._api.instances.check(asked.context, {**instance.flavor, "extra_specs": specs}, image.snapshot)
         values: dict[str, Any] = {name: wanted[name] for name in ("name", "description") if name in wanted}
         if "metadata" in wanted:
             values["metadata"] = storable(wanted["metadata"], "The metadata")
