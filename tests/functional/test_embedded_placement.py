@@ -288,3 +288,38 @@ def test_a_user_id_that_noauth2_would_cut_in_two_is_an_error(service: EmbeddedPl
 def test_links_lead_back_through_the_mount_point(service: EmbeddedPlacement) -> None:
     _, _, document = call(Front(service.app, authenticate), **NEW, HTTP_AUTHORIZATION="Basic alice")
     assert document["links"][0]["href"].startswith("/placement/resource_providers/")
+
+
+class _Broken(io.BytesIO):
+    """A body whose chunks are none."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise ValueError("b'zz' is no size of a chunk.")
+
+
+ALICE = {"HTTP_AUTHORIZATION": "Basic alice"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "why"),
+    [
+        ({"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": _Broken()}, 400, "did not arrive as a whole"),
+        ({"CONTENT_LENGTH": "15"}, 400, "ended after 13 of 15 bytes"),
+        ({"CONTENT_LENGTH": "-5"}, 400, "Content-Length"),
+        ({"CONTENT_LENGTH": str((1 << 24) + 1)}, 413, "16777216 bytes"),
+        ({"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": io.BytesIO(bytes((1 << 24) + 1))}, 413, "16777216 bytes"),
+    ],
+    ids=["broken chunk", "cut off", "negative", "too long", "too long in chunks"],
+)
+def test_a_body_that_is_not_whole_is_its_senders_fault_and_none_is_kept_in_memory_without_end(
+    service: EmbeddedPlacement, headers: dict[str, Any], status: int, why: str
+) -> None:
+    answer, _, document = call(Front(service.app, authenticate), **NEW, **ALICE, **headers)
+    assert (answer, document["errors"][0]["status"]) == (status, status)
+    assert why in document["errors"][0]["detail"]
+
+
+def test_a_body_in_chunks_is_a_body(service: EmbeddedPlacement) -> None:
+    chunked = {"HTTP_TRANSFER_ENCODING": "chunked", "CONTENT_LENGTH": ""}
+    status, _, document = call(Front(service.app, authenticate), **NEW, **ALICE, **chunked)
+    assert (status, document["name"]) == (200, "h")

@@ -1,5 +1,6 @@
 """What stands before the embedded Placement: it decides who the caller is, the caller does not."""
 
+import io
 import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +42,21 @@ _HARMLESS = frozenset(
 _SET_BY_SERVERS = ("keystone.", "REMOTE_USER", "AUTH_TYPE")
 
 
+_LARGEST_BODY = 1 << 24
+"""Bytes: Placement takes a body into memory, however long it is. A thousand allocations take a tenth of it."""
+
+
+class _Refused(Exception):
+    """A body that Placement is not asked about; in words for its sender.
+
+    :param status: of the answer, such as ``400 Bad Request``.
+    """
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
 class Front:
     """WSGI middleware that authenticates and then speaks for the caller in noauth2's headers.
 
@@ -72,23 +88,54 @@ class Front:
         passed["HTTP_X_AUTH_TOKEN"] = f"{identity.user}:{identity.project}"
         # Always set, even when empty: without it noauth2 makes the user "admin" an administrator.
         passed["HTTP_X_ROLES"] = ",".join(identity.roles)
+        try:
+            body = _body(environ)
+        except _Refused as refused:
+            return _error(start_response, refused.status, str(refused))
+        if body:
+            passed |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         return self._app(passed, start_response)
 
     def _unauthorized(self, start_response: "StartResponse") -> Iterable[bytes]:
-        error = {
-            "status": 401,
-            "title": "Unauthorized",
-            "detail": "Placement needs to know who you are: send the credentials that this service takes.",
-            "code": "placement.undefined_code",
-        }
-        body = json.dumps({"errors": [error]}).encode()
-        headers = [
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(body))),
-            ("WWW-Authenticate", self._challenge),
-        ]
-        start_response("401 Unauthorized", headers)
-        return [body]
+        detail = "Placement needs to know who you are: send the credentials that this service takes."
+        return _error(start_response, "401 Unauthorized", detail, ("WWW-Authenticate", self._challenge))
+
+
+def _body(environ: "WSGIEnvironment") -> bytes:
+    """The body of a request as a whole. Placement answers one that breaks off with a 500, or takes it for whole.
+
+    :raises _Refused: it did not arrive as a whole, or is too long.
+    """
+    chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    announced = environ.get("CONTENT_LENGTH") or "0"
+    if not chunked and not announced.isdecimal():
+        raise _Refused("400 Bad Request", "Content-Length must be a number of bytes.")
+    length = _LARGEST_BODY + 1 if chunked else int(announced)
+    if length > _LARGEST_BODY and not chunked:
+        raise _too_large()
+    try:
+        body: bytes = environ["wsgi.input"].read(length) if length else b""
+    except (OSError, ValueError) as error:
+        raise _Refused("400 Bad Request", f"The body did not arrive as a whole; send it again. {error}") from error
+    if len(body) > _LARGEST_BODY:
+        raise _too_large()
+    if not chunked and len(body) < length:
+        raise _Refused("400 Bad Request", f"The body ended after {len(body)} of {length} bytes; send it again.")
+    return body
+
+
+def _too_large() -> _Refused:
+    return _Refused("413 Content Too Large", f"A request body may have {_LARGEST_BODY} bytes at most.")
+
+
+def _error(start_response: "StartResponse", status: str, detail: str, *headers: tuple[str, str]) -> Iterable[bytes]:
+    """Answer as Placement does."""
+    code, _, title = status.partition(" ")
+    error = {"status": int(code), "title": title, "detail": detail, "code": "placement.undefined_code"}
+    body = json.dumps({"errors": [error]}).encode()
+    described = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    start_response(status, [*described, *headers])
+    return [body]
 
 
 def _passes(name: str) -> bool:

@@ -6,6 +6,8 @@ _LONGEST_LINE = 4096
 """Bytes of a chunk's head, or of one trailer."""
 _MOST_TRAILERS = 64
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+_MOST_DIGITS = 16
+"""Of a chunk's size: 2**64 bytes are more than anybody sends."""
 
 
 class ChunkedBody:
@@ -20,12 +22,23 @@ class ChunkedBody:
         self._first = True
         self.closed = False
         """Whether it has been read to its end."""
+        self._broken: ValueError | None = None
 
     def read(self, size: int = -1) -> bytes:
         """At most *size* bytes, fewer at the end only; negative: all that is left.
 
-        :raises ValueError: it breaks off, or is none that HTTP knows.
+        :raises ValueError: it breaks off, or is none that HTTP knows. From then on always: behind what nobody
+            understands, what looks like the next chunk, or like the end, may be anything.
         """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return self._read(size)
+        except ValueError as error:
+            self._broken = error
+            raise
+
+    def _read(self, size: int) -> bytes:
         pieces: list[bytes] = []
         missing = size
         while missing and not self.closed:
@@ -45,7 +58,7 @@ class ChunkedBody:
             raise ValueError("A chunk is longer than its head says.")
         self._first = False
         digits = self._line().partition(b";")[0].strip()
-        if not digits or not _HEX_DIGITS.issuperset(digits):
+        if not 0 < len(digits) <= _MOST_DIGITS or not _HEX_DIGITS.issuperset(digits):
             raise ValueError(f"{digits[:20]!r} is no size of a chunk.")
         self._left = int(digits, 16)
         if not self._left:

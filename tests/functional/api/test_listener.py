@@ -96,6 +96,19 @@ def test_a_chunked_body_that_breaks_off_is_its_senders_fault(tmp_path: Path, bro
     world.close()
 
 
+@pytest.mark.parametrize("broken", [b"zz\r\n\r\n0\r\n\r\n", b"1\r\nxyz\r\n0\r\n\r\n", b"f" * 17 + b"\r\n"])
+def test_behind_a_chunk_that_is_none_nothing_is_taken_for_a_request(tmp_path: Path, broken: bytes) -> None:
+    world = World(tmp_path)
+    head = CHUNKED.replace(b"POST /", b"POST /v2/device_profiles").replace(
+        b"\r\n\r\n", b"\r\nContent-Type: application/json\r\n\r\n"
+    )
+    answer = exchange(world.app, head, broken, b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"Connection: close" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    world.close()
+
+
 def measuring(environ: Any, start_response: Any) -> list[bytes]:
     """An application that reads a body by pieces, and tells how many there were and how large the largest was."""
     pieces = list(iter(lambda: len(environ["wsgi.input"].read(1000)), 0))
