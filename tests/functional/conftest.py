@@ -1,10 +1,15 @@
 """Fixtures of the functional tests."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from agentworld import one_drive, world
 from hostworld import host_world
 from instanceworld import instance_world
 from pciworld import gpu, pci_world
 
+from autoclave.placement.embedded import EmbeddedPlacement
 from dbfixtures import database, empty_url, mariadb_database, postgresql_database, row_locking_database
 
 __all__ = [
@@ -20,3 +25,11 @@ __all__ = [
     "row_locking_database",
     "world",
 ]
+
+
+@pytest.fixture
+def real_placement(tmp_path: Path) -> Iterator[EmbeddedPlacement]:
+    """OpenStack's own, for what the double does not know."""
+    service = EmbeddedPlacement.start(tmp_path / "placement.db")
+    yield service
+    service.stop()

@@ -33,14 +33,12 @@ AGREE: set[Kind] = set()
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[AuditedWorld]:
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[AuditedWorld]:
     """The agent has offered the drive, and runs."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = AuditedWorld(tmp_path, service)
+    made = AuditedWorld(tmp_path, real_placement)
     made.start()
     yield made
     made.close()
-    service.stop()
 
 
 def period(world: AuditedWorld) -> None:

@@ -87,13 +87,11 @@ class HoldingsWorld(InstanceWorld):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[HoldingsWorld]:
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = HoldingsWorld(tmp_path, service)
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[HoldingsWorld]:
+    made = HoldingsWorld(tmp_path, real_placement)
     made.start()
     yield made
     made.close()
-    service.stop()
 
 
 def test_all_agree_on_instances_through_their_whole_lives(world: HoldingsWorld) -> None:

@@ -25,15 +25,13 @@ OF_THE_RACK = Scope(RACK)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[AuditedWorld]:
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = AuditedWorld(tmp_path, service)
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[AuditedWorld]:
+    made = AuditedWorld(tmp_path, real_placement)
     made.start()
     with made.db.write() as tx:
         register(tx, AgentRecord(RACK, "run", "1.2", utcnow(), utcnow()))
     yield made
     made.close()
-    service.stop()
 
 
 class Lending(OneTimeUse):

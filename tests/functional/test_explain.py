@@ -14,13 +14,11 @@ from computerows import make_flavor, make_image
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ComputeWorld]:
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[ComputeWorld]:
     """No hosts yet; the real Placement."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = ComputeWorld(tmp_path, service)
+    made = ComputeWorld(tmp_path, real_placement)
     yield made
     made.close()
-    service.stop()
 
 
 def explain(

@@ -28,13 +28,11 @@ ANOTHER = "00000000-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ComputeWorld]:
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[ComputeWorld]:
     """No hosts yet; the real Placement."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = ComputeWorld(tmp_path, service)
+    made = ComputeWorld(tmp_path, real_placement)
     yield made
     made.close()
-    service.stop()
 
 
 def take(world: ComputeWorld, provider: str, amounts: dict[str, int]) -> None:

@@ -46,13 +46,11 @@ class Cleaner:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[World]:
     """With a real Placement: the double speaks one microversion only, which is not the script's."""
-    placement = EmbeddedPlacement.start(tmp_path / "placement.db")
-    made = World(tmp_path, placement=placement.app)
+    made = World(tmp_path, placement=real_placement.app)
     yield made
     made.close()
-    placement.stop()
 
 
 @pytest.fixture
