@@ -1,11 +1,15 @@
 """Guests are started, stopped, rebooted and rebuilt, and keep the devices that they have."""
 
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 
-from hostworld import GPU
+from hostworld import GPU, HOST, NIC
 from instanceworld import OTHER, InstanceWorld
 from moments import Moments, hypervisor_of
 
+from autoclave.db import agents
+from autoclave.db.columns import utcnow
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.virt.loader import load_compute_driver
 
@@ -102,6 +106,30 @@ def test_an_agent_whose_host_another_run_has_taken_over_ends_no_rebuild_of_that_
     row = world.instance(instance)
     assert (row.task_state, row.agent_run_id) == (TaskState.REBUILDING, "another run")
     assert (row.rebuild, row.image_uuid) == (later, before)
+
+
+def test_an_agent_that_sees_to_one_instance_after_the_other_is_not_stuck(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    now = utcnow()
+    moments = Moments()
+    driver = hypervisor_of(load_compute_driver(world.configuration()), moments)
+    agent = world.start(replace(world.ports, clock=lambda: now), driver)
+    for address in (GPU, NIC):
+        world.mark(world.create(address), TaskState.POWERING_OFF)
+
+    def takes_long(_whom: str) -> None:
+        nonlocal now
+        now += timedelta(minutes=8)
+        agent.beat()
+        moments.arm(1, takes_long)  # the next guest
+
+    began = now
+    moments.arm(0, takes_long)
+    agent.period()
+    with world.db.read() as tx:
+        found = agents.get(tx, HOST)
+    assert found is not None
+    assert found.last_seen - began == timedelta(minutes=16)
 
 
 def test_a_power_message_that_was_lost_is_followed_in_the_next_period(instance_world: InstanceWorld) -> None:

@@ -51,6 +51,7 @@ class ComputeHost:
     """Publishes a host, and runs its instances.
 
     :param root: shared with discovery, so that both are told of the tree at once.
+    :param begin_step: see :class:`InstanceWork`.
     :raises InvalidConfiguration: ``[pci] device_spec`` or the provider config cannot be read.
     """
 
@@ -63,6 +64,7 @@ class ComputeHost:
         *,
         host: str,
         run_id: str,
+        begin_step: Callable[[], None],
     ) -> None:
         bus = PCIBus(conf, parts.paths)
         bus.require_readable()
@@ -84,6 +86,7 @@ class ComputeHost:
                 notifications=parts.notifications,
                 host=host,
                 run_id=run_id,
+                begin_step=begin_step,
             )
         )
 

@@ -43,6 +43,7 @@ class InstanceRecovery:
         for instance in found:
             if self._work.locks.worked_on(instance.uuid):
                 continue
+            self._work.begin_step()  # a guest may take its time to shut down, and the next one as well
             try:
                 self._look_at(context, instance)
             except AutoclaveError as error:

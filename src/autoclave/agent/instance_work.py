@@ -1,6 +1,6 @@
 """What all that an agent does with instances needs: their rows, their guests, what they hold, and who is told."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,6 +34,7 @@ class InstanceWork:
 
     :param run_id: this run of the agent; what another run was at, nobody is at any more.
     :param conductor: a client of the conductors.
+    :param begin_step: says that the period goes on: it is not stuck at what it was at.
     """
 
     ports: Ports
@@ -44,6 +45,7 @@ class InstanceWork:
     notifications: Notifications
     host: str
     run_id: str
+    begin_step: Callable[[], None]
     locks: InstanceLocks = field(default_factory=InstanceLocks)
 
     def get(self, instance_uuid: str) -> InstanceRecord | None:

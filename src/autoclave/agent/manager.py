@@ -91,7 +91,11 @@ class AgentManager:
             run_id=self._run_id,
             clean_on_discovery=conf.nvme.clean_on_discovery,
         )
-        self._compute = ComputeHost(conf, ports, root, compute, host=host, run_id=self._run_id) if compute else None
+        self._compute = (
+            ComputeHost(conf, ports, root, compute, host=host, run_id=self._run_id, begin_step=self._begin_step)
+            if compute
+            else None
+        )
 
     def init_host(self) -> None:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
