@@ -38,7 +38,11 @@ from dbfixtures import Slot, make_slot, sqlite_database
 
 DRIVE_CLASS = "CUSTOM_NVME"
 GPU_CLASS = "CUSTOM_GPU"
-ALIASES = {"gpu": PCIAlias("gpu", GPU_CLASS), "drive": PCIAlias("drive", DRIVE_CLASS)}
+ALIASES = {
+    "gpu": PCIAlias("gpu", GPU_CLASS),
+    "big gpu": PCIAlias("big gpu", GPU_CLASS, frozenset({"CUSTOM_BIG"})),
+    "drive": PCIAlias("drive", DRIVE_CLASS),
+}
 LEASE = 240.0
 PATIENCE = timedelta(minutes=3)
 FLAVOR = {"flavorid": "1", "name": "small", "vcpus": 1, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}

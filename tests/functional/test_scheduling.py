@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from computeworld import DRIVE_CLASS, LEASE, PATIENCE, ComputeWorld
+from computeworld import DRIVE_CLASS, GPU_CLASS, LEASE, PATIENCE, ComputeWorld
 
 from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
@@ -271,6 +271,16 @@ def test_eight_identical_devices_are_found_on_hosts_with_eight(world: ComputeWor
         world.add_host(f"host-{number}", gpus=8)
     hosts = {world.build(world.ask(specs={"pci_passthrough:alias": "gpu:8"})).host for _ in range(4)}
     assert hosts == {f"host-{number}" for number in range(4)}
+
+
+def test_devices_of_two_kinds_of_one_class_are_found_on_a_host_with_just_enough(world: ComputeWorld) -> None:
+    """With those first that any device will do for, this takes longer than anybody waits."""
+    root = world.add_host(gpus=8)
+    for number in range(8):
+        world.add_provider(f"host-1_0000:91:{number:02X}.0", {GPU_CLASS: 1}, {*ALWAYS, "CUSTOM_BIG"}, parent=root)
+    instance = world.build(world.ask(specs={"pci_passthrough:alias": "gpu:7,big gpu:8"}))
+    assert instance.host == "host-1", instance.fault_message
+    assert len(world.held(instance)) == 16
 
 
 # Others

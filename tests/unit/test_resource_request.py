@@ -141,6 +141,17 @@ def test_each_device_of_an_alias_has_a_group_of_its_own() -> None:
     assert asked(found)["group_policy"] == "none"
 
 
+def test_what_fewest_devices_will_do_for_is_asked_for_first() -> None:
+    found = request(("pci_passthrough:alias", "nic,gpu"), ("resources_x:CUSTOM_A", "1"))
+    keys = [key for key, _ in found.query() if key.startswith("resources")]
+    assert keys == ["resources", "resourcespci0", "resourcespci1", "resources_x"]
+    assert list(found.groups) == ["", "_x", "pci0", "pci1"], "it is told in the flavor's order"
+    plain = PCIAlias("plain", "CUSTOM_GPU")
+    mixed = build_request(flavor(pci_passthrough__alias="plain,gpu"), {}, {**ALIASES, "plain": plain})
+    keys = [key for key, _ in mixed.query() if key.startswith("resources")]
+    assert keys == ["resources", "resourcespci1", "resourcespci0"]
+
+
 def test_the_groups_of_a_device_profile_are_called_as_nova_calls_them() -> None:
     groups = [{"resources:CUSTOM_NVME": "1", "trait:HW_NVME_CES": "required", "accel:x": "y"}, {"resources:FPGA": "2"}]
     found = build_request(flavor(accel__device_profile="two"), {}, {}, groups)
