@@ -114,6 +114,20 @@ def test_what_cannot_be_looked_at_is_told_in_a_line_and_by_its_code(operator: Op
         main(["audit", "--wait", "long"])
 
 
+@pytest.mark.parametrize(
+    "mode", [(), ("--fix",), ("--quarantine", "--yes", "--force")], ids=["look", "fix", "quarantine"]
+)
+def test_a_name_that_nothing_on_record_has_is_not_told_to_agree(operator: Operator, mode: tuple[str, ...]) -> None:
+    with running(operator.data_dir):
+        pass
+    where = ("--data-dir", str(operator.data_dir), *mode)
+    assert "'sim-7' is on record; the hosts on record: sim-1\n" in operator.refused(*where, "--host", "sim-7")
+    assert "is 'sim-1/41'; name it by its uuid" in operator.refused(*where, "--device", "sim-1/41")
+    assert operator.states() == {DeviceState.AVAILABLE}
+    elsewhere = operator.refused(*where, "--host", "sim-1", "--device", "sim-2/0000:41:00.0")
+    assert "no device of sim-1 on record is 'sim-2/0000:41:00.0'" in elsewhere
+
+
 def test_a_schema_that_is_behind_is_the_one_finding(operator: Operator) -> None:
     with running(operator.data_dir):
         pass

@@ -12,6 +12,7 @@ from autoclave.audit.offers import Offers
 from autoclave.audit.rows import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
+from autoclave.exceptions import NotFound
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
@@ -43,6 +44,25 @@ class Scope:
     def has_host(self, host: str) -> bool:
         """Whether a host is in it, with what belongs to no single device."""
         return self.device is None and self.host in (None, host)
+
+    def require_on_record(self, db: Database) -> None:
+        """Refuse a scope in which nothing is: that nothing disagrees in it would be true, and mean nothing.
+
+        :raises NotFound: the database has no such device or host; names it.
+        :raises DatabaseUnavailable: the database does not answer.
+        """
+        records = read(db, utcnow())
+        if self.host is not None and self.host not in records.named_hosts:
+            known = ", ".join(sorted(records.named_hosts)) or "none"
+            raise NotFound(f"--host: nothing of {self.host!r} is on record; the hosts on record: {known}")
+        devices: list[Row | Lent] = [*records.rows.values(), *records.lent.values()]
+        if self.device is None or any(map(self.has, devices)):
+            return
+        of_host = "" if self.host is None else f" of {self.host}"
+        raise NotFound(
+            f"--device: no device{of_host} on record is {self.device!r}; name it by its uuid, or as HOST/PCI-ADDRESS, "
+            "such as host-1/0000:41:00.0"
+        )
 
 
 class Auditor:

@@ -42,6 +42,7 @@ class Records:
     :param instances: all, by uuid.
     :param roots: of the hosts that run instances.
     :param asking: the instances, also another service's, that accelerator requests name.
+    :param named_hosts: all that anything here is of, also those that have an agent and nothing else.
     """
 
     rows: Mapping[str, Row]
@@ -51,6 +52,7 @@ class Records:
     instances: Mapping[str, Instance]
     roots: tuple[Root, ...]
     asking: frozenset[str]
+    named_hosts: frozenset[str]
 
     @property
     def hosts(self) -> list[str]:
@@ -100,7 +102,8 @@ def read(db: Database, now: datetime) -> Records:
     lent = {each.uuid: _lent(each, claimed.get(each.id, {})) for each in providers}
     known = {each.uuid: _instance(each) for each in instances}
     told = tuple(Agent(host, silent.get(host)) for host in hosts)
-    return Records(rows, lent, told, tuple(loose), known, roots, asking)
+    named = frozenset({*hosts, *seen, *(root.host for root in roots), *(host for host, _ in loose)})
+    return Records(rows, lent, told, tuple(loose), known, roots, asking, named)
 
 
 def _wanted(

@@ -104,13 +104,15 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Look, act if that is wanted, and say what was found.
 
-        :raises AutoclaveError: nothing could be looked at, or agents are at work that must not be.
+        :raises AutoclaveError: nothing could be looked at, nothing on record is meant, or agents are at work that must
+            not be.
         """
         with _parts(parsed_args) as parts:
             if parts.schema_behind is not None:
                 self._code = _BLIND
                 return _COLUMNS, [_row(parts.schema_behind)]
             scope = Scope(parsed_args.host, parsed_args.device)
+            scope.require_on_record(parts.db)
             remedies = Remedies(parts.db, parts.placement, getpass.getuser(), parts.patience)
             if parsed_args.quarantine:
                 return self._quarantine(remedies, scope, yes=parsed_args.yes, force=parsed_args.force)
