@@ -42,6 +42,24 @@ def taken() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
+def test_the_file_of_the_operator_is_what_simulated_hosts_rehearse(tmp_path: Path) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text('[nvme]\ndevice_spec = {"address": "0000:42:00.0", "clear_action": "zero"}\n')
+    with running(tmp_path / "data", 1, config) as everything:
+        listed = requests.get(f"{everything.url}/autoclave/v1/devices", timeout=10).json()["devices"]
+        assert [each["pci_address"] for each in listed] == ["0000:42:00.0"]
+
+
+def test_a_device_spec_that_no_agent_takes_is_not_taken_on_simulated_hosts(tmp_path: Path) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text('[nvme]\ndevice_spec = {"vendor_id": "144d", "clear_action": "sanitise"}\n')
+    with (
+        pytest.raises(InvalidConfiguration, match=r"\[nvme\] device_spec, entry 1, key 'clear_action'"),
+        running(tmp_path / "data", 1, config),
+    ):
+        pass
+
+
 def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_path: Path, taken: int) -> None:
     data_dir = tmp_path / "data"
     everything = AllInOne([], data_dir, ("127.0.0.1", taken), 1)

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
+_OFTEN = {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
+"""Seconds on simulated hosts, where the file does not say: a rehearsal is watched by a person."""
+
+
 class AllInOne:
     """All services of one machine, for the real host or for simulated ones.
 
@@ -127,16 +131,18 @@ class AllInOne:
         if not self._simulate:
             return [self._conf]
         numbers = range(1, self._simulate + 1)
-        return [new_config(self._config_files, self._base | _simulated(self.data_dir, number)) for number in numbers]
+        return [new_config(self._config_files, self._base | self._simulated(number)) for number in numbers]
 
-
-def _simulated(data_dir: Path, number: int) -> dict[tuple[str | None, str], object]:
-    host = Fleet(data_dir).ensure(f"sim-{number}", number)
-    overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=True))
-    # a rehearsal is watched by a person: look and poll often
-    overrides |= {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
-    overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
-    return overrides
+    def _simulated(self, number: int) -> dict[tuple[str | None, str], object]:
+        """What the configuration of a simulated host says beside the operator's own, which is what is rehearsed."""
+        host = Fleet(self.data_dir).ensure(f"sim-{number}", number)
+        every_drive = not _says(self._conf, "nvme", "device_spec")
+        overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=every_drive))
+        for (group, option), seconds in _OFTEN.items():
+            if not _says(self._conf, group, option):
+                overrides[group, option] = seconds
+        overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
+        return overrides
 
 
 def _says(conf: cfg.ConfigOpts, group: str, option: str) -> bool:
