@@ -286,6 +286,7 @@ class Cleaner:
     """Cleans what is burned on one host.
 
     :param classes: only devices of these resource classes; empty: all.
+    :param idle: the log level at which it is said that there is nothing to do.
     """
 
     host: str
@@ -297,6 +298,7 @@ class Cleaner:
     dry_run: bool = False
     failed: int = 0
     passing: int = 0
+    idle: int = logging.DEBUG
 
     def clean_all(self) -> None:
         """Clean every device once; ``failed`` and ``passing`` count those that stay and those to be looked at soon."""
@@ -307,9 +309,12 @@ class Cleaner:
             self.failed = 1
             LOG.error("What is burned on %s is not known: %s", self.host, _said(error))
             return
-        for device in devices:
-            if not self.classes or device.resource_class in self.classes:
-                self._try(device)
+        wanted = [device for device in devices if not self.classes or device.resource_class in self.classes]
+        if not wanted:
+            of = f" of {', '.join(sorted(self.classes))}" if self.classes else ""
+            LOG.log(self.idle, "No device%s on %s is burned (--host is the host's name in Placement)", of, self.host)
+        for device in wanted:
+            self._try(device)
 
     def _try(self, device: Device) -> None:
         try:
@@ -485,6 +490,8 @@ def main(argv: Sequence[str]) -> int:
     command = Command(args.command, args.timeout, signals)
     classes = frozenset(args.resource_class)
     cleaner = Cleaner(args.host, source, placement, command, args.lock_directory, classes, args.dry_run)
+    if args.once:  # said every minute, it would fill the log
+        cleaner.idle = logging.INFO
     return serve(cleaner, signals, args.periodic, heard)
 
 

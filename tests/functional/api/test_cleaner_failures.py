@@ -69,6 +69,16 @@ def cleaner(world: World, url: str, tmp_path: Path) -> Iterator[Cleaner]:
     thread.join()
 
 
+def test_a_host_on_which_nothing_is_burned_is_told(world: World, devices: OneTimeUse, cleaner: Cleaner) -> None:
+    code, said = cleaner.run()
+    assert code == 0
+    assert f"No device on {HOST} is burned" in said
+    devices.burned(Settled.CONFIRMED)
+    code, said = cleaner.run()
+    assert (code, cleaner.cleaned) == (0, 1)
+    assert "No device" not in said
+
+
 @pytest.mark.parametrize("path", ["/inventories$", "/allocations$"])
 @pytest.mark.parametrize(
     "effect",
