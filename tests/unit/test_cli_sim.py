@@ -39,6 +39,8 @@ def shell(tmp_path):
 def test_a_directory_without_simulated_hosts_is_named(shell, tmp_path):
     with pytest.raises(SimulatorError, match=r"nope has no simulated hosts; .*--data-dir"):
         shell.run(sim.SimHosts, "--data-dir", tmp_path / "nope")
+    with pytest.raises(SimulatorError, match=r"nope has no simulated hosts; .*--data-dir"):
+        shell.run(sim.SimRead, "--data-dir", tmp_path / "nope", "sim-1", SANITIZING)
 
 
 def test_what_a_guest_writes_is_read_and_found(shell):

@@ -204,7 +204,7 @@ def test_an_operator_lists_guests_and_lets_them_die_and_vanish(host: SimulatedHo
     assert listed[OTHER]["state"] == "running"
     run(host, sim_guests.SimGuestVanish, "sim-1", ONE)
     assert driver.state(ONE) is None
-    with pytest.raises(SimulatorError, match=f"there is no guest {ONE}"):
+    with pytest.raises(SimulatorError, match=f"there is no guest {ONE} on this host; .autoclave sim guest list. "):
         run(host, sim_guests.SimGuestDie, "sim-1", ONE)
 
 

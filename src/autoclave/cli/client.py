@@ -55,7 +55,7 @@ class ServiceClient:
         except requests.RequestException as error:
             raise AutoclaveError(
                 f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? "
-                "Name it with --url"
+                "Name it with --url, or the data directory of its `autoclave up` with AUTOCLAVE_DATA_DIR"
             ) from error
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")

@@ -72,12 +72,7 @@ class SimHosts(lister.Lister):  # type: ignore[misc]
         :raises SimulatorError: there are no simulated hosts.
         """
         columns = ("host", "address", "serial", "model", "driver", "controller", "sanitizing", "faults")
-        hosts = Fleet(parsed_args.data_dir).hosts()
-        if not hosts:
-            raise SimulatorError(
-                f"{parsed_args.data_dir} has no simulated hosts; name the directory of `autoclave up --simulate` with "
-                "--data-dir"
-            )
+        hosts = Fleet(parsed_args.data_dir).require_hosts()
         return columns, [row for host in hosts for row in _rows(host)]
 
 

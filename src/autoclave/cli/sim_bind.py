@@ -17,7 +17,7 @@ class SimBind(OfDrive):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("request", metavar="ARQ", help="uuid of the accelerator request")
+        parser.add_argument("request", type=_request, metavar="ARQ", help="uuid of the accelerator request")
         parser.add_argument(
             "--instance", type=uuid.UUID, default=None, metavar="UUID", help="the instance (default: a new one)"
         )
@@ -34,3 +34,13 @@ class SimBind(OfDrive):
         patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in values.items()]
         service.ask("PATCH", "/v2/accelerator_requests", {parsed_args.request: patch})
         self.app.stdout.write(f"{host}/{parsed_args.address} is bound to instance {instance}\n")
+
+
+def _request(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no uuid; `openstack accelerator arq create PROFILE -f value -c uuid` makes a request and "
+            "shows its uuid"
+        ) from None

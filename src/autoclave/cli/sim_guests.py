@@ -37,10 +37,13 @@ class SimGuestList(lister.Lister):  # type: ignore[misc]
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a guest."""
+        """One row a guest.
+
+        :raises SimulatorError: there are no simulated hosts.
+        """
         rows: list[tuple[object, ...]] = [
             (host.name, guest.uuid, _state(guest), ", ".join(function.address for function in guest.functions))
-            for host in Fleet(parsed_args.data_dir).hosts()
+            for host in Fleet(parsed_args.data_dir).require_hosts()
             for guest in Guests(host).all().values()
         ]
         return ("host", "instance", "state", "devices"), rows

@@ -15,23 +15,38 @@ class Fleet:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._directory = data_dir.absolute() / "sim"
+        self._data_dir = data_dir.absolute()
+        self._directory = self._data_dir / "sim"
 
     def hosts(self) -> list[SimulatedHost]:
         """All of them, by name."""
         found = self._directory.glob("*/state/host.json")
         return [SimulatedHost.open(path.parent.parent) for path in sorted(found)]
 
+    def require_hosts(self) -> list[SimulatedHost]:
+        """All of them, by name.
+
+        :raises SimulatorError: there are none.
+        """
+        hosts = self.hosts()
+        if not hosts:
+            raise SimulatorError(
+                f"{self._data_dir} has no simulated hosts; name the directory of `autoclave up --simulate` with "
+                "--data-dir, or AUTOCLAVE_DATA_DIR"
+            )
+        return hosts
+
     def host(self, name: str) -> SimulatedHost:
         """The host of that name.
 
         :raises SimulatorError: there is none.
         """
-        for host in self.hosts():
+        hosts = self.require_hosts()
+        for host in hosts:
             if host.root.name == name:
                 return host
-        known = ", ".join(host.root.name for host in self.hosts()) or "none"
-        raise SimulatorError(f"{self._directory} has no simulated host {name!r}; it has {known}")
+        known = ", ".join(host.root.name for host in hosts)
+        raise SimulatorError(f"{self._data_dir} has no simulated host {name!r}; it has {known}")
 
     def ensure(self, name: str, index: int) -> SimulatedHost:
         """The host of that name, made with the default drives and cards if there is none yet.

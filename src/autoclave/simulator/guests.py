@@ -175,4 +175,6 @@ def _known(guests: dict[str, SimulatedGuest], uuid: str) -> SimulatedGuest:
     try:
         return guests[uuid]
     except KeyError:
-        raise SimulatorError(f"there is no guest {uuid}") from None
+        raise SimulatorError(
+            f"there is no guest {uuid} on this host; `autoclave sim guest list` shows where each is"
+        ) from None

@@ -203,9 +203,9 @@ def test_a_placement_that_cannot_say_whether_it_is_in_use_takes_no_word(world: W
     ("path", "status", "said"),
     [
         (new_uuid(), 404, "No provider of PCI functions for instances is"),
-        ("nonsense", 404, "No provider of PCI functions for instances is nonsense."),
+        ("nonsense", 404, "No provider of PCI functions for instances is nonsense. Name it by its uuid, or as"),
         (f"{HOST}/0000:99:00.0", 404, f"is {HOST}/0000:99:00.0."),
-        (f"{HOST}/gpu", 400, "'gpu' is no PCI address"),
+        (f"{HOST}/gpu", 400, "'gpu' is not a full PCI address"),
     ],
     ids=["uuid", "no uuid", "place", "no address"],
 )

@@ -95,7 +95,8 @@ def test_what_a_profile_cannot_be_is_400_and_named(world: World, body: Any, name
 
 def test_a_name_or_uuid_is_taken_once(world: World) -> None:
     taken = world.add_profile("p")
-    assert world.call("POST", PATH, profile()).status_code == 409
+    answer = world.call("POST", PATH, profile())
+    assert (answer.status_code, fault(answer)) == (409, "A device profile with the name p exists already.")
     answer = world.call("POST", PATH, profile(name="q", uuid=taken))
     assert answer.status_code == 409
     assert taken in fault(answer)

@@ -176,6 +176,10 @@ def test_a_refusal_is_one_line_that_names_the_device(url: str) -> None:
     unknown = new_uuid()
     [line] = refused("show", unknown, "--url", url).splitlines()
     assert f"There is no device {unknown}." in line
+    [line] = refused("show", "0000:41:00.0", "--url", url).splitlines()
+    assert line.endswith("There is no device 0000:41:00.0. Name it by its uuid, or as HOST/PCI-ADDRESS.")
+    [line] = refused("show", "host-1/41:00.0", "--url", url).splitlines()
+    assert line.endswith("400: '41:00.0' is not a full PCI address, such as 0000:0a:00.1 (domain:bus:slot.function)")
 
 
 def test_a_service_that_is_not_there_is_one_line_that_says_where_it_was_looked_for() -> None:

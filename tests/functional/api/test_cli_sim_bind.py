@@ -64,6 +64,14 @@ def test_a_drive_that_is_not_available_is_refused_with_the_reason(
     assert world.call("GET", f"/v2/accelerator_requests/{arq}").json["state"] == "BindFailed"
 
 
+def test_a_request_that_a_lost_variable_names_is_asked_for(
+    url: str, data_dir: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bind(url, data_dir, HOST, SLOT, "")
+    assert "argument ARQ: '' is no uuid; `openstack accelerator arq create" in capsys.readouterr().err
+
+
 def test_a_host_that_is_not_simulated_is_left_alone(world: World, url: str, tmp_path: Path) -> None:
     device = world.add_device(SLOT)
     world.add_profile()

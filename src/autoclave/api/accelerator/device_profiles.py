@@ -71,9 +71,8 @@ class DeviceProfiles(Resource):
         try:
             profile = self._api.ports.db.transact(make)
         except db_exc.DBDuplicateEntry:
-            raise Conflict(
-                f"A device profile with the name {values['name']} or the uuid {values['uuid']} exists already."
-            ) from None
+            by_uuid = f" or the uuid {values['uuid']}" if "uuid" in wanted else ""
+            raise Conflict(f"A device profile with the name {values['name']}{by_uuid} exists already.") from None
         resp.status = falcon.HTTP_201
         resp.media = _shown(profile, public_url(req, self._api.conf))
 

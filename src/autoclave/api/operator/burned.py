@@ -122,14 +122,17 @@ def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
     :raises BadRequest: *address* is no PCI address.
     :raises NotFound: there is none.
     """
-    found = None
     if address is not None:
         try:
             slot = str(PCIAddress.parse(address))
         except ValueError as error:
-            raise BadRequest(f"{address!r} is no PCI address: {error}") from None
+            raise BadRequest(str(error)) from None
         found = next((row for row in pci.providers(tx, provider) if row.address == slot), None)
-    elif (canonical := uuids.canonical(provider)) is not None:
+    elif (canonical := uuids.canonical(provider)) is None:
+        raise NotFound(
+            f"No provider of PCI functions for instances is {provider}. Name it by its uuid, or as HOST/PCI-ADDRESS."
+        )
+    else:
         found = pci.get(tx, canonical)
     if found is None:
         named = provider if address is None else f"{provider}/{address}"

@@ -87,11 +87,12 @@ def find(tx: Connection, device: str, address: str | None) -> DeviceRecord:
     :raises BadRequest: *address* is no PCI address.
     :raises NotFound: there is none.
     """
-    found = None
     if address is not None:
         slot = _canonical_address(address)
         found = next((row for row in device_rows.list_all(tx, hostname=device) if row.pci_address == slot), None)
-    elif (canonical := uuids.canonical(device)) is not None:
+    elif (canonical := uuids.canonical(device)) is None:
+        raise NotFound(f"There is no device {device}. Name it by its uuid, or as HOST/PCI-ADDRESS.")
+    else:
         found = device_rows.get(tx, canonical)
     if found is None:
         raise NotFound(f"There is no device {device if address is None else f'{device}/{address}'}.")
@@ -102,4 +103,4 @@ def _canonical_address(address: str) -> str:
     try:
         return str(PCIAddress.parse(address))
     except ValueError as error:
-        raise BadRequest(f"{address!r} is no PCI address: {error}") from None
+        raise BadRequest(str(error)) from None
