@@ -55,7 +55,7 @@ def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: date
     In the transaction of the claim. Settle before the guest can run.
 
     :param by: the agent, for the history.
-    :returns: whether the row still was as *provider* says; if not, nothing was written.
+    :returns: whether the row still was as *provider* says; if not, the transaction must be given up.
     """
     if not provider.one_time_use and not provider.burned:
         return True
