@@ -1,6 +1,6 @@
-"""Tags of servers and of images, given and taken one by one."""
+"""Tags of servers and of images: given and taken one by one, and searched by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
@@ -32,6 +32,19 @@ def without_tag(tags: Sequence[str], tag: str) -> list[str]:
     """
     require_tag(tags, tag)
     return [other for other in tags if other != tag]
+
+
+def asked_for(tags: Iterable[str], option: str, most: int) -> list[str]:
+    """The tags by which a list is searched, each once. An engine does not take a query of any number of them.
+
+    :param option: of the query that names them.
+    :param most: as many as one of what is searched may have.
+    :raises BadRequest: there are more.
+    """
+    found = list(dict.fromkeys(tags))
+    if len(found) > most:
+        raise BadRequest(f'The argument "{option}" names {len(found)} tags; {most} is the most.')
+    return found
 
 
 def require_tag(tags: Sequence[str], tag: str) -> None:

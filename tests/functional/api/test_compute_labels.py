@@ -1,5 +1,6 @@
 """Metadata and tags of servers."""
 
+import pytest
 from api_world import World, said
 
 
@@ -42,6 +43,15 @@ def test_tags_are_given_replaced_taken_and_found(ready: World) -> None:
     assert [ready.compute("DELETE", f"/servers/{a}/tags/x").status_code for _ in range(2)] == [204, 404]
     assert ready.compute("DELETE", f"/servers/{b}/tags").status_code == 204
     assert ready.compute("GET", f"/servers/{b}").json["server"]["tags"] == []
+
+
+@pytest.mark.parametrize("option", ["tags", "tags-any", "not-tags", "not-tags-any"])
+def test_a_list_is_not_searched_by_more_tags_than_a_server_may_have(ready: World, option: str) -> None:
+    """SQLite takes no more than a thousand of them, and each costs time."""
+    fault = ready.compute("GET", f"/servers?{option}={','.join(f't{number}' for number in range(1500))}")
+    assert fault.status_code == 400
+    assert f'The argument "{option}" names 1500 tags; 50 is the most.' in fault.json["badRequest"]["message"]
+    assert ready.compute("GET", f"/servers?{option}={','.join(['t'] * 1500)}").status_code == 200
 
 
 def test_tags_that_cannot_be_are_400(ready: World) -> None:

@@ -85,6 +85,14 @@ def test_a_question_that_is_not_understood_is_400_rather_than_everything(three: 
     assert query.partition("=")[0] in said(answer)
 
 
+@pytest.mark.parametrize("name", ["a" * 258, "%25" * 50001], ids=["longer than a name", "longer than SQLite looks for"])
+def test_a_name_that_no_server_can_have_is_not_looked_for(three: World, name: str) -> None:
+    answer = three.compute("GET", f"/servers?name={name}")
+    assert answer.status_code == 400
+    assert "at most 257 characters" in answer.json["badRequest"]["message"]
+    assert three.compute("GET", f"/servers?name=^{'a' * 255}$").json["servers"] == []
+
+
 def test_a_list_in_detail_costs_the_same_for_one_server_and_for_many(three: World) -> None:
     statements: list[str] = []
 

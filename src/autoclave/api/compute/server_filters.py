@@ -1,6 +1,6 @@
 """What a list of servers may be asked for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +10,9 @@ from autoclave.api import query, uuids
 from autoclave.api.compute.host_states import ZONE
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import UUID, one_of
+from autoclave.api.schemas.common import TEXT, UUID, one_of
+from autoclave.api.schemas.servers import MAX_TAGS
+from autoclave.api.tags import asked_for
 from autoclave.db import instances as instance_rows
 from autoclave.db.columns import lists
 from autoclave.db.compute_tables import instances
@@ -37,9 +39,18 @@ _POWER = {
     "x-message": f"must be {', '.join(str(int(state)) for state in PowerState)}",
     "type": "integer",
 }
+_LONGEST_PART = 257
+"""A name has 255 characters at most, and ``^`` and ``$`` may be around it. SQLite looks for no text of any length."""
+_PART_OF_NAME = {
+    **TEXT,
+    "maxLength": _LONGEST_PART,
+    "x-message": f"must have at most {_LONGEST_PART} characters, and no control character",
+}
 
 ARGUMENTS = (
-    Argument("name", "Only those whose name holds this text; ^ in front or $ behind: begins, ends with it."),
+    Argument(
+        "name", "Only those whose name holds this text; ^ in front or $ behind: begins, ends with it.", _PART_OF_NAME
+    ),
     Argument("status", "Only those with this status."),
     Argument("image", "Only those of this image.", UUID),
     Argument("flavor", "Only those that were made by the flavor with this id."),
@@ -71,7 +82,7 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     """What :func:`autoclave.db.instances.list_for` is to be called with.
 
     :raises Forbidden: it is only for administrators.
-    :raises BadRequest: a moment is none.
+    :raises BadRequest: a moment is none, or there are too many tags.
     """
     given, context, page = asked.query, asked.context, query.page(asked.query)
     everywhere = given.get("all_tenants") in _TRUE
@@ -98,15 +109,15 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _all_of(tags: str) -> sa.ColumnElement[bool]:
-    return sa.and_(*(lists(instances.c.tags, tag) for tag in tags.split(",")))
+def _all_of(tags: Iterable[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(*(lists(instances.c.tags, tag) for tag in tags))
 
 
-def _any_of(tags: str) -> sa.ColumnElement[bool]:
-    return sa.or_(*(lists(instances.c.tags, tag) for tag in tags.split(",")))
+def _any_of(tags: Iterable[str]) -> sa.ColumnElement[bool]:
+    return sa.or_(*(lists(instances.c.tags, tag) for tag in tags))
 
 
-_BY_TAGS: Mapping[str, Callable[[str], sa.ColumnElement[bool]]] = {
+_BY_TAGS: Mapping[str, Callable[[Iterable[str]], sa.ColumnElement[bool]]] = {
     "tags": _all_of,
     "tags-any": _any_of,
     "not-tags": lambda tags: sa.not_(_all_of(tags)),
@@ -122,7 +133,11 @@ def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
         found.append(_with_status(given["status"].upper()))
     if "availability_zone" in given:
         found.append(_in_zone(given["availability_zone"]))
-    found += [condition(given[name]) for name, condition in _BY_TAGS.items() if name in given]
+    found += [
+        condition(asked_for(given[name].split(","), name, MAX_TAGS))
+        for name, condition in _BY_TAGS.items()
+        if name in given
+    ]
     if "flavor" in given:
         found.append(instance_rows.has_flavor(given["flavor"]))
     if given.get("deleted") in _TRUE:

@@ -25,12 +25,14 @@ from autoclave.api.schemas.images import (
     DISK_FORMATS,
     IMAGE,
     IMAGES,
+    MAX_TAGS,
     PATCH_TYPE,
     STATUSES,
     VALIDATE_CREATE,
     VALIDATE_PATCH,
     VISIBILITIES,
 )
+from autoclave.api.tags import asked_for
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import Conflict, Forbidden, NotFound, StorageError
@@ -80,6 +82,7 @@ class Images(Resource):
     )
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, page = asked.context, query.page(asked.query)
+        tags = asked_for(req.get_param_as_list(_TAG.name) or (), _TAG.name, MAX_TAGS)
         filters: dict[str, Any] = {one.name: asked.query[one.name] for one in _FILTERS if one.name in asked.query}
         if filters.get("visibility") == _ALL:
             del filters["visibility"]
@@ -97,7 +100,7 @@ class Images(Resource):
                 project_id=None if context.is_admin else context.project_id or "",
                 uuids=wanted,
                 filters=filters,
-                tags=req.get_param_as_list(_TAG.name) or (),
+                tags=tags,
                 order=sorting.order(asked.query),
                 after=page.marker,
                 limit=page.limit,
