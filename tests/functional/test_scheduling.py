@@ -283,6 +283,18 @@ def test_devices_of_two_kinds_of_one_class_are_found_on_a_host_with_just_enough(
     assert len(world.held(instance)) == 16
 
 
+def test_a_host_with_one_device_too_few_of_a_kind_is_passed_over(world: ComputeWorld) -> None:
+    """Placement would try every order of the eleven, which takes longer than anybody waits."""
+    for host, count, memory_mb in (("host-1", 11, 65536), ("host-2", 12, 32768)):
+        root = world.add_host(host, gpus=2, memory_mb=memory_mb)
+        for number in range(count):
+            name = f"{host}_0000:91:{number:02X}.0"
+            world.add_provider(name, {GPU_CLASS: 1}, {*ALWAYS, "CUSTOM_BIG"}, parent=root)
+    assert world.build(world.ask(specs={"pci_passthrough:alias": "big gpu:12"})).host == "host-2"
+    told = refused(world, specs={"pci_passthrough:alias": "big gpu:12"})
+    assert told[0] == "No valid host was found. No host has what flavor and image ask for."
+
+
 # Others
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from oslo_log import log as logging
 
+from autoclave.conductor.alike import one_of_each, with_enough
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
 from autoclave.conductor.naming import explain_command
 from autoclave.db.instances import InstanceRecord
@@ -152,6 +153,23 @@ class Scheduler:
         :raises BadRequest: Placement does not know a trait or class of the request; names it.
         :raises PlacementError: Placement did not tell.
         """
+        sketch = one_of_each(request)
+        if sketch is None:
+            return self._ask(request, root)
+        seen = self._ask(sketch, root)
+        roots = {seen.root_of(candidate) for candidate in seen.candidates}
+        able = roots & with_enough(request, seen.summaries)
+        # Hosts are dealt out in turn: only if none has come twice may there be others.
+        all_seen = len(seen.candidates) < MAYBE_CUT or len(seen.candidates) > len(roots)
+        if able == roots or not (able or all_seen):
+            return self._ask(request, root)
+        answers = [self._ask(request, each) for each in sorted(able)]
+        return Candidates(
+            tuple(candidate for answer in answers for candidate in answer.candidates),
+            {uuid: summary for answer in answers for uuid, summary in answer.summaries.items()},
+        )
+
+    def _ask(self, request: ResourceRequest, root: str | None) -> Candidates:
         try:
             return self._ports.placement.allocation_candidates(request.query(root))
         except PlacementRefused as error:
