@@ -79,6 +79,10 @@ def test_extra_specs_that_nothing_follows_from_are_told_and_are_no_error(world: 
 
 def test_an_image_that_no_server_of_the_flavor_can_have_is_refused_as_the_server_would_be(world: ComputeWorld) -> None:
     world.add_host("host-1")
+    with world.db.write() as tx:
+        flavor, image = make_flavor(tx), make_image(tx, disk_format="iso")
+    with pytest.raises(BadRequest, match="disk_format is iso; guests have raw and qcow2 disks"):
+        world.conductor().explain(world.context, flavor.name, image.uuid)
     with pytest.raises(BadRequest, match="hw_firmware_type"):
         explain(world, image={"hw_firmware_type": "coreboot"})
     with world.db.write() as tx:

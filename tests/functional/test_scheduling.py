@@ -181,13 +181,16 @@ def test_a_tree_that_is_no_compute_host_gets_nothing(world: ComputeWorld) -> Non
 def test_a_trait_that_placement_does_not_know_is_told_as_such(world: ComputeWorld) -> None:
     world.add_host()
     message, _ = refused(world, image={"trait:CUSTOM_NO_SUCH": "required"})
-    assert "knows no trait CUSTOM_NO_SUCH" in message
+    assert "knows no trait CUSTOM_NO_SUCH (extra spec or image property 'trait:CUSTOM_NO_SUCH')" in message
     assert "No valid host" not in message
 
 
 def test_a_class_that_placement_does_not_know_is_told_as_such(world: ComputeWorld) -> None:
     world.add_host()
-    assert "knows no resource class CUSTOM_NO_SUCH" in refused(world, specs={"resources:CUSTOM_NO_SUCH": "1"})[0]
+    assert (
+        "knows no resource class CUSTOM_NO_SUCH (extra spec 'resources:CUSTOM_NO_SUCH')"
+        in refused(world, specs={"resources:CUSTOM_NO_SUCH": "1"})[0]
+    )
 
 
 @pytest.mark.parametrize(

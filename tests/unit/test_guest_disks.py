@@ -15,9 +15,9 @@ import pytest
 from autoclave.exceptions import GuestError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
+from autoclave.rules.image_hardware import DiskFormat
 from autoclave.virt import disks
 from autoclave.virt.disks import GIB, InstanceFiles
-from autoclave.virt.guest import DiskFormat
 from autoclave.virt.image_file import virtual_size
 
 INSTANCE = "a11a5487-696b-4d4e-a487-6b9ec9d7e458"

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from autoclave.exceptions import GuestError
-from autoclave.rules.image_hardware import Firmware
+from autoclave.rules.image_hardware import DiskFormat, Firmware
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.virt.guest import DiskFormat, DomainType, GuestSpec, domain_name, domain_xml
+from autoclave.virt.guest import DomainType, GuestSpec, domain_name, domain_xml
 
 GOLDEN = Path(__file__).parent.parent / "data" / "guests"
 SCHEMAS = Path("/usr/share/libvirt/schemas")

@@ -13,13 +13,13 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import GuestError, InvalidConfiguration
-from autoclave.rules.image_hardware import Firmware
+from autoclave.rules.image_hardware import DiskFormat, Firmware
 from autoclave.rules.instance_states import PowerState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt import libvirt as libvirt_driver
 from autoclave.virt.connection import LibvirtConnection
 from autoclave.virt.driver import ComputeDriver
-from autoclave.virt.guest import DiskFormat, GuestSpec
+from autoclave.virt.guest import GuestSpec
 from autoclave.virt.loader import load_compute_driver
 
 GUEST, OTHER = (f"{digit}0000000-0000-4000-8000-0000000000ff" for digit in "34")

@@ -15,11 +15,11 @@ from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import GuestError
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.image_hardware import firmware_of
+from autoclave.rules.image_hardware import DiskFormat, disk_format_of, firmware_of
 from autoclave.rules.managed_mode import is_managed
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.disks import InstanceFiles
-from autoclave.virt.guest import DiskFormat, GuestSpec
+from autoclave.virt.guest import GuestSpec
 
 
 class Guests:
@@ -74,10 +74,7 @@ class Guests:
             image = images.get(tx, image_uuid)
         if image is None:
             raise GuestError(f"image {image_uuid} was deleted")
-        try:
-            disk_format = DiskFormat(image.disk_format or "")
-        except ValueError:
-            raise GuestError(f"image {image_uuid} is {image.disk_format}; guests have raw and qcow2 disks") from None
+        disk_format = disk_format_of(image.disk_format)
         return self._files.make_disk(instance.uuid, image_uuid, disk_format, instance.flavor["disk"]), disk_format
 
 

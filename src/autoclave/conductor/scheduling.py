@@ -195,9 +195,8 @@ class Scheduler:
         }
         for kind, names in unknown.items():
             if names:
-                raise BadRequest(
-                    f"Placement knows no {kind} {', '.join(names)}, which flavor or image ask for: no host has it."
-                )
+                said = "; ".join(f"{name} ({', '.join(request.asked_by(name))})" for name in names)
+                raise BadRequest(f"Placement knows no {kind} {said}: no host has it.")
 
     def _eligible(self, instance: InstanceRecord) -> list[ComputeHost]:
         if instance.availability_zone not in (None, ZONE):

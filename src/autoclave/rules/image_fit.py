@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules.image_hardware import firmware_of
+from autoclave.rules.image_hardware import disk_format_of, firmware_of
 
 _GIB = 1 << 30
 
@@ -21,6 +21,8 @@ class Image(Protocol):
     @property
     def size(self) -> int | None: ...
     @property
+    def disk_format(self) -> str | None: ...
+    @property
     def properties(self) -> Mapping[str, object]: ...
 
 
@@ -28,7 +30,7 @@ def require_fit(flavor: Mapping[str, Any], image: Image) -> None:
     """Refuse an image that no guest of *flavor* can be started from.
 
     :param flavor: as an instance keeps it: ``name``, ``ram`` in MiB, ``disk`` in GiB.
-    :raises BadRequest: it needs more than the flavor has, or a machine that no guest has; says what and how much.
+    :raises BadRequest: it needs more than the flavor has, or a disk or a machine that no guest has; says what.
     """
     name = flavor["name"]
     if image.min_ram > flavor["ram"]:
@@ -38,4 +40,5 @@ def require_fit(flavor: Mapping[str, Any], image: Image) -> None:
     needed = max(image.min_disk, -(-(image.size or 0) // _GIB))
     if flavor["disk"] and needed > flavor["disk"]:  # a flavor without a disk has one of the image's size
         raise BadRequest(f"Flavor {name} has a disk of {flavor['disk']} GiB, and image {image.uuid} needs {needed}.")
+    disk_format_of(image.disk_format)
     firmware_of(image.properties)

@@ -21,6 +21,24 @@ class Firmware(StrEnum):
     """Which most graphics cards with much memory need: a BIOS finds no room for their large BARs."""
 
 
+class DiskFormat(StrEnum):
+    """How a disk is laid out in its file. It is always told, and never guessed from what the guest has written."""
+
+    RAW = "raw"
+    QCOW2 = "qcow2"
+
+
+def disk_format_of(name: str | None) -> DiskFormat:
+    """The format of an image's file; *name* is its ``disk_format``.
+
+    :raises BadRequest: guests have no such disks.
+    """
+    try:
+        return DiskFormat(name or "")
+    except ValueError:
+        raise BadRequest(f"The image's disk_format is {name}; guests have raw and qcow2 disks.") from None
+
+
 def firmware_of(properties: Mapping[str, object]) -> Firmware:
     """The firmware that ``hw_firmware_type`` asks for; BIOS where it is left out.
 

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+OF_FLAVOR = "flavor"
+"""The origin of what a flavor's own extra specs ask for, in the unnumbered group together with the image."""
+
 
 @dataclass(frozen=True)
 class RequestGroup:
@@ -20,7 +23,17 @@ class RequestGroup:
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
-    origin: str = "flavor"
+    origin: str = OF_FLAVOR
+
+    def asked_by(self, name: str) -> str | None:
+        """Who asks for the class or trait *name* here, in words; None: nobody does."""
+        kind = "resources" if name in self.resources else "trait"
+        if kind == "trait" and name not in self.required | self.forbidden:
+            return None
+        if self.origin != OF_FLAVOR:
+            return self.origin
+        also = " or image property" if kind == "trait" and not self.suffix else ""
+        return f"extra spec{also} '{kind}{self.suffix}:{name}'"
 
     def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
         """Its parameters for ``GET /allocation_candidates``.

@@ -51,6 +51,10 @@ class ResourceRequest:
     ignored_properties: Mapping[str, str] = field(default_factory=dict)
     ignored_extra_specs: Mapping[str, str] = field(default_factory=dict)
 
+    def asked_by(self, name: str) -> list[str]:
+        """Who asks for a resource class or a trait, in words; each of them once."""
+        return list(dict.fromkeys(asker for group in self.groups.values() if (asker := group.asked_by(name))))
+
     def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
         """The parameters of ``GET /allocation_candidates``.
 

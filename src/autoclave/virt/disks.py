@@ -10,7 +10,8 @@ from pathlib import Path
 from autoclave.exceptions import GuestError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
-from autoclave.virt.guest import DiskFormat, is_uuid
+from autoclave.rules.image_hardware import DiskFormat
+from autoclave.virt.guest import is_uuid
 from autoclave.virt.image_file import virtual_size
 from autoclave.virt.qemu_img import grow
 

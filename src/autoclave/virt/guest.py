@@ -9,20 +9,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 from autoclave.exceptions import GuestError
-from autoclave.rules.image_hardware import MACHINE, Firmware
+from autoclave.rules.image_hardware import MACHINE, DiskFormat, Firmware
 from autoclave.virt.hostdev import pci_hostdev
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WHITE = re.compile(r"[\t\n\r]")
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Control characters, halves of pairs and what is no character: XML has no way to write most of them."""
-
-
-class DiskFormat(StrEnum):
-    """How a disk is laid out in its file. It is always told, and never guessed from what the guest has written."""
-
-    RAW = "raw"
-    QCOW2 = "qcow2"
 
 
 class DomainType(StrEnum):

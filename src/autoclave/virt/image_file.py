@@ -9,7 +9,7 @@ import struct
 from enum import IntFlag
 from pathlib import Path
 
-from autoclave.virt.guest import DiskFormat
+from autoclave.rules.image_hardware import DiskFormat
 
 _MAGIC = b"QFI\xfb"
 _HEADER = struct.Struct(">4sIQIIQI")

@@ -5,7 +5,7 @@ from pathlib import Path
 from autoclave.exceptions import GuestError, HardwareError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
-from autoclave.virt.guest import DiskFormat
+from autoclave.rules.image_hardware import DiskFormat
 
 _PATIENCE = 60.0
 """Seconds: only the image's tables are written."""
