@@ -2,14 +2,18 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hostworld import CARD, GPU, HOST, VFS
 from instanceworld import InstanceWorld
-from pciworld import ONE
+from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.db import additions
 from autoclave.db import instances as instance_rows
+from autoclave.db.additions import Addition, AdditionKind
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
+from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.faults import refuse
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.instance_states import TaskState, VMState
@@ -132,6 +136,45 @@ def test_an_instance_does_not_run_without_a_function_that_its_flavor_asks_for(in
     assert world.guest(instance) is None
     assert world.onlooker.get_allocations(instance).allocations == {}
     assert (world.row().burned, world.reserved()) == (False, 0)  # for nothing
+
+
+def test_an_instance_does_not_run_without_a_function_that_a_strangers_provider_stands_for(
+    instance_world: InstanceWorld,
+) -> None:
+    """Somebody has made it by hand, as where the provider of a burned function was deleted: Placement offers it."""
+    world = instance_world
+    world.start()
+    root = world.onlooker.find_provider(HOST)
+    assert root is not None
+    world.onlooker.create_provider(ONE, "strange", root.uuid)
+    resource_class = world.row().resource_class
+    world.onlooker.put_inventories(ONE, 0, {resource_class: whole_record(1, 0)})
+    instance = world.ask()
+    held = {ONE: {resource_class: 1}}
+    world.onlooker.put_allocations(ConsumerAllocations(instance, held, 1, "project", "user"))
+    world.build(instance)
+    row = world.instance(instance)
+    assert row.vm_state is VMState.ERROR
+    assert f"{resource_class} of provider {ONE}" in (row.fault_details or "")
+    assert world.guest(instance) is None
+    assert world.onlooker.get_allocations(instance).allocations == {}
+
+
+def test_what_the_operator_has_added_of_a_functions_class_is_given_without_a_function(
+    instance_world: InstanceWorld,
+) -> None:
+    world = instance_world
+    world.start()
+    resource_class = world.row().resource_class
+    with world.db.write() as tx:
+        additions.remember(tx, HOST, frozenset([Addition(TWO, AdditionKind.INVENTORY, resource_class)]))
+    held = ConsumerAllocations(ONE, {TWO: {resource_class: 1}}, None, "project", "user")
+    tracker = ResourceTracker(world.ports, HOST)
+    assert tracker.instance_claim(ONE, held, {}) == []
+    with world.db.write() as tx:
+        additions.forget(tx, HOST, additions.of_host(tx, HOST))
+    with pytest.raises(ClaimRefused, match=TWO):
+        tracker.instance_claim(ONE, held, {})
 
 
 def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instance_world: InstanceWorld) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import pci
+from autoclave.db import additions, devices, pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import burn, settle_provider
@@ -52,8 +52,9 @@ class ResourceTracker:
         :param at_least: how many functions its flavor asks for by name; a provider that somebody made by hand may
             serve such a request, with no function behind it.
         :returns: its functions, in order of their address.
-        :raises ClaimRefused: nothing was given: Placement has not allocated what the groups name, there are not as many
-            functions as it says, or one is burned and was not released.
+        :raises ClaimRefused: nothing was given: Placement has not allocated what the groups name, or has allocated it
+            of a provider that is none of ours, there are not as many functions as it says, or one is burned and was
+            not released.
         :raises DatabaseUnavailable: it is not known whether they were given.
         :raises PlacementError: they were given, but ``reserved`` may not stand: the guest must not run.
         """
@@ -111,6 +112,7 @@ class ResourceTracker:
             raise ClaimRefused(
                 f"Placement has not allocated {known[rp_uuid].address} of {self._host} to it: it is not given to it"
             )
+        self._require_no_stranger(tx, known, allocation)
         has = pci.functions_of_instances(tx, [instance_uuid])
         had = Counter(each.provider_id for each in has)
         for row in known.values():  # in the order of their ids: two claims cannot wait for each other
@@ -120,6 +122,26 @@ class ResourceTracker:
             elif row.uuid in named and not amount:
                 raise ClaimRefused(f"Placement has not allocated any {row.resource_class} of {row.address} to it")
         return [each for each in pci.functions_of_instances(tx, [instance_uuid]) if each.hostname == self._host]
+
+    def _require_no_stranger(
+        self, tx: Connection, known: Mapping[str, ProviderRecord], allocation: ConsumerAllocations
+    ) -> None:
+        """Refuse what somebody else's provider was allocated for: the guest would run without the function.
+
+        Drives may be of the same class, and so may what the operator's provider config adds; neither has functions.
+        """
+        classes = {row.resource_class for row in known.values()}
+        for rp_uuid, amounts in allocation.allocations.items():
+            if rp_uuid in known or not (asked := classes & amounts.keys()):
+                continue
+            if asked <= additions.added_classes(tx, rp_uuid) or devices.by_provider(tx, rp_uuid) is not None:
+                continue
+            if pci.get(tx, rp_uuid) is not None:
+                continue  # another host's
+            raise ClaimRefused(
+                f"Placement has allocated {', '.join(sorted(asked))} of provider {rp_uuid} to it, which stands for no "
+                f"function of {self._host}: delete that provider in Placement, and the instance"
+            )
 
     def _claim_of(self, tx: Connection, seen: ProviderRecord, amount: int, instance_uuid: str) -> None:
         row = pci.get(tx, seen.uuid, lock=True)
