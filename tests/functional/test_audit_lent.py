@@ -53,6 +53,9 @@ def devices(world: AuditedWorld) -> OneTimeUse:
     return Lending(world.db, world.onlooker, RACK)
 
 
+STRANGER = "77777777-7777-4777-8777-777777777777"
+
+
 def lower(devices: OneTimeUse, rp_uuid: str) -> None:
     generation = devices.placement.get_inventories(rp_uuid).generation
     devices.placement.put_inventories(rp_uuid, generation, {CLASS: Inventory(1, 0, 1, 1, 1, 1.0)})
@@ -154,3 +157,17 @@ def test_an_agent_that_serves_nothing_but_functions_is_missed_when_it_is_silent(
     with world.db.write() as tx:
         register(tx, AgentRecord(RACK, "run", "1.2", utcnow(), utcnow().replace(year=2020)))
     assert [each.kind for each in found(world)] == [Kind.AGENT_SILENT]
+
+
+def test_a_provider_that_has_taken_the_name_of_a_functions_is_named(world: AuditedWorld, devices: OneTimeUse) -> None:
+    """The agent cannot make its own beside it, so that waiting for the agent is no remedy."""
+    rp_uuid = devices.add()
+    devices.delete(devices.use(rp_uuid))
+    ours = devices.placement.get_provider(rp_uuid)
+    devices.placement.delete_provider(rp_uuid)
+    assert [each.kind for each in found(world)] == [Kind.PROVIDER_MISSING]
+    strange = devices.placement.create_provider(STRANGER, ours.name, ours.parent)
+    [finding] = found(world)
+    assert (finding.kind, finding.subject) == (Kind.PROVIDER_OF_ANOTHER, f"{RACK}/{ADDRESS}")
+    assert finding.seen == f"{ours.name} is provider {STRANGER} in Placement, {rp_uuid} in the database"
+    assert f"openstack resource provider delete {strange.uuid}" in finding.remedy
