@@ -36,6 +36,18 @@ class _Gateway(wsgi.Gateway_10):
             req.rfile = ChunkedBody(req.conn.rfile)
         super().__init__(req)
 
+    def respond(self) -> None:
+        """Answer, but refuse a request whose end a proxy may see elsewhere (RFC 9112, 6.3): its rest would be the next.
+
+        cheroot reads ``Content-Length`` as Python reads numbers, and leaves it aside where the body is chunked.
+        """
+        length = self.req.inheaders.get(b"Content-Length")
+        if length is None or (length.isdigit() and not self.req.chunked_read):
+            super().respond()
+            return
+        self.req.close_connection = self.req.sent_headers = True
+        self.req.simple_response("400 Bad Request", "Content-Length must be one number, and not beside chunks.")
+
     def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         """As WSGI has it."""
         if not self._is_read_off():

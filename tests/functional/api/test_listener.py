@@ -76,9 +76,24 @@ def test_a_refused_body_is_not_taken_for_the_next_request() -> None:
     assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 403 Forbidden") == 2
 
 
-@pytest.mark.parametrize("length", [-1, 10**15])
-def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory(length: int) -> None:
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: -1\r\n",
+        b"Content-Length: +1\r\n",
+        b"Content-Length: 1_0\r\n",
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+    ],
+    ids=["negative", "signed", "underscored", "beside chunks"],
+)
+def test_a_body_that_a_proxy_may_see_end_elsewhere_is_refused_with_the_connection(framing: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n"
+    answer = exchange(refusing, head, b"1\r\nx\r\n0\r\n\r\n", b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 400 Bad Request") == 1
+
+
+def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % 10**15
     answer = exchange(refusing, head, b"x")
     assert answer.startswith(b"HTTP/1.1 403 Forbidden")
     assert b"Connection: close" in answer
