@@ -88,7 +88,7 @@ class Recovery:
     def _fail(self, context: RequestContext, device: DeviceRecord) -> None:
         was = device.device_state.value if device.device_state else "unknown"
         reason = (
-            f"its cleaning was cut short in {was}: the agent was stopped, or lost its database; "
+            f"its cleaning was cut short (it was {was}): the agent was stopped, or lost its database; "
             "look at the device, then clean it again"
         )
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)

@@ -13,12 +13,10 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import Candidates, ConsumerAllocations, Resources
+from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.resource_request import ResourceRequest
 
 LOG = logging.getLogger(__name__)
-
-ZONE = "nova"
-"""The only availability zone: all hosts are in it."""
 
 _GENERATIONS = (None, 0, None, 0)
 """The consumer's generation at each try of a candidate, while the answers do not say whether it can be had.

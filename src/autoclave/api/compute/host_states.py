@@ -11,9 +11,6 @@ from autoclave.db import agents as agent_rows
 from autoclave.db import compute_hosts as host_rows
 from autoclave.db.compute_hosts import ComputeHostRecord
 
-ZONE = "nova"
-"""The one availability zone that there is."""
-
 
 @dataclass(frozen=True)
 class HostState:

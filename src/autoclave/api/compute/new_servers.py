@@ -8,7 +8,6 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api.body import storable
 from autoclave.api.compute import flavors
-from autoclave.api.compute.host_states import ZONE
 from autoclave.api.image import visible as images
 from autoclave.db import compute_hosts as host_rows
 from autoclave.db import images as image_rows
@@ -16,6 +15,7 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
 from autoclave.objects.context import RequestContext
+from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.image_fit import require_fit
 from autoclave.rules.instance_states import TaskState, VMState
 

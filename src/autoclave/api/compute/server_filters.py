@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from autoclave.api import query, uuids
-from autoclave.api.compute.host_states import ZONE
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import TEXT, UUID, one_of
@@ -18,6 +17,7 @@ from autoclave.db.columns import lists
 from autoclave.db.compute_tables import instances
 from autoclave.db.paging import Order
 from autoclave.exceptions import BadRequest, Forbidden
+from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.instance_states import PowerState, TaskState, VMState, status_of
 
 _TRUE = ("True", "true", "1")

@@ -8,7 +8,7 @@ from typing import Any
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api.compute.host_states import ZONE, host_states
+from autoclave.api.compute.host_states import host_states
 from autoclave.api.compute.links import links_to
 from autoclave.api.compute.moments import novas_moment
 from autoclave.api.context import Api
@@ -17,6 +17,7 @@ from autoclave.db import hostdevs
 from autoclave.db.hostdevs import Hostdev
 from autoclave.db.instances import InstanceRecord
 from autoclave.objects.context import RequestContext
+from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.instance_states import VMState, status_of
 from autoclave.virt.guest import domain_name
 

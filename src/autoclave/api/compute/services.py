@@ -6,7 +6,7 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api import uuids
-from autoclave.api.compute.host_states import ZONE, HostState, host_states
+from autoclave.api.compute.host_states import HostState, host_states
 from autoclave.api.compute.moments import novas_moment
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
@@ -14,6 +14,7 @@ from autoclave.api.query import Argument
 from autoclave.api.schemas.compute_services import SERVICES, SHOWN_SERVICE, VALIDATE_CHANGE
 from autoclave.db import compute_hosts as host_rows
 from autoclave.exceptions import BadRequest, NotFound
+from autoclave.rules.availability_zone import ZONE
 
 BINARY = "nova-compute"
 """What users of Nova know such a service by, and what their commands ask for."""

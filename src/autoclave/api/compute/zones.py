@@ -2,11 +2,12 @@
 
 import falcon
 
-from autoclave.api.compute.host_states import ZONE, host_states
+from autoclave.api.compute.host_states import host_states
 from autoclave.api.compute.moments import novas_moment
 from autoclave.api.compute.services import BINARY
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.compute_services import ZONES, ZONES_IN_DETAIL
+from autoclave.rules.availability_zone import ZONE
 
 _AVAILABLE = {"available": True}
 
