@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from documented import PAGES, ROOT, URL, Session, served
+from sessions import PAGES, ROOT, URL, Session, served
 
 pytestmark = pytest.mark.integration
 

@@ -158,7 +158,7 @@ def test_the_fault_of_a_server_without_a_host_says_the_command_that_explains_it(
             requested_host="host-2",
         )
     told = world.build(instance)
-    assert told.fault_message == "No valid host was found. No host has what flavor and image ask for."
+    assert told.fault_message == "No valid host was found. Host host-2 has not what flavor and image ask for."
     command = (told.fault_details or "").partition(" is told by: ")[2]
     done = subprocess.run(
         ["bash", "-c", f"autoclave explain -f json {command.removeprefix('autoclave explain ')}"],
