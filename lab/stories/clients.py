@@ -154,6 +154,11 @@ class Cloud:
         if extra_specs:
             self._compute("POST", f"/flavors/{flavor}/os-extra_specs", json={"extra_specs": extra_specs})
 
+    def create_server(self, flavor: str, image: str, name: str) -> dict[str, Any]:
+        """Ask for a server, and wait until it is built or is not to be: all that an administrator can see of it."""
+        made = self.openstack("server", "create", "--flavor", flavor, "--image", image, "--nic", "none", name)
+        return wait_for(lambda: self.server(made["id"]), lambda seen: seen["status"] != "BUILD", seconds=300, pause=0.5)
+
     def delete_server(self, uuid: str, seconds: float) -> None:
         """Delete a server, and wait until it is gone.
 

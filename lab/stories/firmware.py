@@ -22,8 +22,7 @@ def tell(host: Host) -> None:
     cloud.openstack("image", "create", IMAGE, "--file", str(DISK), "--disk-format", "raw",
                     "--property", "hw_firmware_type=uefi")  # fmt: skip
     cloud.make_flavor(FLAVOR, ram=128)
-    made = cloud.openstack("server", "create", "--flavor", FLAVOR, "--image", IMAGE, "--nic", "none", SERVER)
-    server = wait_for(lambda: cloud.server(made["id"]), lambda seen: seen["status"] != "BUILD", seconds=300, pause=0.5)
+    server = cloud.create_server(FLAVOR, IMAGE, SERVER)
     facts.demand(f"{SERVER} is active", server["status"] == "ACTIVE", f"{server['status']} {server.get('fault', '')}")
 
     domain = ElementTree.fromstring(host.hypervisor.virsh("dumpxml", domain_name(server["id"])))

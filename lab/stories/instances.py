@@ -61,12 +61,9 @@ def create(host: Host, flavor: str, name: str) -> dict[str, Any]:
     :raises SystemExit: it does not.
     """
     facts = host.facts
-    made = host.cloud.openstack("server", "create", "--flavor", flavor, "--image", IMAGE, "--nic", "none", name)
-    server = wait_for(
-        lambda: host.cloud.server(made["id"]), lambda seen: seen["status"] != "BUILD", seconds=300, pause=0.5
-    )
+    server = host.cloud.create_server(flavor, IMAGE, name)
     facts.demand(f"{name} is active", server["status"] == "ACTIVE", f"{server['status']} {server.get('fault', '')}")
-    console = DATA_DIR / "instances" / made["id"] / "console.log"
+    console = DATA_DIR / "instances" / server["id"] / "console.log"
     said = wait_for(lambda: said_by(console), lambda said: END in said, seconds=120, pause=0.3)
     facts.demand(f"{name} has written to its drive", "tenant: written" in said, said)
     return server

@@ -5,9 +5,8 @@ import subprocess
 
 from stories.clients import BIN
 from stories.drives import CHUNK, SECRET, SECRET_AT, Drive
-from stories.facts import wait_for
 from stories.host import HOST_NAME, Host
-from stories.instances import create
+from stories.instances import IMAGE, create
 
 SERIAL = "LABONCE"
 ALIAS = "once"
@@ -53,8 +52,7 @@ def out_of_reach(host: Host, provider: str, burned_for: str) -> None:
     facts.check("it stays reserved", (record["total"], record["reserved"]) == (1, 1), record)
     offers = cloud.offers(RESOURCE_CLASS)
     facts.check("Placement refuses to offer it", offers == [], offers)
-    made = cloud.openstack("server", "create", "--flavor", FLAVOR, "--image", "tenant", "--nic", "none", "once-2")
-    second = wait_for(lambda: cloud.server(made["id"]), lambda seen: seen["status"] != "BUILD", seconds=60, pause=0.5)
+    second = cloud.create_server(FLAVOR, IMAGE, "once-2")
     fault = second.get("fault", {}).get("message", "")
     refused = second["status"] == "ERROR" and "No valid host" in fault
     facts.check("a second server does not get it, and is told why", refused, f"{second['status']}: {fault}")

@@ -16,7 +16,7 @@ from autoclave.db import compute_hosts
 from autoclave.db import instances as instance_rows
 from autoclave.db.compute_tables import instances, pci_functions
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import answer, before, refuse
+from autoclave.placement.faults import answer, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
@@ -165,10 +165,20 @@ def test_a_placement_that_does_not_answer_the_fix_is_told(world: HoldingsWorld) 
     world.onlooker.delete_allocations(instance)
     finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION)
     world.faults.add(refuse, method="PUT")
-    assert world.fix(finding).startswith(f"nothing; not of provider {world.root}: ")
+    assert world.fix(finding).startswith(f"nothing; perhaps of provider {world.root}, audit again: ")
     world.faults.add(refuse)
     assert world.fix(finding).startswith("nothing: ")
     assert world.held(instance) == {}
+
+
+def test_an_allocation_whose_answer_was_lost_is_not_told_as_none(world: HoldingsWorld) -> None:
+    instance = world.create()
+    world.onlooker.delete_allocations(instance)
+    finding = world.the(Kind.INSTANCE_WITHOUT_ALLOCATION)
+    world.faults.add(lose_answer, method="PUT", times=1)
+    assert f"perhaps of provider {world.root}, audit again: " in world.fix(finding)
+    assert world.held(instance) == {world.root: HOST_HAS}
+    assert world.audit() == []
 
 
 def test_nothing_is_allocated_to_what_is_deleted_meanwhile(world: HoldingsWorld) -> None:

@@ -50,6 +50,16 @@ def test_the_file_of_the_operator_is_what_simulated_hosts_rehearse(tmp_path: Pat
         assert [each["pci_address"] for each in listed] == ["0000:42:00.0"]
 
 
+@pytest.mark.parametrize(("said", "interval"), [("", 5), ("[agent]\nperiodic_interval = 7\n", 7)], ids=["not", "said"])
+def test_simulated_hosts_are_looked_at_as_often_as_the_operator_says(
+    tmp_path: Path, said: str, interval: float
+) -> None:
+    config = tmp_path / "autoclave.conf"
+    config.write_text(said)
+    with running(tmp_path / "data", 2, config) as everything:
+        assert [host.agent.periodic_interval for host in everything._hosts()] == [interval, interval]
+
+
 def test_a_device_spec_that_no_agent_takes_is_not_taken_on_simulated_hosts(tmp_path: Path) -> None:
     config = tmp_path / "autoclave.conf"
     config.write_text('[nvme]\ndevice_spec = {"vendor_id": "144d", "clear_action": "sanitise"}\n')
@@ -218,7 +228,19 @@ def test_where_a_service_is_said_to_be_goes_before_the_data_directory(
 
 
 @pytest.mark.usefixtures("nothing_said")
-@pytest.mark.parametrize("written", [None, "clouds: {}"])
+def test_what_says_where_a_service_is_may_be_written_as_yaml_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clouds = CloudsFile(tmp_path)
+    clouds.write("http://127.0.0.1:1", compute=True)
+    clouds.path.write_text(yaml.safe_dump(yaml.safe_load(clouds.path.read_text()), default_flow_style=True))
+    monkeypatch.setenv("AUTOCLAVE_DATA_DIR", str(tmp_path))
+    assert main(["device", "list"]) == 1
+    assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_said")
+@pytest.mark.parametrize("written", [None, "clouds: {}", "clouds: [", "", "clouds: {autoclave: 1}"])
 def test_a_data_directory_that_does_not_say_where_it_is_served_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: str | None
 ) -> None:

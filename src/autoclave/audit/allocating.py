@@ -3,7 +3,7 @@
 from autoclave.audit.rows import read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.exceptions import PlacementConflict, PlacementError
+from autoclave.exceptions import PlacementConflict, PlacementError, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Resources
 from autoclave.rules.audit.facts import Instance
@@ -33,11 +33,13 @@ def allocate_again(db: Database, placement: PlacementClient, instance_uuid: str)
     for provider, amounts in missing.items():
         try:
             _add(placement, instance, provider, amounts)
+        except PlacementUnavailable as error:
+            failures.append(f"perhaps of provider {provider}, audit again: {error}")
         except PlacementError as error:
             failures.append(f"not of provider {provider}: {error}")
         else:
             done.append(", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items())))
-    if done and read(db, utcnow()).instances.get(instance_uuid) != instance:
+    if (done or failures) and read(db, utcnow()).instances.get(instance_uuid) != instance:
         failures.append("the instance changed meanwhile: audit again")
     return "; ".join([f"allocated {' and '.join(done)}" if done else "nothing", *failures])
 

@@ -9,7 +9,7 @@ from autoclave.placement.records import Provider
 from autoclave.rules.audit.facts import Found, Lent, Row, Stock
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import about_lent, name_of, of_lent, taken_lent_name
+from autoclave.rules.audit.lent import about_lent, of_lent, taken_lent_name
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.rows import about
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
@@ -83,7 +83,7 @@ class Offers:
     def _lent(self, lent: Lent) -> Iterator[Finding]:
         try:
             found = self._found(None, lent.uuid)
-            other = self._placement.find_provider(name_of(lent)) if found is None else None
+            other = self._placement.find_provider(lent.name) if found is None else None
         except PlacementUnavailable:
             raise
         except PlacementError as error:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.port import AGENT_TOPIC, Client, Transport
-from autoclave.rpc.versions import understands
+from autoclave.rpc.versions import lack
 
 COMPUTE_VERSION = "1.2"
 """The version of the agent's RPC API that brought instances."""
@@ -24,9 +24,10 @@ class ComputeAgents:
         :param spoken: the version of the RPC API that it says it speaks.
         """
         capped = self._transport.client(AGENT_TOPIC, version=COMPUTE_VERSION).refusal(COMPUTE_VERSION)
-        if capped is not None or understands(spoken, COMPUTE_VERSION):
+        if capped is not None:
             return capped
-        return f"it speaks RPC {spoken}, not {COMPUTE_VERSION}: upgrade it"
+        lacking = lack(spoken, COMPUTE_VERSION)
+        return None if lacking is None else f"it {lacking}"
 
     def build(
         self, context: RequestContext, host: str, instance_uuid: str, groups: Mapping[str, Sequence[str]]

@@ -14,6 +14,11 @@ def understands(spoken: str, needed: str) -> bool:
     return bool(versionutils.is_compatible(needed, spoken, same_major=True))
 
 
+def lack(spoken: str, needed: str) -> str | None:
+    """What is wrong with one that speaks *spoken*, where *needed* is; None: it understands that."""
+    return None if understands(spoken, needed) else f"speaks RPC {spoken}, not {needed}: upgrade it"
+
+
 @dataclass(frozen=True)
 class VersionGuard:
     """Decides for one client.
@@ -39,9 +44,8 @@ class VersionGuard:
                 f"{self.topic} at {self.server} never said which RPC version it speaks, as one that is too old for "
                 f"{version}, or never ran: upgrade it, or start it"
             )
-        if not understands(spoken, version):
-            return f"{self.topic} at {self.server} speaks RPC {spoken}, not {version}: upgrade it"
-        return None
+        lacking = lack(spoken, version)
+        return None if lacking is None else f"{self.topic} at {self.server} {lacking}"
 
     def check_cap(self, version: str) -> None:
         """Refuse to send what the cap forbids.

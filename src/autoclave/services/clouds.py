@@ -1,10 +1,12 @@
 """``clouds.yaml`` in the data directory of ``autoclave up``: how OpenStack's clients and our own commands reach it."""
 
-import re
 import shlex
 from pathlib import Path
 
+import yaml
+
 from autoclave.exceptions import InvalidConfiguration
+from autoclave.simulator import files
 
 CLOUD = "autoclave"
 """Its name in the file: what ``OS_CLOUD`` has to be."""
@@ -41,7 +43,7 @@ class CloudsFile:
         :param compute: whether the compute and the image APIs are served.
         """
         text = _BASE + (_COMPUTE if compute else "")
-        self.path.write_text(text.format(cloud=CLOUD, url=url))
+        files.write_text(self.path, text.format(cloud=CLOUD, url=url))
 
     @property
     def url(self) -> str:
@@ -76,7 +78,9 @@ class CloudsFile:
                 f"{self.path}, which says where the `autoclave up` of this directory listens, cannot be read "
                 f"({error.strerror}): wait until that has started, or name another directory"
             ) from error
-        told = re.search(rf"^ *{service}_endpoint_override: (\S+)$", text, re.MULTILINE)
-        if told is None:
-            raise InvalidConfiguration(f"{self.path} does not say where {service} is; restart `autoclave up`")
-        return told[1]
+        try:
+            return str(yaml.safe_load(text)["clouds"][CLOUD][f"{service}_endpoint_override"])
+        except (yaml.YAMLError, LookupError, TypeError):
+            raise InvalidConfiguration(
+                f"{self.path} does not say where {service} is; restart `autoclave up`, which writes it anew"
+            ) from None

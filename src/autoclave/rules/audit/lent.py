@@ -7,8 +7,6 @@ from autoclave.rules.audit.facts import Found, Lent
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.burn import Reading, Verdict, must_be_reserved, verdict
-from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.resource_names import provider_name
 
 _NAMED = 8
 """Functions of a host that are named one by one."""
@@ -43,14 +41,9 @@ def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
         yield about_lent(Kind.FUNCTION_HELD, lent, f"{seen}, and no instance has burned it")
 
 
-def name_of(lent: Lent) -> str:
-    """What its provider is called."""
-    return provider_name(lent.host, PCIAddress.parse(lent.address))
-
-
 def taken_lent_name(lent: Lent, other: str) -> Finding:
     """The name of a provider is another's, from which Placement may allocate what no function is behind."""
-    seen = f"{name_of(lent)} is provider {other} in Placement, {lent.uuid} in the database"
+    seen = f"{lent.name} is provider {other} in Placement, {lent.uuid} in the database"
     return about_lent(Kind.PROVIDER_OF_ANOTHER, lent, seen, other)
 
 
