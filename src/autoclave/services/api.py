@@ -4,65 +4,21 @@ import errno
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cheroot import wsgi
 from oslo_config import cfg
 
 from autoclave.api.hosts import is_loopback
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.services.chunked_body import ChunkedBody
+from autoclave.services.http import Connection, Gateway
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 _OPTIONS = "[api] host_ip, port"
-_PIECE = 1 << 16
 _LARGEST_HEADERS = 1 << 17
 """Bytes of a request's line and headers: a token of Keystone and the widest query of ours take a part of it."""
-_READ_OFF = 1 << 26
-"""Bytes of a refused body that are read, so that its sender comes to see why; then he is hung up on."""
-
-
-class _Gateway(wsgi.Gateway_10):
-    """A chunked body is read as it is asked for, and what is left of any when it is answered is thrown away in pieces.
-
-    cheroot would take a chunk, and the rest of a body of known length, into memory at once, and the rest of a chunked
-    body for the next request.
-    """
-
-    def __init__(self, req: Any) -> None:
-        if req.chunked_read:
-            req.rfile = ChunkedBody(req.conn.rfile)
-        super().__init__(req)
-
-    def respond(self) -> None:
-        """Answer, but refuse a request whose end a proxy may see elsewhere (RFC 9112, 6.3): its rest would be the next.
-
-        cheroot reads ``Content-Length`` as Python reads numbers, and leaves it aside where the body is chunked.
-        """
-        length = self.req.inheaders.get(b"Content-Length")
-        if length is None or (length.isdigit() and not self.req.chunked_read):
-            super().respond()
-            return
-        self.req.close_connection = self.req.sent_headers = True
-        self.req.simple_response("400 Bad Request", "Content-Length must be one number, and not beside chunks.")
-
-    def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        """As WSGI has it."""
-        if not self._is_read_off():
-            self.req.close_connection = True
-        return super().start_response(status, headers, exc_info)
-
-    def _is_read_off(self) -> bool:
-        body = self.req.rfile
-        pieces = 0
-        try:
-            while getattr(body, "remaining", 1) > 0 and pieces < _READ_OFF // _PIECE and body.read(_PIECE):
-                pieces += 1
-        except (OSError, ValueError):  # it breaks off, or is none that HTTP knows
-            return False
-        return bool(body.closed if self.req.chunked_read else body.remaining == 0)
 
 
 class Listener:
@@ -77,7 +33,8 @@ class Listener:
         self._server = wsgi.Server(self._where, None, numthreads=conf.api.threads, server_name="autoclave")
         self._server.shutdown_timeout = 2
         self._server.max_request_header_size = _LARGEST_HEADERS
-        self._server.gateway = _Gateway
+        self._server.gateway = Gateway
+        self._server.ConnectionClass = Connection
 
     def open(self) -> None:
         """Take the address. Who connects from now on waits for :meth:`serve`.

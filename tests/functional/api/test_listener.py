@@ -1,8 +1,12 @@
 """Who can reach the service, and under which names, where every caller is an administrator."""
 
+import collections
+import contextlib
+import itertools
 import queue
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +48,32 @@ def test_an_address_that_cannot_be_listened_on_is_told_in_words(host: str, why: 
     assert str(refused.value) == f"[api] host_ip, port: cannot listen on {host}:0: {why}"
 
 
-def exchange(app: Any, *requests: bytes) -> bytes:
-    """All that the service answers on one connection to *requests*, sent one after another without a pause."""
+@contextlib.contextmanager
+def connected(app: Any) -> Iterator[socket.socket]:
+    """A connection to a service that serves *app*."""
     served = listener("127.0.0.1")
     served.open()
     thread = threading.Thread(target=served.serve, args=(app,), daemon=True)
     thread.start()
-    port = int(served.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    try:
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=20) as connection:
+            yield connection
+    finally:
+        served.close()
+        thread.join()
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that is answered on *connection*, on which nothing more is sent."""
+    connection.shutdown(socket.SHUT_WR)
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def exchange(app: Any, *requests: bytes) -> bytes:
+    """All that the service answers on one connection to *requests*, sent one after another without a pause."""
+    with connected(app) as connection:
         connection.sendall(b"".join(requests))
-        connection.shutdown(socket.SHUT_WR)
-        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    served.close()
-    thread.join()
-    return answer
+        return rest(connection)
 
 
 def refusing(environ: Any, start_response: Any) -> list[bytes]:
@@ -139,15 +155,9 @@ def test_of_a_chunk_of_any_size_no_more_is_taken_than_the_application_asks_for()
         read.put(environ["wsgi.input"].read(1000))
         return refusing(environ, start_response)
 
-    served = listener("127.0.0.1")
-    served.open()
-    thread = threading.Thread(target=served.serve, args=(tasting,), daemon=True)
-    thread.start()
-    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=20) as connection:
+    with connected(tasting) as connection:
         connection.sendall(CHUNKED + b"%x\r\n" % 10**12 + b"x" * 1000)
         assert read.get(timeout=5) == b"x" * 1000  # while the rest of the chunk is still awaited
-    served.close()
-    thread.join()
 
 
 def test_chunks_extensions_and_trailers_are_a_body_and_what_follows_is_the_next_request() -> None:
@@ -166,6 +176,31 @@ def test_chunks_extensions_and_trailers_are_a_body_and_what_follows_is_the_next_
 def test_headers_of_a_mebibyte_are_refused_before_they_are_kept_in_memory(head: bytes, status: bytes) -> None:
     answer = exchange(refusing, head % (b"x" * (1 << 20)), b"Host: localhost\r\n\r\n")
     assert answer.split()[1] == status
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nX-Long: " + b"x" * (1 << 18),
+        b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+        CHUNKED + b"no chunk\r\n",
+    ],
+    ids=["header", "ambiguous length", "broken chunk"],
+)
+def test_who_is_refused_while_he_sends_comes_to_read_why(head: bytes) -> None:
+    with connected(refusing) as connection:
+        connection.sendall(head)
+        assert connection.recv(1, socket.MSG_PEEK) == b"H"  # it has been answered
+        for _ in range(20):
+            connection.sendall(b"x" * (1 << 16))
+        assert rest(connection).startswith(b"HTTP/1.1 4")
+
+
+def test_who_never_stops_sending_is_hung_up_on() -> None:
+    with connected(refusing) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            collections.deque(map(connection.sendall, itertools.repeat(b"x" * (1 << 16), 1 << 14)), maxlen=0)
 
 
 def get(world: World, host: str, path: str = "/v2/devices") -> Any:
