@@ -1,12 +1,14 @@
 """What cheroot leaves open of a request: how much of it is in memory, where it ends, and who is still sending it."""
 
+import contextlib
 import socket
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from cheroot import server, wsgi
 
 from autoclave.services.chunked_body import ChunkedBody
+from autoclave.services.request_headers import read_headers, require_framed
 
 _PIECE = 1 << 16
 _READ_OFF = 1 << 26
@@ -16,10 +18,22 @@ _HEARD_OUT = 2.0
 
 
 class _Request(server.HTTPRequest):
+    def header_reader(self, lines: BinaryIO, headers: dict[bytes, bytes]) -> None:
+        """Fill *headers*.
+
+        :raises ValueError: they are refused.
+        """
+        headers |= read_headers(lines)
+        require_framed(headers, by_http_1_1=self.response_protocol == "HTTP/1.1")
+
     def simple_response(self, status: str, msg: str = "") -> None:
-        """Answer before the request was read to its end, as cheroot does what it refuses itself."""
-        super().simple_response(status, msg)
+        """Refuse the request before it was read to its end, and take no other on this connection."""
+        self.close_connection = True
         self.conn.is_cut_short = True
+        said = msg.encode("latin-1", "replace")
+        fields = f"Content-Length: {len(said)}\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+        with contextlib.suppress(OSError):  # he has hung up
+            self.conn.wfile.write(f"{self.server.protocol} {status}\r\n{fields}".encode() + said)
 
 
 class Connection(server.HTTPConnection):
@@ -66,18 +80,6 @@ class Gateway(wsgi.Gateway_10):
         if req.chunked_read:
             req.rfile = ChunkedBody(req.conn.rfile)
         super().__init__(req)
-
-    def respond(self) -> None:
-        """Answer, but refuse a request whose end a proxy may see elsewhere (RFC 9112, 6.3): its rest would be the next.
-
-        cheroot reads ``Content-Length`` as Python reads numbers, and leaves it aside where the body is chunked.
-        """
-        length = self.req.inheaders.get(b"Content-Length")
-        if length is None or (length.isdigit() and not self.req.chunked_read):
-            super().respond()
-            return
-        self.req.close_connection = self.req.sent_headers = True
-        self.req.simple_response("400 Bad Request", "Content-Length must be one number, and not beside chunks.")
 
     def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         """As WSGI has it."""

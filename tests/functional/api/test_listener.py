@@ -98,14 +98,88 @@ def test_a_refused_body_is_not_taken_for_the_next_request() -> None:
         b"Content-Length: -1\r\n",
         b"Content-Length: +1\r\n",
         b"Content-Length: 1_0\r\n",
+        b"Content-Length: \r\n",
+        b"Content-Length: 1, 1\r\n",
+        b"Content-Length: 1\r\nContent-Length: 1\r\n",
+        b"Content-Length: 0\r\ncontent-length: 11\r\n",
         b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked, chunked\r\n",
+        b"Transfer-Encoding: \r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding: chunked\r\n ,identity\r\n",
+        b"Content-Length: 11\r\n 0\r\n",
+        b"X-Any: x\rContent-Length: 11\r\n",
+        b"X-Any: x\nContent-Length: 11\r\n",
+        b"X-Any: \0\r\n",
+        b"Host: elsewhere\r\n",
+        b"X Any: x\r\n",
+        b": x\r\n",
+        b"x\r\n",
     ],
-    ids=["negative", "signed", "underscored", "beside chunks"],
+    ids=[
+        "negative",
+        "signed",
+        "underscored",
+        "no number",
+        "list",
+        "length twice",
+        "two lengths",
+        "beside chunks",
+        "coding twice",
+        "chunked twice",
+        "no coding",
+        "space before the colon",
+        "folded coding",
+        "folded length",
+        "bare CR",
+        "bare LF",
+        "NUL",
+        "two hosts",
+        "space in a name",
+        "no name",
+        "no colon",
+    ],
 )
-def test_a_body_that_a_proxy_may_see_end_elsewhere_is_refused_with_the_connection(framing: bytes) -> None:
+def test_a_request_that_a_proxy_may_see_end_elsewhere_is_refused_with_the_connection(framing: bytes) -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n"
     answer = exchange(refusing, head, b"1\r\nx\r\n0\r\n\r\n", b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 400 Bad Request") == 1
+    assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity", b"chunked;q=1"])
+def test_a_body_in_a_coding_that_is_not_known_is_refused_with_the_connection(coding: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + coding + b"\r\n\r\n"
+    answer = exchange(refusing, head, b"1\r\nx\r\n0\r\n\r\n", b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 501 ") == 1
+    assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n Host: localhost\r\n\r\n",
+        CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    ],
+    ids=["no host", "space before the first", "chunks in HTTP 1.0"],
+)
+def test_a_request_that_is_none_of_its_version_is_refused_with_the_connection(head: bytes) -> None:
+    answer = exchange(refusing, head, b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 400 Bad Request") == 1
+
+
+def test_fields_that_are_lists_may_be_repeated_and_one_with_an_underscore_is_none() -> None:
+    seen: queue.Queue[dict[str, str]] = queue.Queue()
+
+    def noting(environ: Any, start_response: Any) -> list[bytes]:
+        seen.put({name: value for name, value in environ.items() if name.startswith(("HTTP_", "CONTENT_"))})
+        return refusing(environ, start_response)
+
+    fields = b"openstack-api-version: compute 2.1\r\nOpenStack-API-Version:placement 1.39\r\n"
+    exchange(noting, b"GET / HTTP/1.0\r\n", fields, b"Content_Length: 7\r\nX_Auth_Token: mine\r\n\r\n")
+    assert seen.get(timeout=5) == {"HTTP_OPENSTACK_API_VERSION": "compute 2.1, placement 1.39"}
 
 
 def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory() -> None:
@@ -182,7 +256,7 @@ def test_headers_of_a_mebibyte_are_refused_before_they_are_kept_in_memory(head: 
     "head",
     [
         b"GET / HTTP/1.1\r\nX-Long: " + b"x" * (1 << 18),
-        b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1\r\n\r\n",
         CHUNKED + b"no chunk\r\n",
     ],
     ids=["header", "ambiguous length", "broken chunk"],
@@ -198,7 +272,7 @@ def test_who_is_refused_while_he_sends_comes_to_read_why(head: bytes) -> None:
 
 def test_who_never_stops_sending_is_hung_up_on() -> None:
     with connected(refusing) as connection:
-        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n")
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1\r\n\r\n")
         with pytest.raises(ConnectionError):
             collections.deque(map(connection.sendall, itertools.repeat(b"x" * (1 << 16), 1 << 14)), maxlen=0)
 
