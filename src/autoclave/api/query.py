@@ -51,16 +51,24 @@ class Argument:
             raise BadRequest(f"{self._refusal}, not {body.shortened(repr(text))}.")
 
 
-LIMIT = Argument(
-    "limit",
-    "Rows at most; without it, all of them.",
-    {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": MAX_LIMIT,
-        "x-message": f"must be a whole number from 1 to {MAX_LIMIT}",
-    },
-)
+def limit(least: int, meaning: str) -> Argument:
+    """The argument that says how many rows are wanted.
+
+    :param least: that it may be.
+    """
+    return Argument(
+        "limit",
+        meaning,
+        {
+            "type": "integer",
+            "minimum": least,
+            "maximum": MAX_LIMIT,
+            "x-message": f"must be a whole number from {least} to {MAX_LIMIT}",
+        },
+    )
+
+
+LIMIT = limit(1, "Rows at most; without it, all of them.")
 MARKER = Argument("marker", "The uuid of the last row already seen.")
 PAGING = (LIMIT, MARKER)
 
@@ -102,8 +110,8 @@ def arguments(req: falcon.Request, declared: Iterable[Argument]) -> dict[str, st
 
 def page(values: Mapping[str, str]) -> Page:
     """``limit`` and ``marker`` of *values*, which :func:`arguments` has checked."""
-    limit = values.get("limit")
-    return Page(None if limit is None else int(limit), values.get("marker"))
+    most = values.get("limit")
+    return Page(None if most is None else int(most), values.get("marker"))
 
 
 def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
@@ -112,7 +120,7 @@ def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
     :param keys: of the rows that are answered. The last page that is full has one after it, which is empty.
     """
     limit = req.get_param_as_int("limit")
-    if limit is None or len(keys) < limit:
+    if not limit or len(keys) < limit:
         return None
     asked = parse_qsl(req.query_string, keep_blank_values=True)
     return urlencode([*(pair for pair in asked if pair[0] != MARKER.name), (MARKER.name, keys[-1])])

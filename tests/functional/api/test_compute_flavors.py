@@ -120,6 +120,7 @@ def test_a_full_page_says_where_the_next_one_is(world: World) -> None:
         following = world.compute("GET", link["href"].partition("/compute/v2.1")[2]).json["flavors"]
         assert [one["id"] for one in following] == ["c"]
         assert set(world.compute("GET", path).json) == {"flavors"}
+        assert len(world.compute("GET", f"{path}?limit=0").json["flavors"]) == 2
 
 
 def test_extra_specs_are_added_to_those_there_are(world: World) -> None:

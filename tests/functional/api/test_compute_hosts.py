@@ -29,6 +29,8 @@ def test_hypervisors_are_filtered_paged_and_tell_of_their_servers(ready: World) 
     [link] = page["hypervisors_links"]
     following = ready.compute("GET", link["href"].partition("/compute/v2.1")[2]).json["hypervisors"]
     assert [one["hypervisor_hostname"] for one in following] == ["h2"]
+    assert set(ready.compute("GET", "/os-hypervisors?limit=0").json) == {"hypervisors"}
+    assert len(ready.compute("GET", "/os-hypervisors?limit=0").json["hypervisors"]) == 3
     assert ready.compute("GET", "/os-hypervisors?marker=nobody").status_code == 400
     assert ready.compute("GET", f"/os-hypervisors/{HOST}").status_code == 404
 

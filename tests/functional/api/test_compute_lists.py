@@ -57,6 +57,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ("changes-before=2020-01-01T00:00:00", []),
         ("sort_key=display_name&sort_dir=asc", ["WEB-2", "db_1", "web-1"]),
         ("limit=1", ["db_1"]),
+        ("limit=0", ["db_1", "WEB-2", "web-1"]),
     ],
 )
 def test_a_list_has_what_was_asked_for(three: World, query: str, names: list[str]) -> None:
@@ -77,7 +78,8 @@ def test_a_full_page_says_where_the_next_one_is(three: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["nam=x", "vm_state=up", "power_state=9", "changes-since=yesterday", "image=x", "sort_key=host", "limit=0"]
+    "query",
+    ["nam=x", "vm_state=up", "power_state=9", "changes-since=yesterday", "image=x", "sort_key=host", "limit=-1"],
 )
 def test_a_question_that_is_not_understood_is_400_rather_than_everything(three: World, query: str) -> None:
     answer = three.compute("GET", f"/servers/detail?{query}")

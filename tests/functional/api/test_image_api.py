@@ -421,3 +421,9 @@ def test_a_full_page_says_where_the_next_one_is(world: World) -> None:
     assert [one["id"] for one in page["images"]] == [a]
     assert "next" not in get(world, "?limit=3").json
     assert "next" not in get(world).json
+
+
+def test_no_image_is_what_is_answered_to_who_wants_none(world: World) -> None:
+    world.add_image("a")
+    answer = get(world, "?limit=0").json
+    assert (answer["images"], "next" in answer) == ([], False)

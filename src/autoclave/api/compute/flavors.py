@@ -13,6 +13,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
 from autoclave.api import query
+from autoclave.api.compute import paging
 from autoclave.api.compute.links import links_to, next_link
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
@@ -47,14 +48,14 @@ _LIST = (
     ),
     Argument("minRam", "Only those with as much memory, in MiB.", _LEAST),
     Argument("minDisk", "Only those with as much disk, in GiB.", _LEAST),
-    query.LIMIT,
+    paging.LIMIT,
     Argument("marker", "The id of the last one already seen."),
 )
 
 
 class _List(Resource):
     def _found(self, asked: Asked) -> list[FlavorRecord]:
-        page = query.page(asked.query)
+        page = paging.page(asked.query)
         public = _WHICH[asked.query.get("is_public", "true").lower()] if asked.context.is_admin else True
         with self._api.ports.db.read() as tx:
             if page.marker is not None and _visible(tx, asked.context, page.marker) is None:

@@ -9,9 +9,10 @@ from sqlalchemy.engine import Connection
 from autoclave.api import query, uuids
 from autoclave.api.compute.host_states import HostState, host_states
 from autoclave.api.compute.links import next_link
+from autoclave.api.compute.paging import PAGING, page
 from autoclave.api.compute.services import state_of
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import PAGING, Argument
+from autoclave.api.query import Argument
 from autoclave.api.schemas.common import one_of
 from autoclave.api.schemas.compute_services import HYPERVISORS, HYPERVISORS_IN_DETAIL, SHOWN_HYPERVISOR
 from autoclave.db import instances as instance_rows
@@ -33,15 +34,15 @@ class _List(Resource):
         return {"hypervisors": [{**view(state), **servers(state)} for state in found], **further}
 
     def _found(self, tx: Connection, asked: Asked) -> list[HostState]:
-        page, part = query.page(asked.query), asked.query.get("hypervisor_hostname_pattern", "")
+        wanted, part = page(asked.query), asked.query.get("hypervisor_hostname_pattern", "")
         states = host_states(tx, self._api)
-        if page.marker is not None:
-            marker = uuids.canonical(page.marker)
+        if wanted.marker is not None:
+            marker = uuids.canonical(wanted.marker)
             seen = [number for number, state in enumerate(states, 1) if state.record.uuid == marker]
             if not seen:
-                raise query.unknown_marker(page.marker)
+                raise query.unknown_marker(wanted.marker)
             states = states[seen[0] :]
-        return [state for state in states if part in state.record.hostname][: page.limit]
+        return [state for state in states if part in state.record.hostname][: wanted.limit]
 
 
 class Hypervisors(_List):

@@ -6,9 +6,10 @@ Aggregates, migrations, records of actions, and projects that may use a flavor w
 import falcon
 
 from autoclave.api.compute import flavors
+from autoclave.api.compute.paging import PAGING
 from autoclave.api.compute.visible import find
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import PAGING, Argument
+from autoclave.api.query import Argument
 from autoclave.api.schemas.common import UUID
 from autoclave.api.schemas.compute_services import AGGREGATES, FLAVOR_ACCESS, INSTANCE_ACTIONS, MIGRATIONS
 from autoclave.exceptions import NotFound

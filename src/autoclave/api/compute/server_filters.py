@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from autoclave.api import query, uuids
+from autoclave.api import uuids
+from autoclave.api.compute import paging
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import TEXT, UUID, one_of
@@ -74,7 +75,7 @@ ARGUMENTS = (
     Argument("all_tenants", "True: those of all projects; administrators only.", _SWITCH),
     Argument("sort_key", "What they are sorted by; created_at if not said.", one_of(_SORT_KEYS)),
     Argument("sort_dir", "desc if not said.", one_of(["asc", "desc"])),
-    *query.PAGING,
+    *paging.PAGING,
 )
 
 
@@ -84,7 +85,7 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     :raises Forbidden: it is only for administrators.
     :raises BadRequest: a moment is none, or there are too many tags.
     """
-    given, context, page = asked.query, asked.context, query.page(asked.query)
+    given, context, page = asked.query, asked.context, paging.page(asked.query)
     everywhere = given.get("all_tenants") in _TRUE
     if not context.is_admin:
         beyond = [name for name in _ADMINS_OWN if name in given] + ["all_tenants"] * everywhere

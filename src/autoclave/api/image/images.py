@@ -68,6 +68,7 @@ _MEMBER_STATUS = Argument(
 _ID = Argument(
     "id", "Only the one with this uuid, or with 'in:' in front, those with these, separated by commas.", TEXT
 )
+_LIMIT = query.limit(0, "Rows at most, so none with 0; without it, all of them.")
 _NOT_YOURS = "It is another project's, or it may not be set, or it is protected."
 
 
@@ -77,7 +78,7 @@ class Images(Resource):
     @Operation(
         "List the images that the caller may use, the newest first unless asked for otherwise",
         rule="get_images",
-        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, _TAG, _MEMBER_STATUS, *sorting.ARGUMENTS, *query.PAGING),
+        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, _TAG, _MEMBER_STATUS, *sorting.ARGUMENTS, _LIMIT, query.MARKER),
         answers={200: IMAGES},
     )
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
