@@ -251,8 +251,8 @@ class AgentManager:
 
     def _make_way(self) -> None:
         LOG.critical(
-            "Another agent serves host %s now: this one was not seen for too long. It stops, and touches no drive any "
-            "more. Let only one agent run for this host.",
+            "Another agent serves host %s now, or the host was taken out: this one was not seen for too long. It "
+            "stops, and touches no drive any more. Let only one agent run for this host.",
             self.host,
         )
         self._cleanup.stop()

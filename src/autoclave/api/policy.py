@@ -188,6 +188,12 @@ COMPUTE_RULES = (
         "Enable or disable a host, or say that it is down.",
         "PUT /compute/v2.1/os-services/{service}",
     ),
+    _nova(
+        "os-services:delete",
+        ADMIN,
+        "Take a host out of the cloud.",
+        "DELETE /compute/v2.1/os-services/{service}",
+    ),
     _nova("os-hypervisors:list", ADMIN, "List the hosts.", "GET /compute/v2.1/os-hypervisors"),
     _nova("os-hypervisors:list-detail", ADMIN, "List the hosts in detail.", "GET /compute/v2.1/os-hypervisors/detail"),
     _nova("os-hypervisors:show", ADMIN, "Show a host.", "GET /compute/v2.1/os-hypervisors/{hypervisor}"),

@@ -98,7 +98,10 @@ def read(db: Database, now: datetime) -> Records:
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
     rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
-    hosts = sorted({device.hostname for device in devices} | {each.hostname for each in providers})
+    # A host without an agent that has nothing, or has had it, was taken out.
+    on_record = {device.hostname for device in devices} | {each.hostname for each in providers}
+    present = {device.hostname for device in devices if not device.missing}
+    hosts = sorted(present | (on_record & seen.keys()))
     lent = {each.uuid: _lent(each, claimed.get(each.id, {})) for each in providers}
     known = {each.uuid: _instance(each) for each in instances}
     told = tuple(Agent(host, silent.get(host)) for host in hosts)

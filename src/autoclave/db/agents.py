@@ -53,3 +53,9 @@ def get(tx: Connection, hostname: str) -> AgentRecord | None:
 def list_all(tx: Connection) -> list[AgentRecord]:
     """All agents, by host name."""
     return [to_record(AgentRecord, row) for row in tx.execute(sa.select(*_AGENT).order_by(agents.c.hostname))]
+
+
+def delete(tx: Connection, record: AgentRecord) -> bool:
+    """Remove an agent that was not seen since *record* was read; False if it was, or is gone."""
+    same = (agents.c.hostname == record.hostname, agents.c.run_id == record.run_id)
+    return tx.execute(agents.delete().where(*same, agents.c.last_seen == record.last_seen)).rowcount > 0

@@ -82,3 +82,8 @@ def list_all(tx: Connection) -> list[ComputeHostRecord]:
 def update(tx: Connection, host: ComputeHostRecord, values: Mapping[str, Any]) -> None:
     """Write columns."""
     tx.execute(compute_hosts.update().where(compute_hosts.c.id == host.id).values(updated_at=utcnow(), **values))
+
+
+def delete(tx: Connection, host: ComputeHostRecord) -> None:
+    """Remove a host; one that reports again gets another uuid."""
+    tx.execute(compute_hosts.delete().where(compute_hosts.c.id == host.id))

@@ -87,10 +87,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     _edge(_S.ALLOCATED, _E.CANNOT_CLEAN, _S.ERROR, "unbound, and its agent cannot clean", _A.CONDUCTOR),
     _edge(_S.PENDING_CLEANING, _E.START_CLEANING, _S.CLEANING, "a worker has the device's lock", _A.AGENT),
     _edge(_S.PENDING_CLEANING, _E.CLEANING_FAILED, _S.ERROR, "the worker could not begin", _A.AGENT),
-    _edge(_S.PENDING_CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died before the erase", _A.AGENT),
+    _edge(_S.PENDING_CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died before the erase", _A.AGENT, _A.OPERATOR),
     _edge(_S.CLEANING, _E.CLEANED, _S.AVAILABLE, "the erase was proved", _A.AGENT),
     _edge(_S.CLEANING, _E.CLEANING_FAILED, _S.ERROR, "the erase failed or timed out", _A.AGENT),
-    _edge(_S.CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died during the erase", _A.AGENT),
+    _edge(_S.CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died during the erase", _A.AGENT, _A.OPERATOR),
     _edge(_S.ERROR, _E.CLEAN_AGAIN, _S.PENDING_CLEANING, "POST /v2/devices/{uuid}/clean", _A.AGENT),
     _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "nobody vouches any more for what is on it", *_A),
     _edge(

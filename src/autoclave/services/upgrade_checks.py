@@ -12,6 +12,7 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 from autoclave.api.policy import Policy, list_rules
 from autoclave.db import agents, backlog, revision, schema
 from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import InvalidConfiguration, PlacementError, PlacementUnavailable
 from autoclave.lifecycle.agents import CLEANUP_VERSION
@@ -23,6 +24,12 @@ PLACEMENT_RELEASE = "14.0.0"
 """The first release in which the allocation of a reserved device can go from one consumer to another."""
 TRAITS = ("HW_NVME_BES", "HW_NVME_CES", "HW_NVME_WZS", "OWNER_CYBORG")
 """Traits that providers of drives are given, as the NVMe specification names them."""
+
+
+def _is_erased_there(device: DeviceRecord) -> bool:
+    # of a host that was taken out, all devices are missing
+    return device.supports_cleaning and not device.missing
+
 
 _SYNC = "run `autoclave db sync`"
 _BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, which does it"
@@ -82,7 +89,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
         with self._database.read() as tx:
             said = {agent.hostname: agent.rpc_version for agent in agents.list_all(tx)}
-            erased = {device.hostname for device in device_rows.list_all(tx) if device.supports_cleaning}
+            erased = {device.hostname for device in device_rows.list_all(tx) if _is_erased_there(device)}
         old = sorted(host for host, version in said.items() if not understands(version, CLEANUP_VERSION))
         absent = sorted(erased - set(said))
         if not old and not absent:

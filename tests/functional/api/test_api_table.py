@@ -339,6 +339,7 @@ COMPUTE_CASES = [
         admin(200),
         lambda o: {"service": o.host(), "body": {"status": "enabled"}},
     ),
+    Case("DELETE", "/compute/v2.1/os-services/{service}", admin(409), lambda o: {"service": o.host()}),
     Case("GET", f"{HYPERVISORS}/{{hypervisor}}", admin(200), lambda o: {"hypervisor": o.host()}),
     Case("GET", IMAGES, READERS),
     Case("POST", IMAGES, members(201), lambda _o: {"body": NEW_IMAGE}),

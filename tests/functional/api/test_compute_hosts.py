@@ -2,7 +2,10 @@
 
 from datetime import datetime
 
-from api_world import HOST, World, new_uuid
+from api_world import HOST, World, new_uuid, said
+
+from autoclave.placement import faults as effects
+from autoclave.rules.device_states import DeviceState
 
 
 def test_a_host_whose_agent_is_silent_is_down_and_its_servers_say_that_it_is_unknown(ready: World) -> None:
@@ -50,3 +53,64 @@ def test_a_reason_without_disabling_is_400(ready: World) -> None:
     answer = ready.compute("PUT", f"/os-services/{service['id']}", {"disabled_reason": "r"})
     assert answer.status_code == 400
     assert ready.compute("PUT", f"/os-services/{new_uuid()}", {"status": "enabled"}).status_code == 404
+
+
+def silence(world: World) -> str:
+    """Let the agent of every host be dead; the id of the service of HOST."""
+    with world.db.write() as tx:
+        tx.exec_driver_sql("UPDATE agents SET last_seen = '2020-01-01 00:00:00.000000'")
+    [service] = world.compute("GET", f"/os-services?host={HOST}").json["services"]
+    return str(service["id"])
+
+
+def test_a_host_that_is_gone_is_taken_out_and_its_drives_stay_on_record_and_are_not_offered(ready: World) -> None:
+    offered = ready.add_device("0000:01:00.0")
+    cleaning = ready.add_device("0000:02:00.0", device_state=DeviceState.CLEANING)
+    service = silence(ready)
+    assert ready.compute("DELETE", f"/os-services/{service}").status_code == 204
+    for path, key in (("/os-services", "services"), ("/os-hypervisors", "hypervisors")):
+        assert ready.compute("GET", path).json[key] == []
+    assert 'last_seen_seconds{host="compute-1"}' not in ready.http.simulate_get("/metrics").text
+    assert (ready.device(offered.uuid).missing, ready.reserved(offered)) == (True, 1)
+    assert (ready.device(cleaning.uuid).device_state, ready.reserved(cleaning)) == (DeviceState.ERROR, 1)
+    root = ready.ports.placement.find_provider(HOST)
+    assert root is not None
+    records = ready.ports.placement.get_inventories(root.uuid).records.values()
+    assert all(record.reserved == record.total for record in records)
+    assert ready.call("POST", f"/autoclave/v1/devices/{offered.uuid}/forget", {}).status_code == 200
+    assert ready.compute("DELETE", f"/os-services/{service}").status_code == 404
+
+
+def test_of_a_host_that_had_nothing_but_itself_nothing_stays(ready: World) -> None:
+    assert ready.compute("DELETE", f"/os-services/{silence(ready)}").status_code == 204
+    assert ready.ports.placement.find_provider(HOST) is None
+
+
+def test_a_host_whose_agent_lives_is_not_taken_out(ready: World) -> None:
+    [service] = ready.compute("GET", "/os-services").json["services"]
+    ready.compute("PUT", f"/os-services/{service['id']}", {"forced_down": True})
+    answer = ready.compute("DELETE", f"/os-services/{service['id']}")
+    assert (answer.status_code, "stop it" in said(answer)) == (409, True)
+
+
+def test_a_host_with_servers_or_with_a_device_in_use_is_not_taken_out(ready: World) -> None:
+    uuid = ready.add_server()
+    service = silence(ready)
+    answer = ready.compute("DELETE", f"/os-services/{service}")
+    assert (answer.status_code, uuid in said(answer)) == (409, True)
+    with ready.db.write() as tx:
+        tx.exec_driver_sql("UPDATE instances SET host = NULL")
+    ready.add_profile()
+    arq = ready.add_arq()
+    assert ready.bind(arq, ready.add_device(), new_uuid()).status_code == 202
+    answer = ready.compute("DELETE", f"/os-services/{service}")
+    assert (answer.status_code, arq in said(answer)) == (409, True)
+    assert len(ready.compute("GET", "/os-services").json["services"]) == 1
+
+
+def test_a_host_of_which_placement_cannot_be_told_is_not_taken_out(ready: World) -> None:
+    service = silence(ready)
+    ready.placement.add(effects.refuse, times=1)
+    assert ready.compute("DELETE", f"/os-services/{service}").status_code == 503
+    assert len(ready.compute("GET", "/os-services").json["services"]) == 1
+    assert ready.compute("DELETE", f"/os-services/{service}").status_code == 204

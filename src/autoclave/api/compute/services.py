@@ -12,9 +12,13 @@ from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
 from autoclave.api.schemas.compute_services import SERVICES, SHOWN_SERVICE, VALIDATE_CHANGE
+from autoclave.conf.agent import patience_with_agents
 from autoclave.db import compute_hosts as host_rows
 from autoclave.exceptions import BadRequest, NotFound
+from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.taken_out import take_out
 from autoclave.rules.availability_zone import ZONE
+from autoclave.rules.device_states import Actor
 
 BINARY = "nova-compute"
 """What users of Nova know such a service by, and what their commands ask for."""
@@ -40,7 +44,7 @@ class Services(Resource):
 
 
 class ComputeService(Resource):
-    """``PUT /compute/v2.1/os-services/{service}``."""
+    """``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
 
     @Operation(
         "Enable or disable a host, or say that it is down",
@@ -64,6 +68,21 @@ class ComputeService(Resource):
 
         resp.media = {"service": _shown(self._api.ports.db.transact(change))}
 
+    @Operation(
+        "Take a host out of the cloud; one whose agent reports again comes back",
+        rule="os_compute_api:os-services:delete",
+        answers={204: None},
+        fails={409: "Its agent lives, it has servers, or a device of it is in use; the text says which."},
+    )
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, service: str) -> None:
+        uuid = uuids.canonical(service)
+        if uuid is None:
+            raise _unknown("Service", service)
+        context = asked.context
+        cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id)
+        take_out(self._api.ports, uuid, cause, patience_with_agents(self._api.conf))
+        resp.status = falcon.HTTP_204
+
 
 def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
     """The host whose service or hypervisor has the id *key*.
@@ -73,8 +92,12 @@ def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
     uuid = uuids.canonical(key)
     found = [state for state in host_states(tx, api) if state.record.uuid == uuid]
     if not found:
-        raise NotFound(f"{noun} {key} could not be found.")
+        raise _unknown(noun, key)
     return found[0]
+
+
+def _unknown(noun: str, key: str) -> NotFound:
+    return NotFound(f"{noun} {key} could not be found.")
 
 
 def _shown(state: HostState) -> dict[str, Any]:
