@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from sessions import PAGES, ROOT, URL, Session, served
+from documented_cloud import documented_cloud
+from sessions import DATA_DIR, PAGES, ROOT, URL, Session, served
+
+from dbfixtures import SERVERS
 
 pytestmark = pytest.mark.integration
 
@@ -36,6 +39,11 @@ providers:
 """
 
 
+def until(command: str, text: str) -> str:
+    """What waits until the output of *command* has *text*."""
+    return f"until {command} | grep -q {text!r}; do sleep 0.2; done"
+
+
 def configuration(page: str) -> str:
     """The first one that a page shows."""
     found = re.search(r"\.\. code-block:: ini\n\n((?: {3}.*\n)+)", (PAGES / page).read_text())
@@ -44,6 +52,13 @@ def configuration(page: str) -> str:
 
 
 GPU = configuration("one-time-use.rst")
+[CARDS] = ["\n".join(step.shown) for step in Session("simulator.rst").steps() if step.command == "cat cards.conf"]
+SIM_1 = f"{DATA_DIR}/sim/sim-1"
+FUNCTIONS = (
+    "openstack resource provider inventory list -f value -c total"
+    " $(autoclave device show sim-1/0000:82:00.0 -f value -c rp_uuid)"
+)
+ZEROED = "autoclave device show sim-1/0000:42:00.0 -f value -c device_state -c missing"
 
 SESSIONS = (
     Session("compute-api.rst", before=(FAST_DRIVE,)),
@@ -73,6 +88,26 @@ SESSIONS = (
         instead={"/etc/autoclave/provider_config/": "provider_config/"},
     ),
     Session("recover.rst", before=FAILED_ERASE, instead={"HOST/PCI-ADDRESS": "sim-1/0000:41:00.0"}),
+    Session(
+        "clean.rst",
+        before=FAILED_ERASE,
+        instead={
+            "HOST/PCI-ADDRESS": "sim-1/0000:41:00.0",
+            "nvme sanitize-log /dev/nvme0": f"{SIM_1}/bin/nvme sanitize-log {SIM_1}/dev/nvme1",
+        },
+        roots=("nvme sanitize-log",),
+    ),
+    Session(
+        "simulator.rst",
+        config=CARDS,
+        files={"cards.conf": CARDS},
+        patience={
+            "autoclave sim pull": until(ZEROED, "True"),
+            "autoclave sim put-back": until(ZEROED, "error"),
+            "autoclave sim insert": until("autoclave device show sim-1/0000:42:00.0", "NEW-SERIAL"),
+            "autoclave sim driver": until(FUNCTIONS, "2"),
+        },
+    ),
     Session("audit.rst", instead={"/var/lib/autoclave": "/tmp/autoclave", "host-1/": "sim-1/"}),
 )
 
@@ -109,3 +144,32 @@ def test_a_device_of_one_time_use_can_be_rehearsed_by_the_commands_of_the_page(t
     cleaned = next(at for at, line in enumerate(lines) if line.startswith("cleaned 0000:81:00.0 "))
     assert burned < refused < cleaned < lines.index("ACTIVE")
     assert lines[-1] != "0000:81:00.0"  # released by hand, and taken note of
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_cloud_can_be_made_by_the_commands_of_the_page(server: str, tmp_path: Path) -> None:
+    healthy = "until curl -sf http://controller:6666/healthcheck; do sleep 0.2; done"
+    of_another_server = {"postgresql": "sudo mariadb", "mariadb": "sudo -u postgres"}[server]
+    controllers = Session(
+        "cloud.rst",
+        end="The hosts",
+        roots=("/opt/autoclave/bin/autoclave ", "systemctl"),
+        left_out=(of_another_server,),
+        patience={"systemctl": healthy},
+    )
+    hosts = Session(
+        "cloud.rst",
+        begin="The hosts",
+        end="Nova",
+        roots=("/opt/autoclave/bin/autoclave ", "systemctl"),
+    )
+    operator = Session(
+        "cloud.rst",
+        begin="Nova",
+        left_out=("openstack flavor", "openstack server"),  # a running Nova's
+        patience={"export AUTOCLAVE_TOKEN": until("autoclave device list", "available")},
+    )
+    with documented_cloud(tmp_path, server) as cloud:
+        cloud.follow(controllers)
+        cloud.follow(hosts, machine="autoclave-agent")
+        cloud.follow(operator)
