@@ -111,6 +111,27 @@ def test_the_version_is_shown_before_and_after(empty_url: str, run: Run) -> None
     assert run(DbVersion, empty_url)[1] == f"{shown}: {schema.head()}; this version needs {schema.head()}\n"
 
 
+@pytest.mark.parametrize("command", [DbSync, DbVersion, DbOnlineDataMigrations])
+@pytest.mark.parametrize(
+    ("url", "shown", "remedy"),
+    [
+        ("postgresql+psycopg://u:secret@127.0.0.1:1/x", "postgresql+psycopg://u:***@127.0.0.1:1/x", "user, password"),
+        ("mysql+pymysql://u:secret@127.0.0.1:1/x", "mysql+pymysql://u:***@127.0.0.1:1/x", "user, password"),
+        ("sqlite:////nowhere/a.db", "sqlite:////nowhere/a.db", "may write to it and to its directory"),
+    ],
+    ids=["postgresql", "mariadb", "sqlite"],
+)
+def test_a_database_that_cannot_be_reached_is_named_by_option_and_url_with_what_to_look_at(
+    command: type[Command], url: str, shown: str, remedy: str, run: Run
+) -> None:
+    with pytest.raises(DatabaseUnavailable) as raised:
+        run(command, url)
+    said = str(raised.value)
+    assert said.startswith(f"[database] connection: {shown} cannot be used: ")
+    assert remedy in said
+    assert "secret" not in said
+
+
 @pytest.mark.parametrize("url", ["postgresql+psycopg://u@127.0.0.1:{}/x", "mysql+pymysql://u@127.0.0.1:{}/x"])
 def test_a_server_that_says_nothing_does_not_keep_db_sync_for_ever(url: str, run: Run) -> None:
     told: list[BaseException] = []

@@ -146,9 +146,14 @@ def test_two_conductors_of_one_host_both_serve_and_one_goes_on_when_the_other_st
         transport.close()
 
 
-def test_a_service_without_a_broker_says_so(conf: cfg.ConfigOpts, host: SimulatedHost, make: Any) -> None:
-    conf.set_override("transport_url", "rabbit://guest:guest@127.0.0.1:1/")
+def test_a_service_without_a_broker_names_the_option_and_keeps_its_password(
+    conf: cfg.ConfigOpts, host: SimulatedHost, make: Any
+) -> None:
+    conf.set_override("transport_url", "rabbit://guest:secret@127.0.0.1:1/vhost")
     transport = MessagingTransport(conf)
-    with pytest.raises(RPCUnavailable):
+    said = (
+        r"^\[DEFAULT\] transport_url: rabbit://guest:\*\*\*@127.0.0.1:1/vhost cannot be used: .*; see that the broker "
+    )
+    with pytest.raises(RPCUnavailable, match=said):
         make["conductor"](transport, "conductor").start()
     transport.close()

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from cliff import command
 from oslo_config import cfg
 from prettytable import PrettyTable
-from sqlalchemy.engine import make_url
 
 from autoclave.conf import new_config
 from autoclave.db import revision, schema
@@ -56,7 +55,7 @@ class DbSync(OnDatabase):
             revision.current(database)  # a server that says nothing is found out here, in a time that is meant for that
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
-        where, needed = _shown(conf), schema.head()
+        where, needed = database.shown, schema.head()
         if before == needed:
             self.app.stdout.write(f"{where}: already at {needed}\n")
         else:
@@ -76,7 +75,7 @@ class DbVersion(OnDatabase):
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
             found = revision.current(database)
-        self.app.stdout.write(f"{_shown(conf)}: {found or 'no schema'}; this version needs {schema.head()}\n")
+        self.app.stdout.write(f"{database.shown}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 
 class DbOnlineDataMigrations(OnDatabase):
@@ -143,7 +142,3 @@ def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
         yield database
     finally:
         database.dispose()
-
-
-def _shown(conf: cfg.ConfigOpts) -> str:
-    return make_url(conf.database.connection).render_as_string(hide_password=True)

@@ -71,6 +71,8 @@ class Database:
                 "not an SQLAlchemy URL; write for example sqlite:////var/lib/autoclave/autoclave.db",
                 option="[database] connection",
             ) from error
+        self.shown = parsed.render_as_string(hide_password=True)
+        """The URL as an operator may be shown it."""
         self.backend = parsed.get_backend_name()
         if self.backend not in BACKENDS:
             raise InvalidConfiguration(

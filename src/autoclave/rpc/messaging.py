@@ -6,6 +6,7 @@ tune it there (``[oslo_messaging_rabbit]`` and the like).
 """
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -40,6 +41,8 @@ _NOT_HANDED_OVER = (
     OSError,
 )
 
+_PASSWORD = re.compile(r"((?://|,)[^:@/,]*:)[^@/,]*@")
+
 _NOT_RUN = ("UnsupportedVersion", "NoSuchMethod")
 """The dispatcher's own errors, raised before any method of ours runs."""
 
@@ -63,6 +66,7 @@ class MessagingTransport:
     ) -> None:
         self._caps = version_caps or {}
         self._remote_version = remote_version
+        self._shown = _PASSWORD.sub(r"\1***@", conf.transport_url or "")
         self._timeout = conf.conductor.rpc_timeout
         self._replies_arrive = False
         oslo_messaging.set_transport_defaults(EXCHANGE)
@@ -96,8 +100,13 @@ class MessagingTransport:
         :raises RPCUnavailable: it is not.
         """
         nobody = self._client_for(oslo_messaging.Target(topic="autoclave-nobody"))
-        with _our_errors("the broker was not reached"):
-            nobody.cast({}, "nothing")
+        try:
+            with _our_errors(f"[DEFAULT] transport_url: {self._shown} cannot be used"):
+                nobody.cast({}, "nothing")
+        except RPCUnavailable as error:
+            raise RPCUnavailable(
+                f"{error}; see that the broker runs there, and that user, password and virtual host are right"
+            ) from error
 
     def check_replies(self) -> None:
         """Before the first call of this process: :meth:`check_broker`."""
