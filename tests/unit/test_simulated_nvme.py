@@ -41,7 +41,7 @@ class Bench:
     def nvme(self, command, device=None, *options):
         device = [] if device is None else [self.host.paths.dev / device]
         argv = [self.host.paths.tools[0] / "nvme", command, *device, *options]
-        return subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False, timeout=60)
 
     def json(self, command, device, *options):
         return json.loads(self.nvme(command, device, *options, "-o", "json").stdout)
@@ -272,7 +272,7 @@ def test_crypto_erase_leaves_noise_not_zeros(bench):
 def test_a_sanitize_goes_on_when_everyone_who_asked_is_gone(tmp_path):
     bench = Bench(tmp_path, sanitize_seconds=0.2)
     sanitizing(bench)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while SimulatedHost.open(bench.host.root).inventory and not bench.log()["sstat"]["status"].startswith("(1)"):
         assert time.monotonic() < deadline
     assert bench.log()["sstat"]["global_erased"] == 1
@@ -368,7 +368,7 @@ def test_a_hanging_sanitize_stands_still_and_goes_on_when_the_fault_is_cleared(t
     bench = Bench(tmp_path, sanitize_seconds=0.2)
     bench.host.set_fault(ABLE, Fault(FaultKind.SANITIZE_HANGS, 25))
     sanitizing(bench)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while bench.log()["sprog"] < 65536 // 4:
         assert time.monotonic() < deadline
     time.sleep(0.3)
@@ -450,7 +450,7 @@ def test_a_command_hangs_until_the_fault_is_cleared(bench):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         bench.host.clear_faults()
-        assert process.communicate(timeout=20)[0].startswith("nvme version")
+        assert process.communicate(timeout=60)[0].startswith("nvme version")
 
 
 def test_a_slow_command_takes_its_time_and_still_answers(bench):
@@ -460,7 +460,7 @@ def test_a_slow_command_takes_its_time_and_still_answers(bench):
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.2)
-        assert process.communicate(timeout=20)[0] == "[   0]:0x1\n"
+        assert process.communicate(timeout=60)[0] == "[   0]:0x1\n"
 
 
 def test_a_drive_vanishes_with_the_next_command_once(bench):
@@ -472,11 +472,13 @@ def test_a_drive_vanishes_with_the_next_command_once(bench):
     assert bench.nvme("id-ctrl", "nvme0").returncode == 0
 
 
-def test_a_drive_vanishes_in_the_middle_of_a_sanitize(tmp_path):
-    bench = Bench(tmp_path, sanitize_seconds=0.5)
-    bench.host.set_fault(ABLE, Fault(FaultKind.VANISHES, 10))
+@pytest.mark.parametrize("percent", [0, 10, 29, 99.9])
+def test_a_drive_vanishes_in_the_middle_of_a_sanitize_however_late_somebody_looks(tmp_path, percent):
+    bench = Bench(tmp_path, sanitize_seconds=0.0)
+    bench.host.write(ABLE, 0, SECRET)
+    bench.host.set_fault(ABLE, Fault(FaultKind.VANISHES, percent))
     sanitizing(bench)
-    deadline = time.monotonic() + 20
-    while bench.nvme("sanitize-log", "nvme0").returncode == 0:
-        assert time.monotonic() < deadline
+    assert bench.nvme("sanitize-log", "nvme0").returncode != 0
     assert not (bench.host.paths.dev / "nvme0").exists()
+    bench.host.put_back(ABLE)
+    assert bench.log()["sstat"]["global_erased"] == 1

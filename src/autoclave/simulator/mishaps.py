@@ -7,6 +7,8 @@ from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.slots import DriveSlots
 
 _LOOK_AGAIN = 0.05
+_ROUNDING = 1e-6
+"""Percent that are lost between a share and what is shown of it."""
 
 
 def delay(host: DriveSlots, addresses: Sequence[str]) -> None:
@@ -25,7 +27,7 @@ def vanish(host: DriveSlots, address: str, percent: float | None) -> bool:
     if FaultKind.VANISHES not in faults:
         return False
     at = faults[FaultKind.VANISHES]
-    if at is not None and (percent is None or percent < at):
+    if at is not None and (percent is None or percent < at - _ROUNDING):
         return False
     host.faults.clear(address, FaultKind.VANISHES)
     host.pull(address)

@@ -80,6 +80,10 @@ class Operation:
         fraction = min(1.0, self.fraction + elapsed / seconds) if seconds else 1.0
         if FaultKind.SANITIZE_HANGS in faults:
             fraction = min(fraction, max(self.fraction, _percent(faults, FaultKind.SANITIZE_HANGS)), 0.999)
+        vanishes_at = faults.get(FaultKind.VANISHES)
+        if vanishes_at is not None and vanishes_at < 100:
+            # The next command takes the drive away; nobody comes to see more of the operation, however late he looks.
+            fraction = min(fraction, max(self.fraction, vanishes_at / 100))
         if FaultKind.SANITIZE_FAILS in faults and fraction >= _percent(faults, FaultKind.SANITIZE_FAILS):
             return replace(self, fraction=fraction, seen=now, outcome=Outcome.FAILED, failure_mode=True)
         if fraction >= 1.0:
