@@ -1,5 +1,6 @@
 """Fixtures that more than one kind of test needs."""
 
+import os
 import socket
 import subprocess
 import uuid
@@ -10,6 +11,10 @@ import pytest
 import autoclave.objects  # noqa: F401 - chooses the threads before a test imports a library that would choose eventlet
 
 _RABBITMQ = ("127.0.0.1", 5672)
+
+# All servers of the tests are on this machine, and no proxy of whoever runs them leads there.
+for _name in [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]:
+    del os.environ[_name]
 
 
 @pytest.fixture(scope="session")

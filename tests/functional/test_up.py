@@ -18,11 +18,7 @@ from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name
 from autoclave.services.up import AllInOne
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+from freeport import free_port
 
 
 @contextmanager
@@ -46,7 +42,7 @@ def test_the_file_of_the_operator_is_what_simulated_hosts_rehearse(tmp_path: Pat
     config = tmp_path / "autoclave.conf"
     config.write_text('[nvme]\ndevice_spec = {"address": "0000:42:00.0", "clear_action": "zero"}\n')
     with running(tmp_path / "data", 1, config) as everything:
-        listed = requests.get(f"{everything.url}/autoclave/v1/devices", timeout=10).json()["devices"]
+        listed = requests.get(f"{everything.url}/autoclave/v1/devices", timeout=30).json()["devices"]
         assert [each["pci_address"] for each in listed] == ["0000:42:00.0"]
 
 

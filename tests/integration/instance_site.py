@@ -14,13 +14,14 @@ import openstack
 import requests
 from http_gate import HTTPGate
 from listener import Listener
-from processes import COMMAND, PATIENCE, Cloud, Process, free_port, wait_until, written
+from processes import COMMAND, PATIENCE, Cloud, Process, wait_until, written
 
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.guests import Guests
 from autoclave.simulator.host import SimulatedHost
+from freeport import free_port
 
 DRIVE = "0000:41:00.0"
 GPUS = ("0000:81:00.0", "0000:82:00.0")

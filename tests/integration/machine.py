@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import requests
-from processes import COMMAND, Cloud, Process, free_port, wait_until
+from processes import COMMAND, Cloud, Process, wait_until
 
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.host import SimulatedHost
+from freeport import free_port
 
 SANITIZING, ZEROING = "0000:41:00.0", "0000:42:00.0"
 SECRET = b"the tenant's secret"
 SLOW = {
-    SANITIZING: Fault(FaultKind.SANITIZE_SECONDS, 40),
+    SANITIZING: Fault(FaultKind.SANITIZE_SECONDS, 90),
     ZEROING: Fault(FaultKind.ZERO_BYTES_PER_SECOND, 1 << 20),
 }
 """What makes an erase last long enough to be interrupted."""

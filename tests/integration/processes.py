@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +15,6 @@ import requests
 COMMAND = str(Path(sys.executable).parent / "autoclave")
 PATIENCE = 60
 """Seconds after which something that is waited for counts as never happening."""
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def wait_until(what: str, happened: Callable[[], Any], log: Callable[[], str] = str) -> Any:

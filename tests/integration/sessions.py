@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes import COMMAND, Process, free_port, wait_until
+from processes import COMMAND, Process, wait_until
+
+from freeport import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "source"

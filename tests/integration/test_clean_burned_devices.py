@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from processes import free_port, wait_until
+from processes import wait_until
 
 from autoclave.conf import new_config
 from autoclave.db.engine import Database
@@ -27,6 +27,7 @@ from autoclave.services.up import AllInOne
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.host import SimulatedHost
 from burnedrows import OneTimeUse
+from freeport import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -196,7 +197,7 @@ def test_a_device_that_others_used_while_it_was_cleaned_is_not_released(
     rp_uuid, tool = devices.burned(), Tool.waiting(tmp_path)
     running = cleaner.start("--once", "--", str(tool.path))
     tool.begun()
-    answer = requests.post(f"{cleaner.url}/autoclave/v1/burned/{rp_uuid}/release", timeout=30)
+    answer = requests.post(f"{cleaner.url}/autoclave/v1/burned/{rp_uuid}/release", timeout=60)
     assert answer.status_code == 200
     devices.use_up(rp_uuid)
     tool.let_go()
@@ -249,6 +250,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def ends(pid: int) -> None:
+    """What was killed is gone when the kernel has come to it."""
+    wait_until("the child ends", lambda: not is_running(pid))
+
+
 def child_of(tmp_path: Path) -> int:
     return int(wait_until("the child runs", lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text()))
 
@@ -257,10 +263,10 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_has_started(
     devices: OneTimeUse, cleaner: Cleaner, tmp_path: Path
 ) -> None:
     rp_uuid, tool = devices.burned(), Tool(tmp_path, f"sleep 600 & echo $! >{tmp_path}/child; wait")
-    assert cleaner.run("--once", "--timeout", "1", "--", str(tool.path)) == 1
-    assert not is_running(child_of(tmp_path))
+    assert cleaner.run("--once", "--timeout", "5", "--", str(tool.path)) == 1
+    ends(child_of(tmp_path))
     assert devices.inventory(rp_uuid) == BURNED
-    assert "took more than 1 s" in cleaner.said
+    assert "took more than 5 s" in cleaner.said
 
 
 def test_a_command_that_leaves_somebody_at_the_device_has_not_cleaned_it(
@@ -268,7 +274,7 @@ def test_a_command_that_leaves_somebody_at_the_device_has_not_cleaned_it(
 ) -> None:
     rp_uuid, tool = devices.burned(), Tool(tmp_path, f"sleep 600 & echo $! >{tmp_path}/child")
     assert cleaner.run("--once", "--", str(tool.path)) == 1
-    assert not is_running(child_of(tmp_path))
+    ends(child_of(tmp_path))
     assert devices.inventory(rp_uuid) == BURNED
 
 
@@ -331,8 +337,8 @@ def test_a_signal_ends_the_command_too_and_its_device_stays_burned(
     running = cleaner.start(*mode, "--", str(tool.path))
     child = child_of(tmp_path)
     running.send_signal(number)
-    assert running.wait(30) == code
-    assert not is_running(child)
+    assert running.wait(60) == code
+    ends(child)
     assert devices.inventory(rp_uuid) == BURNED
 
 
@@ -345,7 +351,7 @@ def test_a_service_looks_again_and_survives_what_fails(devices: OneTimeUse, clea
     (tmp_path / "mended").touch()
     wait_until("released", lambda: devices.inventory(rp_uuid) == RELEASED, lambda: cleaner.said)
     running.terminate()
-    assert running.wait(30) == 0
+    assert running.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -458,7 +464,7 @@ def test_an_event_of_this_host_wakes_it(
     wait_until("released", lambda: devices.inventory(rp_uuid) == RELEASED, lambda: cleaner.said)
     told.close()
     running.terminate()
-    assert running.wait(30) == 0
+    assert running.wait(60) == 0
 
 
 def test_a_broker_that_is_away_neither_keeps_it_from_polling_nor_from_ending(
@@ -470,7 +476,7 @@ def test_a_broker_that_is_away_neither_keeps_it_from_polling_nor_from_ending(
     rp_uuid = devices.burned()
     wait_until("released", lambda: devices.inventory(rp_uuid) == RELEASED, lambda: cleaner.said)
     running.terminate()
-    assert running.wait(10) == 0
+    assert running.wait(60) == 0
 
 
 # Drives

@@ -12,7 +12,7 @@ import pytest
 from keystone_process import prepare
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
-from processes import Process, free_port
+from processes import Process
 
 from autoclave.api.app import create_app
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
@@ -23,6 +23,7 @@ from autoclave.placement.fake import FakePlacement
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import CONDUCTOR_TOPIC
 from dbfixtures import make_profile, sqlite_database
+from freeport import free_port
 
 pytestmark = [
     pytest.mark.integration,
