@@ -38,7 +38,7 @@ HOST = "host-1"
 SANITIZING = "0000:41:00.0"
 ZEROING = "0000:42:00.0"
 SECRET = b"the last guest's secret "
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which what a test waits for is taken for never."""
 
 
@@ -95,7 +95,7 @@ class AgentWorld(AgentProcesses):
                 ("agent", "rebind_timeout"): 0.2,
                 ("placement", "create_root_provider"): True,
                 ("nvme", "poll_interval"): 0.05,
-                ("nvme", "command_timeout"): 10.0,
+                ("nvme", "command_timeout"): 60.0,
             }
             | self.overrides,
         )

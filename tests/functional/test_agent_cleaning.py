@@ -50,7 +50,8 @@ def test_a_released_drive_is_erased_and_offered_again(world: AgentWorld, address
 def test_a_failed_clean_withholds_the_drive_until_a_clean_succeeds(
     world: AgentWorld, address: str, kinds: list[FaultKind]
 ) -> None:
-    world.overrides["nvme", "command_timeout"] = 3.0
+    if FaultKind.NVME_HANGS in kinds:
+        world.overrides["nvme", "command_timeout"] = 5.0
     world.start()
     world.bind(address)
     world.sim.set_fault(EVERY_DRIVE, *map(Fault, kinds))

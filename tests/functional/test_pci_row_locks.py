@@ -22,7 +22,7 @@ from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.device_states import Actor
 
 PLAIN = {name: value for name, value in GPU_SPEC.items() if name != "one_time_use"}
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from dbfixtures import make_arq
 
 HOST = "compute-1"
 CLASS = "CUSTOM_NVME_144D_A808"
-PATIENCE = 30
+PATIENCE = 60
 """Seconds that everybody waits for everybody else."""
 A_WHILE = 0.5
 """Seconds that one waits for another who may be kept waiting by the database itself, which is what we hope."""

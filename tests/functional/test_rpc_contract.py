@@ -17,7 +17,7 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import Client, Transport
 
-PATIENCE = 30
+PATIENCE = 60
 """Seconds after which a test that waits for a message gives up."""
 
 

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,10 +82,11 @@ def zero_on_and_on(node: str, step: int) -> None:
             disk.zero(number * step % disk.size, step)
 
 
-def hold(node: str, seconds: float) -> None:
+def hold(node: str) -> None:
+    """Hold the disk until another line comes, whatever it says."""
     with open_block(PATHS, Path(node)):
         say(line="held")
-        time.sleep(seconds)
+        sys.stdin.readline()
 
 
 def users(node: str) -> list[Any]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from instance_site import AGENTS, CONDUCTORS, DRIVE, DRIVE_CLASS, GPU_CLASS, GPUS, Site, site_of
-from processes import COMMAND
+from processes import COMMAND, PATIENCE
 
 from dbfixtures import SERVERS, server_database
 
@@ -37,7 +37,7 @@ def events_of(site: Site, server: str, last: str) -> list[str]:
     """What is told of a server, until *last*."""
     told = []
     while not told or told[-1] != last:
-        _, event, payload = site.listener.heard.get(timeout=20)
+        _, event, payload = site.listener.heard.get(timeout=PATIENCE)
         assert payload["nova_object.name"] == "InstanceActionPayload"
         if payload["nova_object.data"]["uuid"] == server:
             told.append(event)

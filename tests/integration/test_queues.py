@@ -87,7 +87,7 @@ def conf(tmp_path: Path, broker: Broker, host: SimulatedHost) -> cfg.ConfigOpts:
         (None, "transport_url"): broker.url,
         ("agent", "data_dir"): str(tmp_path / "agent"),
         ("placement", "create_root_provider"): True,
-        ("conductor", "rpc_timeout"): 5,
+        ("conductor", "rpc_timeout"): 60,
     }
     return new_config((), overrides)
 

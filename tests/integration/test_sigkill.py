@@ -33,7 +33,7 @@ def test_a_stop_does_not_wait_for_an_erase_and_leaves_the_drive_held_until_it_is
     machine: Machine, address: str
 ) -> None:
     machine.begin_erase(address)
-    assert machine.process.terminate(patience=15) == 0
+    assert machine.process.terminate(patience=30) == 0
     wait_until("the end of every tool", lambda: not processes_of(machine.data_dir))
     machine.up()
     assert_held_until_the_operator_cleans(machine, address)

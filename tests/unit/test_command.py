@@ -16,7 +16,7 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here takes that long."""
 
 
@@ -223,12 +223,13 @@ def test_a_hanging_tool_is_killed_with_its_grandchildren_though_they_ignore_sigt
     sink = Heard()
 
     with pytest.raises(ToolTimeout, match=r"nvme \(pid \d+\) ran past its deadline and was killed.*erasing") as caught:
-        commands.run(["nvme", "sanitize"], deadline=Deadline.after(2.0), tools=sink)
+        commands.run(["nvme", "sanitize"], deadline=Deadline.after(5.0), tools=sink)
 
     assert caught.value.argv[1:] == ("sanitize",)
     assert [word for word, _ in sink.news] == ["started nvme", "ended"]
     assert not alive(sink.news[0][1])
-    assert not alive(pid_in(tmp_path / "grandchild"))
+    grandchild = pid_in(tmp_path / "grandchild")
+    until(lambda: not alive(grandchild), "the grandchild to die")
 
 
 def test_a_tool_is_not_started_when_no_time_is_left(
@@ -299,7 +300,7 @@ def test_a_tool_that_even_sigkill_does_not_end_blocks_nobody_for_ever(
 
     try:
         with pytest.raises(ToolTimeout, match=r"pid \d+\) ran past its deadline and does not die when killed"):
-            commands.run(["nvme"], deadline=Deadline.after(0.1), tools=sink)
+            commands.run(["nvme"], deadline=Deadline.after(1.0), tools=sink)
         assert [word for word, _ in sink.news] == ["started nvme"]
     finally:
         os.kill(sink.news[0][1], signal.SIGKILL)

@@ -51,7 +51,7 @@ class Written(cfg.ConfigParser):
         self.options = {(section, name) for section, options in sections.items() for name in options}
 
 
-@pytest.mark.parametrize("name", [path.name for path in EXAMPLES.glob("*.conf")])
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.conf")))
 def test_an_example_sets_only_options_that_there_are_to_values_that_they_take(name: str) -> None:
     written = Written(EXAMPLES / name).options
     assert written
@@ -122,7 +122,7 @@ def test_the_example_policy_lets_the_team_in_and_nobody_else(tmp_path: Path) -> 
     assert not policy.allows(team, "autoclave:device:act")
 
 
-@pytest.mark.parametrize("path", EXAMPLES.glob("*.service"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.service")), ids=lambda path: path.name)
 def test_a_unit_starts_a_command_that_there_is(path: Path) -> None:
     [line] = [line for line in path.read_text().splitlines() if line.startswith("ExecStart=")]
     program, command, option, _ = line.removeprefix("ExecStart=").split()

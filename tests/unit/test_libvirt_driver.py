@@ -393,9 +393,9 @@ class TestHangingLibvirt:
             connection.ask("start it", GUEST, start, within=0.1)
         with pytest.raises(GuestError, match=r"cannot end it: .* has still not answered to: start it"):
             connection.ask("end it", GUEST, lambda _: done.append("ended"), within=0.1)
-        connection.ask("end the other", OTHER, lambda _: done.append("other ended"), within=10)
+        connection.ask("end the other", OTHER, lambda _: done.append("other ended"), within=60)
         allowed.set()
-        connection.ask("end it", GUEST, lambda _: done.append("ended"), within=10)
+        connection.ask("end it", GUEST, lambda _: done.append("ended"), within=60)
         assert done == ["other ended", "started", "ended"]
 
     def test_a_connection_owes_until_the_answer_is_there(
@@ -406,7 +406,7 @@ class TestHangingLibvirt:
             connection.ask("start it", GUEST, lambda _: allowed.wait(), within=0.1)
         assert connection.owes
         allowed.set()
-        connection.ask("end it", GUEST, lambda _: None, within=10)
+        connection.ask("end it", GUEST, lambda _: None, within=60)
         assert not connection.owes
 
     def test_the_states_of_many_guests_are_given_up_quickly_when_libvirt_hangs(
@@ -422,4 +422,4 @@ class TestHangingLibvirt:
         for number in range(50):
             with pytest.raises(GuestError, match="did not answer within"):
                 driver.state(f"{number:08d}-0000-4000-8000-000000000000")
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 40

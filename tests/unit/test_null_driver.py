@@ -136,7 +136,7 @@ def test_a_spawn_that_hangs_goes_on_when_the_fault_is_cleared_and_stops_no_other
     driver.destroy(OTHER)
     assert hanging.is_alive()
     host.clear_faults(kind=FaultKind.SPAWN_HANGS)
-    hanging.join(10)
+    hanging.join(60)
     assert driver.state(ONE) is PowerState.RUNNING
 
 

@@ -11,7 +11,7 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.versions import understands
 
 TOPIC = "autoclave-agent"
-PATIENCE = 30
+PATIENCE = 60
 
 
 class Agent:

@@ -245,7 +245,7 @@ def test_an_action_that_the_tool_refuses_by_itself_is_unsupported(drive):
 def test_progress_that_stands_still_is_reported_as_stalled_and_the_timeout_decides(drive):
     drive.logs(log(0, 0), log(2, progress=655))
     drive.tool.says("sanitize")
-    drive.watcher = Watcher(2)
+    drive.watcher = Watcher(4)
     with pytest.raises(EraseTimeout, match="may still be sanitizing"):
         drive.erase(stall_timeout=0.1)
     stalled = [progress for progress in drive.watcher.seen if progress.stalled]
@@ -275,7 +275,7 @@ def test_time_that_is_up_while_another_sanitize_runs_says_that_ours_was_not_star
 def test_a_tool_that_hangs_is_ended_at_the_deadline(drive):
     drive.tool.says("sanitize-log", log(0, 0))
     drive.tool.says("sanitize", hook="sleep 60")
-    drive.watcher = Watcher(2)
+    drive.watcher = Watcher(4)
     with pytest.raises(EraseTimeout, match="may have been started"):
         drive.erase()
     assert drive.watcher.running == {}

@@ -43,7 +43,7 @@ def nodes(host):
 
 def tool(host, name, *arguments):
     argv = [str(host.paths.tools[0] / name), *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
 def kernel(host, node):

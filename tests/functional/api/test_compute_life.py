@@ -31,7 +31,7 @@ def run(everything: AllInOne, tmp_path_factory: pytest.TempPathFactory) -> Itera
     made.close()
 
 
-def until(answer: Any, what: str, seconds: float = 30) -> Any:
+def until(answer: Any, what: str, seconds: float = 60) -> Any:
     """What *answer* gives as soon as it is anything."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -15,6 +15,7 @@ from api_world import World, fault
 
 from autoclave.conf import new_config
 from autoclave.exceptions import InvalidConfiguration
+from autoclave.services import http
 from autoclave.services.api import Listener
 
 
@@ -48,6 +49,12 @@ def test_an_address_that_cannot_be_listened_on_is_told_in_words(host: str, why: 
     assert str(refused.value) == f"[api] host_ip, port: cannot listen on {host}:0: {why}"
 
 
+@pytest.fixture(autouse=True)
+def heard_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends is given all the time that he needs on a busy machine."""
+    monkeypatch.setattr(http, "_HEARD_OUT", 60.0)
+
+
 @contextlib.contextmanager
 def connected(app: Any) -> Iterator[socket.socket]:
     """A connection to a service that serves *app*."""
@@ -56,7 +63,7 @@ def connected(app: Any) -> Iterator[socket.socket]:
     thread = threading.Thread(target=served.serve, args=(app,), daemon=True)
     thread.start()
     try:
-        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=60) as connection:
             yield connection
     finally:
         served.close()
@@ -231,7 +238,7 @@ def test_of_a_chunk_of_any_size_no_more_is_taken_than_the_application_asks_for()
 
     with connected(tasting) as connection:
         connection.sendall(CHUNKED + b"%x\r\n" % 10**12 + b"x" * 1000)
-        assert read.get(timeout=5) == b"x" * 1000  # while the rest of the chunk is still awaited
+        assert read.get(timeout=60) == b"x" * 1000  # while the rest of the chunk is still awaited
 
 
 def test_chunks_extensions_and_trailers_are_a_body_and_what_follows_is_the_next_request() -> None:
