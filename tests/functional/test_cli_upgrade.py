@@ -16,6 +16,7 @@ from autoclave.cli.upgrade import UpgradeCheck
 from autoclave.db import agents, schema
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
+from autoclave.db.tables import attach_handles
 from autoclave.placement.fake import FakePlacement
 from dbfixtures import make_device, make_slot, sqlite_database
 from oldrows import bound_by_the_release_before
@@ -72,7 +73,7 @@ def test_a_site_with_nothing_to_do_passes(site: Site, database: Database) -> Non
         make_device(tx)
     code, said = site.check()
     assert code == 0, said
-    assert said.count("Result: Success") == 6
+    assert said.count("Result: Success") == 7
 
 
 def test_an_older_schema_fails_and_the_command_is_named(empty_url: str, site: Site) -> None:
@@ -103,6 +104,18 @@ def test_binds_of_the_release_before_are_a_warning(site: Site, database: Databas
     code, said = site.check()
     assert code == 1
     assert "release before" in said
+
+
+def test_handles_that_cannot_be_read_are_named(site: Site, database: Database) -> None:
+    with database.write() as tx:
+        broken, sound = make_slot(tx), make_slot(tx)
+        handle = attach_handles.c.id == broken.handle_id
+        tx.execute(attach_handles.update().where(handle).values(attach_info='{"managed": "perhaps"}'))
+    code, said = site.check()
+    assert code == 1
+    assert "has an unreadable managed" in said
+    assert broken.device.pci_address in said
+    assert sound.device.pci_address not in said
 
 
 def test_agents_that_cannot_clean_are_named(site: Site, database: Database) -> None:

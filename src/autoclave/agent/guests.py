@@ -1,6 +1,5 @@
 """What the guest of an instance is made of: its row, its functions, its accelerator requests and its disk."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import GuestError
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.attach_info import read
 from autoclave.rules.image_hardware import DiskFormat, disk_format_of, firmware_of
-from autoclave.rules.managed_mode import is_managed
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.guest import GuestSpec
@@ -91,5 +90,7 @@ def _of_arq(view: ARQView) -> Mapping[str, Any]:
     """As the accelerator API shows it from microversion 2.4 on: with ``managed``, true where nothing is stored."""
     if view.arq.state is not ARQState.BOUND or view.attach_handle_info is None:
         raise GuestError(f"accelerator request {view.arq.uuid} is {view.arq.state.value} and has no device")
-    info: dict[str, Any] = json.loads(view.attach_handle_info)
-    return {**info, "managed": is_managed(info)}
+    attaching = read(view.attach_handle_info)
+    if attaching.fault is not None:
+        raise GuestError(f"attach_info of handle {view.attach_handle_uuid} {attaching.fault}")
+    return {**attaching.where, "managed": attaching.managed}

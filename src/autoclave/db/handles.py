@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, to_record
-from autoclave.db.tables import AttachType, arqs, attach_handles
+from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ACTIVE
 
 
@@ -64,6 +64,18 @@ def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, l
         handle = HandleRecord(*columns_)
         found[handle.deployable_id].append(HandleUse(handle, bool(in_use)))
     return dict(found)
+
+
+def stored(tx: Connection) -> list[tuple[str, str]]:
+    """``attach_info`` of every PCI handle, behind where its device is (``HOST/PCI-ADDRESS``)."""
+    query = (
+        sa.select(devices.c.hostname, devices.c.pci_address, attach_handles.c.attach_info)
+        .join(deployables, deployables.c.id == attach_handles.c.deployable_id)
+        .join(devices, devices.c.id == deployables.c.device_id)
+        .where(attach_handles.c.attach_type == AttachType.PCI)
+        .order_by(devices.c.hostname, devices.c.pci_address, attach_handles.c.id)
+    )
+    return [(f"{host}/{address}", text) for host, address, text in tx.execute(query)]
 
 
 def set_attach_info(tx: Connection, handle: HandleRecord, attach_info: str) -> None:

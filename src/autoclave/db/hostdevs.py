@@ -1,7 +1,6 @@
 """What PCI functions instances have, whichever way they got them, for those who show it."""
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -12,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.managed_mode import is_managed
+from autoclave.rules.attach_info import read
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,15 @@ class Hostdev:
     """A PCI function of a host that an instance has.
 
     ``arq_uuid`` is the accelerator request that it came by; None: a claim of the flavor's. ``burned``: it is
-    given to nobody else before the operator says so.
+    given to nobody else before the operator says so. ``managed``: whether libvirt manages it; None: that cannot
+    be read.
     """
 
     instance_uuid: str
     address: str
     rp_uuid: str
     resource_class: str
-    managed: bool
+    managed: bool | None
     one_time_use: bool
     burned: bool
     arq_uuid: str | None
@@ -80,15 +80,15 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
         )
     )
     found = []
-    for instance_uuid, address, rp_uuid, resource_class, text, arq_uuid in tx.execute(query):
-        info = json.loads(text)
+    for instance_uuid, address, rp_uuid, resource_class, stored, arq_uuid in tx.execute(query):
+        attaching = read(stored)
         found.append(
             Hostdev(
                 instance_uuid,
-                _address(info, address),
+                _address(attaching.where, address),
                 rp_uuid,
                 resource_class,
-                managed=is_managed(info),
+                managed=attaching.managed,
                 one_time_use=False,
                 burned=False,
                 arq_uuid=arq_uuid,
@@ -97,7 +97,7 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
     return found
 
 
-def _address(info: dict[str, str], slot: str) -> str:
+def _address(info: Mapping[str, str], slot: str) -> str:
     """The handle's own address: a virtual function is not where its device is."""
     parts = [info.get(name) for name in ("domain", "bus", "device", "function")]
     return slot if None in parts else "{}:{}:{}.{}".format(*parts)

@@ -10,7 +10,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy, list_rules
-from autoclave.db import agents, backlog, revision, schema
+from autoclave.db import agents, backlog, handles, revision, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -19,6 +19,7 @@ from autoclave.lifecycle.agents import CLEANUP_VERSION
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.versions import understands
+from autoclave.rules import attach_info
 
 PLACEMENT_RELEASE = "14.0.0"
 """The first release in which the allocation of a reserved device can go from one consumer to another."""
@@ -51,6 +52,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         return (
             ("Database schema", UpgradeChecks._schema),
             ("Device state backfill", UpgradeChecks._backfill),
+            ("Attach handles", UpgradeChecks._handles),
             ("Agents' RPC version", UpgradeChecks._agents),
             ("RPC version caps", UpgradeChecks._caps),
             ("Policy file", UpgradeChecks._policy),
@@ -83,6 +85,20 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
                 f"{requests} accelerator requests are as the release before has written them: {_BACKFILL}.",
             )
         return Result(Code.SUCCESS)
+
+    def _handles(self) -> Any:
+        if not self._is_current():
+            return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
+        with self._database.read() as tx:
+            stored = handles.stored(tx)
+        broken = [f"{place} ({fault})" for place, text in stored if (fault := attach_info.read(text).fault) is not None]
+        if not broken:
+            return Result(Code.SUCCESS)
+        return Result(
+            Code.WARNING,
+            f"attach_info of these devices cannot be read: {'; '.join(broken)}. No guest is started with them. Delete "
+            "the instances that have them: the host's agent writes it anew when no request holds the device.",
+        )
 
     def _agents(self) -> Any:
         if not self._is_current():

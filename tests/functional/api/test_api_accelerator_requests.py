@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from api_world import REMOVE_OPS, World, fault, new_uuid
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db.tables import AttachType, attach_handles
+from autoclave.db.tables import AttachType, arqs, attach_handles
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
@@ -128,6 +129,29 @@ def test_from_2_4_a_pci_handle_says_whether_it_is_managed(
         info = world.call("GET", f"{PATH}/{arq}", version=version).json["attach_handle_info"]
         assert info["managed"] is shown
     assert "managed" not in world.call("GET", f"{PATH}/{arq}", version="2.3").json["attach_handle_info"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [('{"bus": "01", "managed": "perhaps"}', {"bus": "01"}), ("{", {}), ("[]", {})],
+    ids=["managed", "no JSON", "no object"],
+)
+def test_a_handle_that_cannot_be_read_hides_no_other(
+    world: World, arq: str, stored: str, shown: dict[str, str]
+) -> None:
+    world.add_host()
+    server, readable = world.add_server(), world.add_arq()
+    drives = {arq: world.add_device(), readable: world.add_device("0000:02:00.0")}
+    body = {uuid: world.add_ops(drive, server) for uuid, drive in drives.items()}
+    assert world.call("PATCH", PATH, body).status_code == 202
+    with world.db.write() as tx:
+        first = sa.select(arqs.c.attach_handle_id).where(arqs.c.uuid == arq).scalar_subquery()
+        tx.execute(attach_handles.update().where(attach_handles.c.id == first).values(attach_info=stored))
+    found = {one["uuid"]: one["attach_handle_info"] for one in world.call("GET", PATH).json["arqs"]}
+    assert (found[arq], found[readable]["managed"]) == (shown, True)
+    [seen] = world.compute("GET", "/servers/detail").json["servers"]
+    managed = {one["arq_uuid"]: one["managed"] for one in seen["autoclave:hostdevs"]}
+    assert managed == {arq: None, readable: True}
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", "2.5"])

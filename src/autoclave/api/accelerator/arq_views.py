@@ -1,14 +1,17 @@
 """An accelerator request as clients see it."""
 
-import json
 from typing import Any
+
+from oslo_log import log as logging
 
 from autoclave.api.links import self_link
 from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.db.arqs import ARQView
 from autoclave.db.tables import AttachType
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.managed_mode import is_managed
+from autoclave.rules.attach_info import read
+
+LOG = logging.getLogger(__name__)
 
 _HAS_ITS_DEVICE = frozenset({ARQState.BOUND, ARQState.DELETING})
 """While a bind is at work, its handle is nobody's to use yet."""
@@ -41,11 +44,13 @@ def _kind(view: ARQView) -> str:
 
 
 def _attach_info(view: ARQView, version: Microversion) -> dict[str, Any]:
-    """The stored handle, and whether libvirt manages it (managed-mode specification): true if nothing is stored."""
-    info: dict[str, Any] = json.loads(view.attach_handle_info or "{}")
-    if _kind(view) != AttachType.PCI.value:
-        return info
-    if version >= MANAGED:
-        return {**info, "managed": is_managed(info)}
-    info.pop("managed", None)
-    return info
+    """The stored handle, and whether libvirt manages it (managed-mode specification): true if nothing is stored.
+
+    What cannot be read is left out: others are in the same list.
+    """
+    attaching = read(view.attach_handle_info or "{}")
+    if attaching.fault is not None:
+        LOG.error("attach_info of handle %s (ARQ %s) %s", view.attach_handle_uuid, view.arq.uuid, attaching.fault)
+    if _kind(view) != AttachType.PCI.value or version < MANAGED or attaching.managed is None:
+        return dict(attaching.where)
+    return {**attaching.where, "managed": attaching.managed}

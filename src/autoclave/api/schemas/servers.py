@@ -221,7 +221,7 @@ HOSTDEV = shape(
         "address": STRING,
         "rp_uuid": UUID,
         "resource_class": STRING,
-        "managed": BOOLEAN,
+        "managed": nullable(BOOLEAN),
         "one_time_use": BOOLEAN,
         "burned": BOOLEAN,
         "arq_uuid": nullable(UUID),
