@@ -347,6 +347,26 @@ def test_an_instance_is_known_by_the_flavor_that_it_was_made_by(database: Databa
         assert instances.list_for(tx, conditions=[instances.has_flavor("nobody")]) == []
 
 
+def test_a_tag_that_is_a_comma_and_a_space_is_found_where_it_is(database: Database) -> None:
+    without = [
+        [],
+        [" "],
+        ["a ", "b"],
+        ["a[", "b"],
+        ['a", ', "b"],
+        ['", "', "b"],
+        ["a, ", ", b"],
+        ["\\", "b, "],
+        [",", " "],
+    ]
+    having = [[", "], ["a", ", "], [", ", "a"], ["a", ", ", "b"], ['a"', ", "], ["\\", ", "], ["a[", ", "]]
+    with database.write() as tx:
+        for tags in without:
+            make_image(tx, tags=tags)
+        made = [make_image(tx, tags=tags) for tags in having]
+        assert images.list_for(tx, tags=[", "], order=BY_ID) == made
+
+
 @pytest.mark.parametrize("tag", ["x", "ü", 'a "q"', "back\\slash", "a, b"])
 def test_an_image_is_found_by_its_tags_as_they_are_written(database: Database, tag: str) -> None:
     with database.write() as tx:
