@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from autoclave.exceptions import BadRequest
+from autoclave.request_body import BodyTooLarge, RequestBody
 from autoclave.rules import strict_json
 
 _JSON_TYPES = ("application/json", "application/json-patch+json")
@@ -18,23 +19,6 @@ _NO_NUMBER = "not usable: it holds a number beyond all bounds"
 _SHOWN = 300
 _MAX_STORED = 60_000
 """Bytes of JSON: MariaDB's TEXT holds 65,535."""
-
-
-class _Chunked:
-    """A chunked body; that it breaks off, or has no such chunks, is its sender's fault."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        """At most *size* bytes, none at the end.
-
-        :raises BadRequest: it is not whole.
-        """
-        try:
-            return bytes(self._stream.read(size))
-        except ValueError as error:
-            raise BadRequest(f"The body did not arrive as a whole; send it again. {shortened(str(error))}") from None
 
 
 def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
@@ -53,14 +37,17 @@ def read(
 
     :param max_size: bytes that it may have (``[api] max_request_body_size``).
     :param media_type: what it may be declared as, beside JSON and JSON patches.
-    :raises BadRequest: it is missing, not JSON in UTF-8, or not what *validator* demands.
+    :raises BadRequest: it is missing or not whole, not JSON in UTF-8, or not what *validator* demands.
     :raises falcon.HTTPContentTooLarge: it is longer than *max_size*.
     :raises falcon.HTTPUnsupportedMediaType: it says that it is something else than JSON.
     """
     if req.content_type is not None and declared_type(req) not in (*_JSON_TYPES, media_type):
         taken = " or ".join(dict.fromkeys((media_type, "application/json")))
         raise falcon.HTTPUnsupportedMediaType(description=f"Send the body as Content-Type: {taken}.")
-    raw = _bounded(req, max_size)
+    try:
+        raw = RequestBody(req.env).read_all(max_size)
+    except BodyTooLarge as error:
+        raise falcon.HTTPContentTooLarge(description=str(error)) from None
     if not raw:
         raise BadRequest("The request needs a body, as JSON.")
     document = _parsed(raw)
@@ -99,35 +86,12 @@ def read_if_any(
     req: falcon.Request, validator: Draft202012Validator, max_size: int, media_type: str = "application/json"
 ) -> Any:
     """As :func:`read`; an empty mapping if there is no body at all."""
-    return read(req, validator, max_size, media_type) if req.content_length or _is_chunked(req) else {}
+    return read(req, validator, max_size, media_type) if RequestBody(req.env).announced != 0 else {}
 
 
 def declared_type(req: falcon.Request) -> str:
     """What the body of *req* is declared to be; the empty string if it is not."""
     return (req.content_type or "").partition(";")[0].strip().lower()
-
-
-def _bounded(req: falcon.Request, max_size: int) -> bytes:
-    if (req.content_length or 0) > max_size:
-        raise _too_large(max_size)
-    raw: bytes = stream_of(req).read(max_size + 1)
-    if len(raw) > max_size:
-        raise _too_large(max_size)
-    return raw
-
-
-def stream_of(req: falcon.Request) -> Any:
-    """The body of *req*, to be read; it ends where the body ends. A read may raise BadRequest."""
-    # The length of a chunked body is known only when it has been read; the server ends the stream.
-    return _Chunked(req.env["wsgi.input"]) if _is_chunked(req) else req.bounded_stream
-
-
-def _is_chunked(req: falcon.Request) -> bool:
-    return "chunked" in req.env.get("HTTP_TRANSFER_ENCODING", "").lower()
-
-
-def _too_large(max_size: int) -> falcon.HTTPContentTooLarge:
-    return falcon.HTTPContentTooLarge(description=f"A request body may have {max_size} bytes at most.")
 
 
 def _parsed(raw: bytes) -> object:

@@ -5,6 +5,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from autoclave.exceptions import BadRequest
+from autoclave.request_body import BodyTooLarge, RequestBody
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -46,17 +49,6 @@ _LARGEST_BODY = 1 << 24
 """Bytes: Placement takes a body into memory, however long it is. A thousand allocations take a tenth of it."""
 
 
-class _Refused(Exception):
-    """A body that Placement is not asked about; in words for its sender.
-
-    :param status: of the answer, such as ``400 Bad Request``.
-    """
-
-    def __init__(self, status: str, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-
-
 class Front:
     """WSGI middleware that authenticates and then speaks for the caller in noauth2's headers.
 
@@ -89,9 +81,11 @@ class Front:
         # Always set, even when empty: without it noauth2 makes the user "admin" an administrator.
         passed["HTTP_X_ROLES"] = ",".join(identity.roles)
         try:
-            body = _body(environ)
-        except _Refused as refused:
-            return _error(start_response, refused.status, str(refused))
+            body = RequestBody(environ).read_all(_LARGEST_BODY)
+        except BadRequest as error:
+            return _error(start_response, "400 Bad Request", str(error))
+        except BodyTooLarge as error:
+            return _error(start_response, "413 Content Too Large", str(error))
         if body:
             passed |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         return self._app(passed, start_response)
@@ -99,33 +93,6 @@ class Front:
     def _unauthorized(self, start_response: "StartResponse") -> Iterable[bytes]:
         detail = "Placement needs to know who you are: send the credentials that this service takes."
         return _error(start_response, "401 Unauthorized", detail, ("WWW-Authenticate", self._challenge))
-
-
-def _body(environ: "WSGIEnvironment") -> bytes:
-    """The body of a request as a whole. Placement answers one that breaks off with a 500, or takes it for whole.
-
-    :raises _Refused: it did not arrive as a whole, or is too long.
-    """
-    chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
-    announced = environ.get("CONTENT_LENGTH") or "0"
-    if not chunked and not announced.isdecimal():
-        raise _Refused("400 Bad Request", "Content-Length must be a number of bytes.")
-    length = _LARGEST_BODY + 1 if chunked else int(announced)
-    if length > _LARGEST_BODY and not chunked:
-        raise _too_large()
-    try:
-        body: bytes = environ["wsgi.input"].read(length) if length else b""
-    except (OSError, ValueError) as error:
-        raise _Refused("400 Bad Request", f"The body did not arrive as a whole; send it again. {error}") from error
-    if len(body) > _LARGEST_BODY:
-        raise _too_large()
-    if not chunked and len(body) < length:
-        raise _Refused("400 Bad Request", f"The body ended after {len(body)} of {length} bytes; send it again.")
-    return body
-
-
-def _too_large() -> _Refused:
-    return _Refused("413 Content Too Large", f"A request body may have {_LARGEST_BODY} bytes at most.")
 
 
 def _error(start_response: "StartResponse", status: str, detail: str, *headers: tuple[str, str]) -> Iterable[bytes]:

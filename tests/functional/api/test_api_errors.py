@@ -1,5 +1,6 @@
 """What callers are told when something is wrong, and what they are never told."""
 
+import io
 import json
 import logging
 from typing import Any
@@ -102,6 +103,27 @@ def test_a_body_without_a_length_is_bounded_too(world: World) -> None:
         headers={"Content-Type": "application/json", "Transfer-Encoding": "chunked", "Content-Length": ""},
     )
     assert answer.status_code == 413
+
+
+class _HungUp(io.BytesIO):
+    """A body whose sender goes away."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise ConnectionResetError("the caller is gone")
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [(_HungUp(), "did not arrive as a whole"), (io.BytesIO(b"[]"), "2 of 9 bytes")],
+    ids=["hung up", "cut off"],
+)
+def test_a_body_that_is_not_whole_is_its_senders_fault(world: World, stream: io.BytesIO, why: str) -> None:
+    answer = world.http.simulate_post(
+        "/v2/device_profiles",
+        headers={"Content-Type": "application/json", "Content-Length": "9"},
+        extras={"wsgi.input": stream},
+    )
+    assert (answer.status_code, why in fault(answer)) == (400, True)
 
 
 def test_a_form_is_not_json(world: World) -> None:

@@ -4,7 +4,7 @@ import falcon
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api.body import declared_type, stream_of
+from autoclave.api.body import declared_type
 from autoclave.api.image.images import store_of
 from autoclave.api.image.store import TooLarge
 from autoclave.api.image.visible import find, find_own
@@ -12,6 +12,7 @@ from autoclave.api.operation import OCTETS, Asked, Operation, Resource
 from autoclave.api.schemas.images import DATA
 from autoclave.db import images as image_rows
 from autoclave.exceptions import BadRequest, Conflict, NotFound
+from autoclave.request_body import RequestBody
 
 LOG = logging.getLogger(__name__)
 
@@ -48,24 +49,19 @@ class ImageFile(Resource):
         if declared_type(req) != OCTETS:
             raise falcon.HTTPUnsupportedMediaType(description=f"Send the data as Content-Type: {OCTETS}.")
         limit = self._api.conf.compute.max_image_size_mb * _MIB
-        announced = req.content_length
+        body = RequestBody(req.env)
         store = store_of(self._api)
         uuid = self._api.ports.db.transact(lambda tx: self._waiting(tx, asked, image))
-        if announced is not None and announced > limit:
+        if body.announced is not None and body.announced > limit:
             raise self._too_large()
         with store.part(uuid) as file:
             self._api.ports.db.transact(lambda tx: self._begin(tx, uuid))
             try:
-                received = store.receive(stream_of(req), file, limit)
-                if announced is not None and received.size < announced:
-                    raise BadRequest(f"The data ended after {received.size} of {announced} bytes; send it again.")
+                received = store.receive(body, file, limit)
                 store.keep(uuid)
             except TooLarge:
                 self._wait_again(uuid)
                 raise self._too_large() from None
-            except OSError as error:  # of the connection: those of the disk have a name of their own
-                self._wait_again(uuid)
-                raise BadRequest("The data did not arrive as a whole; send it again.") from error
             except Exception:
                 self._wait_again(uuid)
                 raise

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from autoclave.exceptions import Conflict, StorageError
+from autoclave.request_body import RequestBody
 
 _PART, _LOCK = ".part", ".lock"
 _CHUNK = 1 << 20
@@ -67,14 +68,15 @@ class ImageStore:
             finally:
                 name.unlink(missing_ok=True)
 
-    def receive(self, stream: Any, file: BinaryIO, limit: int) -> Received:
-        """Write all of *stream* to *file*, and see it on the disk.
+    def receive(self, body: RequestBody, file: BinaryIO, limit: int) -> Received:
+        """Write all of *body* to *file*, and see it on the disk.
 
+        :raises BadRequest: it did not arrive as a whole.
         :raises TooLarge: it has more than *limit* bytes.
         :raises StorageError: it cannot be written.
         """
         md5, sha512, size = hashlib.md5(usedforsecurity=False), hashlib.sha512(), 0
-        while chunk := stream.read(_CHUNK):
+        while chunk := body.read(_CHUNK):
             size += len(chunk)
             if size > limit:
                 raise TooLarge
