@@ -21,7 +21,7 @@ for _name in [name for name in os.environ if name.lower() in ("http_proxy", "htt
 def rabbitmq_url() -> str:
     """A RabbitMQ on this machine; reply and fan-out queues vanish by themselves a few seconds after use."""
     try:
-        socket.create_connection(_RABBITMQ, timeout=2).close()
+        socket.create_connection(_RABBITMQ, timeout=30).close()
     except OSError as error:
         pytest.skip(f"no RabbitMQ at {_RABBITMQ[0]}:{_RABBITMQ[1]}: {error}")
     return f"rabbit://guest:guest@{_RABBITMQ[0]}:{_RABBITMQ[1]}/?rabbit_transient_queues_ttl=10"

@@ -188,7 +188,7 @@ def test_a_backfill_that_was_cut_short_keeps_what_it_did_and_is_run_again(
 
 def at_once(*works: Callable[[], None]) -> list[BaseException]:
     """Run them in threads of their own, as close together as can be; what they raised."""
-    start, failures = threading.Barrier(len(works)), []
+    start, failures = threading.Barrier(len(works), timeout=60), []
 
     def begin(work: Callable[[], None]) -> None:
         start.wait()

@@ -27,7 +27,7 @@ def test_of_those_who_claim_two_of_three_cards_at_once_one_gets_both_and_the_oth
     for card in cards:
         assert pci_world.settle(card) is Settled.LOWERED
     tracker = ResourceTracker(Ports(pci_world.db, pci_world.placement, RPCCleaners(InProcessTransport())), HOST)
-    start = threading.Barrier(6)
+    start = threading.Barrier(6, timeout=60)
 
     def claim(number: int) -> tuple[str, bool]:
         # every two of the three, and in each order

@@ -19,7 +19,7 @@ ROUNDS = 15
 def test_of_two_binders_exactly_one_wins_each_request(database: Database) -> None:
     with database.write() as tx:
         uuids = [make_arq(tx).uuid for _ in range(ROUNDS)]
-    start = threading.Barrier(2)
+    start = threading.Barrier(2, timeout=60)
 
     def bind(owner: str) -> list[bool]:
         won = []

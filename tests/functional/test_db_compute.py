@@ -36,7 +36,7 @@ HOST = {
 def test_of_two_who_move_an_instance_exactly_one_wins(database: Database) -> None:
     with database.write() as tx:
         made = [make_instance(tx) for _ in range(ROUNDS)]
-    start = threading.Barrier(2)
+    start = threading.Barrier(2, timeout=60)
 
     def claim(host: str) -> list[bool]:
         won = []

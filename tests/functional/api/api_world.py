@@ -52,7 +52,7 @@ from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.device_states import Actor, DeviceState
 
 HOST = "compute-1"
-PATIENCE = timedelta(seconds=60)
+PATIENCE = timedelta(minutes=10)
 LEASE = 240.0
 
 

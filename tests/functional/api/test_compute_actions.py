@@ -61,7 +61,7 @@ def test_a_server_that_its_host_could_not_start_can_only_be_deleted(ready: World
 def test_of_two_who_stop_a_server_at_once_one_is_told_that_it_is_under_way(ready: World) -> None:
     uuid = ready.add_server()
     ready.agent.finish = False
-    start, found = threading.Barrier(2), []
+    start, found = threading.Barrier(2, timeout=60), []
 
     def stop() -> None:
         start.wait()
