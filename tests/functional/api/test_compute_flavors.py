@@ -1,5 +1,6 @@
 """Flavors and their extra specs: what is kept, what is refused, and who sees which."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,3 +209,23 @@ def test_errors_of_each_api_have_the_shape_that_its_clients_know(world: World) -
     assert "itemNotFound" in world.compute("GET", "/nothing").json
     assert "badMethod" in world.compute("DELETE", "/flavors").json
     assert "forbidden" in world.compute("POST", "/flavors", {}, token=MEMBER).json
+
+
+def test_who_may_not_list_extra_specs_sees_them_nowhere(tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text('"os_compute_api:os-flavor-extra-specs:index": "rule:admin_api"\n')
+    config = tmp_path / "autoclave.conf"
+    config.write_text(f"[oslo_policy]\npolicy_file = {rules}\n")
+    world = World(tmp_path, config_files=(str(config),))
+    world.add_host()
+    flavor = world.add_flavor("f")
+    world.compute("POST", f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {"a:b": "c"}})
+    server = world.add_server(flavorRef=flavor, token=MEMBER)
+    for token, sees in ((MEMBER, False), (None, True)):
+        shown = [
+            world.compute("GET", f"/flavors/{flavor}", token=token).json["flavor"],
+            *world.compute("GET", "/flavors/detail", token=token).json["flavors"],
+            world.compute("GET", f"/servers/{server}", token=token).json["server"]["flavor"],
+        ]
+        assert [one.get("extra_specs") for one in shown] == [{"a:b": "c"} if sees else None] * 3
+    world.close()

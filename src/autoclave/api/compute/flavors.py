@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api import query
 from autoclave.api.compute import paging
 from autoclave.api.compute.links import links_to, next_link
+from autoclave.api.compute.seen_specs import sees_extra_specs
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
@@ -123,7 +124,8 @@ class Flavors(_List):
         except db_exc.DBDuplicateEntry:
             by_id = f" or the id {flavorid}" if flavorid == values["flavorid"] else ""
             raise Conflict(f"A flavor with the name {values['name']}{by_id} exists already.") from None
-        resp.media = {"flavor": _shown(req, self._api, flavor)}
+        [view] = _shown(req, self._api, asked.context, [flavor])
+        resp.media = {"flavor": view}
 
 
 class FlavorsInDetail(_List):
@@ -132,7 +134,7 @@ class FlavorsInDetail(_List):
     @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         found = self._found(asked)
-        flavors = [_shown(req, self._api, flavor) for flavor in found]
+        flavors = _shown(req, self._api, asked.context, found)
         resp.media = {"flavors": flavors, **self._further(req, found)}
 
 
@@ -143,7 +145,8 @@ class Flavor(Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
         with self._api.ports.db.read() as tx:
             found = find(tx, asked.context, flavor)
-        resp.media = {"flavor": _shown(req, self._api, found)}
+        [view] = _shown(req, self._api, asked.context, [found])
+        resp.media = {"flavor": view}
 
     @Operation(
         "Describe a flavor in other words",
@@ -159,7 +162,8 @@ class Flavor(Resource):
             return find(tx, asked.context, flavor)
 
         changed = self._api.ports.db.transact(describe)
-        resp.media = {"flavor": _shown(req, self._api, changed)}
+        [view] = _shown(req, self._api, asked.context, [changed])
+        resp.media = {"flavor": view}
 
     @Operation(
         "Delete a flavor; instances keep what they have of it",
@@ -193,19 +197,25 @@ def _unknown(flavorid: str) -> NotFound:
     return NotFound(f"Flavor {flavorid} could not be found.")
 
 
-def _shown(req: falcon.Request, api: Api, flavor: FlavorRecord) -> dict[str, Any]:
-    return {
-        "id": flavor.flavorid,
-        "name": flavor.name,
-        "ram": flavor.ram,
-        "vcpus": flavor.vcpus,
-        "disk": flavor.disk,
-        "swap": flavor.swap,
-        "OS-FLV-EXT-DATA:ephemeral": flavor.ephemeral,
-        "OS-FLV-DISABLED:disabled": False,
-        "os-flavor-access:is_public": flavor.is_public,
-        "rxtx_factor": flavor.rxtx_factor,
-        "description": flavor.description,
-        "extra_specs": flavor.extra_specs,
-        "links": links_to(req, api.conf, "flavors", flavor.flavorid),
-    }
+def _shown(
+    req: falcon.Request, api: Api, context: RequestContext, flavors: Sequence[FlavorRecord]
+) -> list[dict[str, Any]]:
+    sees_specs = sees_extra_specs(api, context)
+    return [
+        {
+            "id": flavor.flavorid,
+            "name": flavor.name,
+            "ram": flavor.ram,
+            "vcpus": flavor.vcpus,
+            "disk": flavor.disk,
+            "swap": flavor.swap,
+            "OS-FLV-EXT-DATA:ephemeral": flavor.ephemeral,
+            "OS-FLV-DISABLED:disabled": False,
+            "os-flavor-access:is_public": flavor.is_public,
+            "rxtx_factor": flavor.rxtx_factor,
+            "description": flavor.description,
+            "links": links_to(req, api.conf, "flavors", flavor.flavorid),
+            **({"extra_specs": flavor.extra_specs} if sees_specs else {}),
+        }
+        for flavor in flavors
+    ]

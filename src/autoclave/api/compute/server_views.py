@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api.compute.host_states import host_states
 from autoclave.api.compute.links import links_to
 from autoclave.api.compute.moments import novas_moment
+from autoclave.api.compute.seen_specs import sees_extra_specs
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
 from autoclave.db import hostdevs
@@ -26,13 +27,14 @@ def shown(
     tx: Connection, api: Api, req: falcon.Request, context: RequestContext, instances: Sequence[InstanceRecord]
 ) -> list[dict[str, Any]]:
     """*instances* in detail, at the cost of one query for each kind of what hangs on them."""
+    hidden = () if sees_extra_specs(api, context) else ("extra_specs",)
     if not context.is_admin:
-        return [_shown(api, req, instance) for instance in instances]
+        return [_shown(api, req, instance, hidden) for instance in instances]
     statuses = {state.record.hostname: state.status for state in host_states(tx, api)}
     devices = hostdevs.of_instances(tx, [instance.uuid for instance in instances])
     return [
         {
-            **_shown(api, req, instance, details=True),
+            **_shown(api, req, instance, hidden, details=True),
             "host_status": statuses.get(instance.host, "UNKNOWN") if instance.host else "",
             "OS-EXT-SRV-ATTR:host": instance.host,
             "OS-EXT-SRV-ATTR:hypervisor_hostname": instance.host,
@@ -48,7 +50,9 @@ def summary(api: Api, req: falcon.Request, instance: InstanceRecord) -> dict[str
     return {"id": instance.uuid, "name": instance.name, "links": links_to(req, api.conf, "servers", instance.uuid)}
 
 
-def _shown(api: Api, req: falcon.Request, instance: InstanceRecord, *, details: bool = False) -> dict[str, Any]:
+def _shown(
+    api: Api, req: falcon.Request, instance: InstanceRecord, hidden: Sequence[str], *, details: bool = False
+) -> dict[str, Any]:
     view = {
         **summary(api, req, instance),
         "status": status_of(instance.vm_state, instance.task_state),
@@ -57,7 +61,7 @@ def _shown(api: Api, req: falcon.Request, instance: InstanceRecord, *, details: 
         "metadata": instance.metadata,
         "hostId": _host_id(instance),
         "image": {"id": instance.image_uuid, "links": [_image_link(api, req, instance.image_uuid)]},
-        "flavor": _flavor(instance.flavor),
+        "flavor": _flavor(instance.flavor, hidden),
         "created": instance.created_at,
         "updated": instance.updated_at or instance.created_at,
         "addresses": {},
@@ -96,9 +100,9 @@ def _fault(instance: InstanceRecord, *, details: bool) -> dict[str, Any]:
     return {**fault, "details": instance.fault_details} if details else fault
 
 
-def _flavor(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def _flavor(snapshot: Mapping[str, Any], hidden: Sequence[str]) -> dict[str, Any]:
     names = ("vcpus", "ram", "disk", "ephemeral", "swap", "extra_specs")
-    return {"original_name": snapshot["name"], **{name: snapshot[name] for name in names}}
+    return {"original_name": snapshot["name"], **{name: snapshot[name] for name in names if name not in hidden}}
 
 
 def _host_id(instance: InstanceRecord) -> str:

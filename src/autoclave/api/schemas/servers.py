@@ -240,7 +240,7 @@ _FLAVOR = shape(
         "ephemeral": INTEGER,
         "swap": INTEGER,
         "original_name": STRING,
-        "extra_specs": MAP_OF_TEXTS,
+        "extra_specs": optional(MAP_OF_TEXTS),
     },
 )
 _EMPTY: Schema = {"type": "array", "maxItems": 0}
