@@ -63,6 +63,6 @@ class HostLock:
 
     def _unusable(self, error: OSError) -> InvalidConfiguration:
         return InvalidConfiguration(
-            f"{self._path} cannot be used ({error.strerror}); name a directory that the agent may write to",
+            f"{self._path} cannot be used ({error.strerror}); name a directory with room that the agent may write to",
             option="[agent] data_dir",
         )

@@ -83,6 +83,8 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
         super().configure_logging()
         for name in ("alembic", "oslo_service"):  # each tells how it was made
             python_logging.getLogger(name).setLevel(python_logging.WARNING)
+        # It warns of every message that a service, which stops, does not wait for.
+        python_logging.getLogger("amqp").setLevel(python_logging.ERROR)
         if not self.options.debug:  # a traceback of what is raised as well, and told in one line
             python_logging.getLogger("oslo_db.sqlalchemy.exc_filters").setLevel(python_logging.CRITICAL)
 

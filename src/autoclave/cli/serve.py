@@ -14,6 +14,7 @@ from autoclave.conf import new_config
 from autoclave.services.agent import AgentService
 from autoclave.services.api import APIService, Listener
 from autoclave.services.conductor import ConductorService
+from autoclave.services.first_look import look_at_placement
 from autoclave.services.service import Group, Resources, Service, run_until_signal
 from autoclave.services.up import AllInOne
 from autoclave.services.wiring import cloud_parts
@@ -110,6 +111,7 @@ class RunConductor(_OneService):
     def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
         """The conductor service."""
         ports, transport = cloud_parts(conf, resources)
+        look_at_placement(ports.placement)
         return ConductorService(conf, ports, transport, f"{socket.gethostname()}-{os.getpid()}")
 
 

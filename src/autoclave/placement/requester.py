@@ -47,7 +47,13 @@ class Requester:
         try:
             response = self._adapter.request(path, method, json=body)
         except ksa.ConnectionError as exc:
-            raise PlacementUnavailable(f"Placement did not answer {method} {path}: {exc}") from exc
+            if path.partition("?")[0] not in str(exc):  # it was on the way to Keystone, for a token
+                raise PlacementUnavailable(
+                    f"no token for {method} {path}: {exc}; see that Keystone answers at [placement] auth_url"
+                ) from exc
+            raise PlacementUnavailable(
+                f"Placement did not answer {method} {path}: {exc}; see that it answers at [placement] endpoint"
+            ) from exc
         except ksa.HttpError as exc:
             # Keystone's answer, when a token was asked for; Placement's come back as responses.
             status = int(exc.http_status or 500)
@@ -66,7 +72,7 @@ def _raise(method: str, path: str, response: Any) -> None:
     status: int = response.status_code
     said = _said(response)
     detail = said[0] if said else response.text[:120] or response.reason
-    message = f"{method} {path} was answered {status}: {detail}"
+    message = f"{method} {path} was answered {status}: {detail.removesuffix('.')}"
     if status in _FROM_A_PROXY:
         raise PlacementUnavailable(message)
     if status == 409:

@@ -152,7 +152,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             # It makes only custom traits that are missing, and these are none.
             PlacementClient(http_adapter(self._conf)).ensure_traits(TRAITS)
         except PlacementUnavailable as error:
-            return Result(Code.WARNING, f"It could not be asked: {error}. Start it, or correct [placement] endpoint.")
+            return Result(Code.WARNING, f"It could not be asked: {error}.")
         except (PlacementError, InvalidConfiguration) as error:
             return Result(
                 Code.FAILURE, f"{error}. Autoclave needs openstack-placement {PLACEMENT_RELEASE} and os-traits 3.9.0."

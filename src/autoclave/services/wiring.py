@@ -11,6 +11,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, RemoteVersion, Transport
+from autoclave.services.first_look import look_at_clock
 from autoclave.services.service import Resources
 
 
@@ -27,6 +28,7 @@ def database_of(conf: cfg.ConfigOpts) -> Database:
         )
     database = Database(conf.database.connection, timeout=conf.database.timeout)
     schema.require_current(database)
+    look_at_clock(database)
     return database
 
 
