@@ -101,6 +101,11 @@ def list_for(
     return [to_record(ImageRecord, row) for row in tx.execute(paged(query, images, order, after=after, limit=limit))]
 
 
+def all_uuids(tx: Connection) -> set[str]:
+    """The uuids of all images."""
+    return set(tx.execute(sa.select(images.c.uuid)).scalars())
+
+
 def update(tx: Connection, image: ImageRecord, values: Mapping[str, Any]) -> None:
     """Write columns other than the status; properties as a whole, so read the row with ``lock`` before."""
     tx.execute(images.update().where(images.c.id == image.id).values(updated_at=utcnow(), **values))

@@ -120,6 +120,16 @@ def on_host(tx: Connection, host: str) -> list[InstanceRecord]:
     return [to_record(InstanceRecord, row) for row in tx.execute(query)]
 
 
+def named_on(tx: Connection, hosts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+    """Uuid and name of every instance on each of *hosts*, the newest first; nothing is said of one that has none."""
+    wanted = instances.c.host, instances.c.uuid, instances.c.name
+    query = sa.select(*wanted).where(instances.c.host.in_(hosts)).order_by(instances.c.id.desc())
+    found: dict[str, list[tuple[str, str]]] = {}
+    for host, uuid, name in tx.execute(query):
+        found.setdefault(host, []).append((uuid, name))
+    return found
+
+
 def swap(
     tx: Connection, record: InstanceRecord, *, expect_task: TaskState | None, **values: Any
 ) -> InstanceRecord | None:

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+import pytest
+import sqlalchemy as sa
 from api_world import HOST, World, new_uuid, said
 
 from autoclave.placement import faults as effects
@@ -114,3 +116,16 @@ def test_a_host_of_which_placement_cannot_be_told_is_not_taken_out(ready: World)
     assert ready.compute("DELETE", f"/os-services/{service}").status_code == 503
     assert len(ready.compute("GET", "/os-services").json["services"]) == 1
     assert ready.compute("DELETE", f"/os-services/{service}").status_code == 204
+
+
+@pytest.mark.parametrize(
+    "path", ["/os-hypervisors/{}?with_servers=true", "/os-hypervisors/detail?with_servers=true&limit=1"]
+)
+def test_whoever_wants_the_names_of_a_hosts_servers_has_nothing_else_of_them_read(ready: World, path: str) -> None:
+    ready.add_server()
+    [host] = ready.compute("GET", "/os-hypervisors").json["hypervisors"]
+    read: list[str] = []
+    sa.event.listen(ready.db._reader, "before_cursor_execute", lambda *arguments: read.append(str(arguments[2])))
+    answer = ready.compute("GET", path.format(host["id"]))
+    assert (answer.status_code, len(read) > 0) == (200, True)
+    assert not [statement for statement in read if "flavor" in statement or "metadata" in statement]

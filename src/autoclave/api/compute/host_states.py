@@ -36,6 +36,15 @@ def host_states(tx: Connection, api: Api) -> list[HostState]:
     return [_state(record, seen.get(record.hostname), api) for record in host_rows.list_all(tx)]
 
 
+def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
+    """The host with that uuid."""
+    record = host_rows.get(tx, uuid)
+    if record is None:
+        return None
+    agent = agent_rows.get(tx, record.hostname)
+    return _state(record, None if agent is None else agent.last_seen, api)
+
+
 def _state(record: ComputeHostRecord, last_seen: datetime | None, api: Api) -> HostState:
     lately = last_seen is not None and api.ports.clock() - last_seen <= patience_with_agents(api.conf)
     return HostState(record, last_seen, lately and not record.forced_down)

@@ -1,6 +1,6 @@
 """``/compute/v2.1/os-hypervisors``: the hosts that run servers. What they have is Placement's to tell."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import falcon
@@ -28,8 +28,8 @@ _LIST = (
 class _List(Resource):
     def _shown(self, req: falcon.Request, asked: Asked, view: Callable[[HostState], dict[str, Any]]) -> dict[str, Any]:
         with self._api.ports.db.read() as tx:
-            servers = _servers(tx, asked)
             found = self._found(tx, asked)
+            servers = _servers(tx, asked, found)
         further = next_link(req, self._api.conf, "hypervisors", [state.record.uuid for state in found])
         return {"hypervisors": [{**view(state), **servers(state)} for state in found], **further}
 
@@ -78,7 +78,7 @@ class Hypervisor(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, hypervisor: str) -> None:
         with self._api.ports.db.read() as tx:
             state = state_of(tx, self._api, hypervisor, "Hypervisor")
-            resp.media = {"hypervisor": {**_detail(state), **_servers(tx, asked)(state)}}
+            resp.media = {"hypervisor": {**_detail(state), **_servers(tx, asked, [state])(state)}}
 
 
 def _summary(state: HostState) -> dict[str, Any]:
@@ -102,11 +102,11 @@ def _detail(state: HostState) -> dict[str, Any]:
     }
 
 
-def _servers(tx: Connection, asked: Asked) -> Callable[[HostState], dict[str, Any]]:
-    """What is said of the servers of a host: nothing, if nobody asked."""
+def _servers(tx: Connection, asked: Asked, states: Sequence[HostState]) -> Callable[[HostState], dict[str, Any]]:
+    """What is said of the servers of each of *states*: nothing, if nobody asked."""
     if asked.query.get("with_servers", "").lower() != "true":
         return lambda _state: {}
-    guests: dict[str | None, list[dict[str, str]]] = {}
-    for instance in instance_rows.list_for(tx):
-        guests.setdefault(instance.host, []).append({"uuid": instance.uuid, "name": instance.name})
-    return lambda state: {"servers": guests.get(state.record.hostname, [])}
+    servers = instance_rows.named_on(tx, [state.record.hostname for state in states])
+    return lambda state: {
+        "servers": [{"uuid": uuid, "name": name} for uuid, name in servers.get(state.record.hostname, [])]
+    }

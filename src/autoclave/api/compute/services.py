@@ -6,7 +6,7 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api import uuids
-from autoclave.api.compute.host_states import HostState, host_states
+from autoclave.api.compute.host_states import HostState, host_state, host_states
 from autoclave.api.compute.moments import novas_moment
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
@@ -90,10 +90,10 @@ def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
     :raises NotFound: there is none; a name is no id.
     """
     uuid = uuids.canonical(key)
-    found = [state for state in host_states(tx, api) if state.record.uuid == uuid]
-    if not found:
+    found = None if uuid is None else host_state(tx, api, uuid)
+    if found is None:
         raise _unknown(noun, key)
-    return found[0]
+    return found
 
 
 def _unknown(noun: str, key: str) -> NotFound:

@@ -183,7 +183,7 @@ class Image(Resource):
 
     def _all(self) -> set[str]:
         with self._api.ports.db.read() as tx:
-            return {image.uuid for image in image_rows.list_for(tx)}
+            return image_rows.all_uuids(tx)
 
 
 def store_of(api: Api) -> ImageStore:
