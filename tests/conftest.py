@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import autoclave.objects  # noqa: F401 - chooses the threads before a test imports a library that would choose eventlet
 
@@ -15,6 +16,10 @@ _RABBITMQ = ("127.0.0.1", 5672)
 # All servers of the tests are on this machine, and no proxy of whoever runs them leads there.
 for _name in [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]:
     del os.environ[_name]
+
+# How long an example takes says how busy the machine is, not whether it is right.
+settings.register_profile("however busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("however busy")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import uuid
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoclave.conductor.alike import MANY, one_of_each, with_enough
@@ -48,7 +48,6 @@ def test_the_question_beforehand_is_for_one_of_each_kind() -> None:
     assert list(sketch.groups) == ["", "pci0", "pci1", f"pci{MANY + 2}"]
 
 
-@settings(deadline=None)
 @given(CARDS, CARDS, st.sampled_from([f"big:{MANY}", f"small:{MANY},any", f"any:{MANY + 1}", f"any,big:{MANY}"]))
 def test_no_host_is_left_out_at_which_placement_finds_something(
     one: list[tuple[int, int, bool]], other: list[tuple[int, int, bool]], text: str

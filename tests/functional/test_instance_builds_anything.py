@@ -123,7 +123,7 @@ def assert_settled(world: ComputeWorld, instance: InstanceRecord) -> None:
         assert found.fault_message
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(mishaps=st.lists(MISHAPS, max_size=3), steps=st.lists(STEPS, min_size=1, max_size=7))
 def test_after_any_mishaps_and_a_sweep_no_instance_is_in_limbo_and_none_holds_what_it_does_not_need(
     mishaps: Sequence[Mishap], steps: Sequence[Step]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoclave.rules.provider_config import (
@@ -246,7 +246,6 @@ CONFIGS = st.lists(
 ).map(lambda entries: config(*entries))
 
 
-@settings(deadline=None)
 @given(CONFIGS, TREES)
 def test_merging_the_result_again_changes_nothing(wanted: ProviderConfig, tree: tuple[TreeProvider, ...]) -> None:
     first = merge(wanted, tree)
@@ -255,7 +254,6 @@ def test_merging_the_result_again_changes_nothing(wanted: ProviderConfig, tree: 
     assert applied(merge(wanted, after), after) == after
 
 
-@settings(deadline=None)
 @given(CONFIGS, TREES)
 def test_an_empty_configuration_takes_away_exactly_what_was_added(
     wanted: ProviderConfig, tree: tuple[TreeProvider, ...]
@@ -264,7 +262,6 @@ def test_an_empty_configuration_takes_away_exactly_what_was_added(
     assert applied(merge(NOTHING, between), between) == tree
 
 
-@settings(deadline=None)
 @given(CONFIGS, CONFIGS, TREES)
 def test_what_an_earlier_configuration_was_makes_no_difference(
     earlier: ProviderConfig, wanted: ProviderConfig, tree: tuple[TreeProvider, ...]
@@ -275,7 +272,6 @@ def test_what_an_earlier_configuration_was_makes_no_difference(
     assert outcome.conflicts == merge(wanted, tree).conflicts
 
 
-@settings(deadline=None)
 @given(CONFIGS, TREES, st.data())
 def test_removing_an_entry_is_as_if_it_had_never_been(
     wanted: ProviderConfig, tree: tuple[TreeProvider, ...], data: st.DataObject
@@ -287,7 +283,6 @@ def test_removing_an_entry_is_as_if_it_had_never_been(
     assert applied(merge(kept, between), between) == applied(merge(kept, tree), tree)
 
 
-@settings(deadline=None)
 @given(CONFIGS, CONFIGS, TREES, st.data())
 def test_a_death_between_remembering_writing_and_forgetting_is_made_good_by_the_next_merge(
     earlier: ProviderConfig, wanted: ProviderConfig, tree: tuple[TreeProvider, ...], data: st.DataObject
@@ -303,7 +298,6 @@ def test_a_death_between_remembering_writing_and_forgetting_is_made_good_by_the_
     assert again.conflicts == outcome.conflicts
 
 
-@settings(deadline=None)
 @given(CONFIGS, TREES)
 def test_nothing_that_others_have_is_ever_taken_away_or_written_over(
     wanted: ProviderConfig, tree: tuple[TreeProvider, ...]
@@ -317,7 +311,6 @@ def test_nothing_that_others_have_is_ever_taken_away_or_written_over(
             assert not (provider.traits_only and change.inventories)
 
 
-@settings(deadline=None)
 @given(CONFIGS, TREES)
 def test_no_configured_inventory_is_left_out_without_a_word(
     wanted: ProviderConfig, tree: tuple[TreeProvider, ...]

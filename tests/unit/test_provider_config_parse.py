@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from placement.db.constants import MAX_INT
@@ -374,7 +374,6 @@ INVENTORY_FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(INVENTORY_FIELDS)
 def test_every_inventory_that_is_read_is_one_that_placement_takes(fields: dict[str, Any]) -> None:
     provider = {"identification": {"name": "n"}, "inventories": {"additional": {"CUSTOM_A": fields}}}
@@ -388,7 +387,6 @@ def test_every_inventory_that_is_read_is_one_that_placement_takes(fields: dict[s
     assert all(type(value) is int for name, value in record.items() if name != "allocation_ratio")
 
 
-@settings(deadline=None)
 @given(st.from_regex(SCHEMA["$defs"]["custom_name"]["pattern"]).filter(lambda name: len(name) <= 255))
 def test_every_class_that_is_read_is_one_that_placement_takes(name: str) -> None:
     found = entry(f"identification: {{name: n}}\n  inventories: {{additional: {{{name}: {{total: 1}}}}}}")
@@ -425,20 +423,17 @@ def told(text: str) -> None:
             assert len(fault.splitlines()) == 1
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_no_text_ends_in_anything_but_entries_or_faults(text: str) -> None:
     told(text)
     told(HEAD + text)
 
 
-@settings(deadline=None)
 @given(NEAR_MISSES)
 def test_no_document_ends_in_anything_but_entries_or_faults(document: dict[str, Any]) -> None:
     told(yaml.safe_dump(document))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_damage_to_a_good_file_ends_in_anything_but_entries_or_faults(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(SPECIFIED)))

@@ -12,7 +12,7 @@ ENGINE = sa.create_engine("sqlite://")
 TEXT = st.text(alphabet='", []\\xn\n', max_size=4)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(texts=st.lists(TEXT, max_size=4), wanted=TEXT | st.just(", "))
 def test_a_text_is_found_where_it_is_and_nowhere_else(texts: list[str], wanted: str) -> None:
     written = sa.literal(json.dumps(texts), sa.Text)
@@ -20,7 +20,7 @@ def test_a_text_is_found_where_it_is_and_nowhere_else(texts: list[str], wanted: 
         assert bool(connection.scalar(sa.select(lists(written, wanted)))) == (wanted in texts)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(texts=st.lists(st.sampled_from([", ", "a", "a ", '"', ",", "[", ""]) | TEXT, max_size=5))
 def test_a_text_that_stands_between_all_others_is_found_too(texts: list[str]) -> None:
     written = sa.literal(json.dumps(texts), sa.Text)

@@ -94,7 +94,7 @@ def is_fit(answer: Result) -> bool:
 
 
 @given(data=st.data(), path=st.sampled_from(sorted(GOOD)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_body_makes_the_service_fail(shared: World, data: st.DataObject, path: str) -> None:
     method, document = GOOD[path]
     body = json.dumps(data.draw(nearly_good(document)))
@@ -103,7 +103,7 @@ def test_no_body_makes_the_service_fail(shared: World, data: st.DataObject, path
 
 
 @given(raw=st.binary(max_size=50), path=st.sampled_from(sorted(GOOD)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_no_bytes_make_the_service_fail(shared: World, raw: bytes, path: str) -> None:
     answer = shared.http.simulate_request(GOOD[path][0], path, body=raw)
     assert is_fit(answer), answer.text
@@ -133,14 +133,14 @@ NAMES += ["sort", "tag", "tags", "not-tags-any"]
     path=st.sampled_from(LISTS),
     arguments=st.lists(st.tuples(st.sampled_from(NAMES) | TEXT, st.integers().map(str) | TEXT), max_size=3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_question_makes_the_service_fail(shared: World, path: str, arguments: list[tuple[str, str]]) -> None:
     query = "&".join("=".join(quote(part, errors="replace") for part in pair) for pair in arguments)
     assert is_fit(shared.http.simulate_get(path, query_string=query))
 
 
 @given(path=st.sampled_from(LISTS), key=TEXT, method=st.sampled_from(["GET", "DELETE", "PATCH", "POST"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
     of_servers = ("/action", "/metadata", "/metadata/k", "/tags/k")
@@ -149,7 +149,7 @@ def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, meth
 
 
 @given(version=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_no_version_makes_the_service_fail(shared: World, version: str) -> None:
     answer = shared.http.simulate_get("/v2", headers={"OpenStack-API-Version": f"accelerator {version}"})
     assert answer.status_code in (200, 406)
