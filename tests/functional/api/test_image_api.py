@@ -203,11 +203,14 @@ def test_files_that_a_dead_service_left_go_with_the_next_image(world: World) -> 
     assert sorted(file.name for file in (world.directory / "images").iterdir()) == [kept, f"{kept}.lock"]
 
 
-def test_a_directory_that_cannot_be_written_is_503_and_the_image_waits(world: World) -> None:
+def test_a_directory_that_cannot_be_written_is_503_and_the_image_waits(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     image = world.add_image(data=None)
     (world.directory / "images").write_text("this is no directory")
     answer = world.send_data(image, b"data")
     assert answer.status_code == 503
+    assert any("images: File exists; images are kept below [agent] data_dir" in told for told in caplog.messages)
     assert "images" not in said(answer).replace("image's", "")
     assert status(world, image) == "queued"
 

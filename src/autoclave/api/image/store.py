@@ -50,7 +50,7 @@ class ImageStore:
         :raises Conflict: somebody else is writing the image's data.
         :raises StorageError: the file cannot be made.
         """
-        with _translated():
+        with self._on_disk():
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             # of its own and not removed with the data: two could hold locks on two files of one name
             lock = (self._directory / f"{uuid}{_LOCK}").open("ab")
@@ -60,7 +60,7 @@ class ImageStore:
             except BlockingIOError:
                 raise Conflict(f"The data of image {uuid} is on its way already.") from None
             name = self._directory / f"{uuid}{_PART}"
-            with _translated():
+            with self._on_disk():
                 file = name.open("wb")
             try:
                 with file:
@@ -82,9 +82,9 @@ class ImageStore:
                 raise TooLarge
             md5.update(chunk)
             sha512.update(chunk)
-            with _translated():
+            with self._on_disk():
                 file.write(chunk)
-        with _translated():
+        with self._on_disk():
             file.flush()
             os.fsync(file.fileno())
         return Received(size, md5.hexdigest(), sha512.hexdigest())
@@ -94,7 +94,7 @@ class ImageStore:
 
         :raises StorageError: it cannot be done.
         """
-        with _translated():
+        with self._on_disk():
             (self._directory / f"{uuid}{_PART}").rename(self.path(uuid))
             directory = os.open(self._directory, os.O_RDONLY)
             try:
@@ -107,7 +107,7 @@ class ImageStore:
 
         :raises StorageError: it is not there.
         """
-        with _translated():
+        with self._on_disk():
             file = self.path(uuid).open("rb")
             return file, os.fstat(file.fileno()).st_size
 
@@ -118,17 +118,19 @@ class ImageStore:
             directory was read.
         :raises StorageError: one cannot be removed.
         """
-        with _translated():
+        with self._on_disk():
             found = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
             there = known()
             for file in found:
                 if file.name.removesuffix(_PART).removesuffix(_LOCK) not in there:
                     file.unlink(missing_ok=True)
 
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"image data: {error}") from error
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{error.filename or self._directory}: {error.strerror}; images are kept below [agent] data_dir, which "
+                "must have room, let the api service write, and be the same directory for all api services and agents"
+            ) from error
