@@ -251,6 +251,10 @@ def test_our_own_command_comes_in_with_the_user_in_its_url_and_shows_no_password
         assert main.main(["device", "list", "-f", "json"]) == 0
         [listed] = json.loads(capsys.readouterr().out)
         assert device.pci_address in json.dumps(listed)
+        monkeypatch.setenv("AUTOCLAVE_URL", url)
+        assert main.main(["device", "list"]) != 0
+        assert "name and password in AUTOCLAVE_URL" in capsys.readouterr().err
+        monkeypatch.setenv("AUTOCLAVE_URL", url.replace("//", "//ann:correct%20horse@"))
     assert main.main(["device", "list"]) != 0
     told = capsys.readouterr()
     assert "does not answer" in told.err
