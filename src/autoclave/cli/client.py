@@ -54,13 +54,13 @@ class ServiceClient:
             )
         except requests.RequestException as error:
             raise AutoclaveError(
-                f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? Name it with --url "
-                "or AUTOCLAVE_URL, or the data directory of its `autoclave up` with AUTOCLAVE_DATA_DIR"
+                f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? Name it with "
+                "--url or AUTOCLAVE_URL, or the data directory of its `autoclave up` with AUTOCLAVE_DATA_DIR"
             ) from error
         if answer.status_code == 401:
             raise AutoclaveError(
-                f"401: {self._shown} does not know who asks: {_fault(answer)} With Keystone, give an administrator's "
-                "token with --token or AUTOCLAVE_TOKEN; with http_basic, name and password in AUTOCLAVE_URL"
+                f"401: {self._shown} does not know who asks: {_fault(answer)} With Keystone, give the token of an "
+                "administrator with --token or AUTOCLAVE_TOKEN; with http_basic, name and password in AUTOCLAVE_URL"
             )
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
