@@ -19,13 +19,14 @@ import pytest
 import sqlalchemy as sa
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
-from processes import COMMAND, Process, free_port, written
+from processes import COMMAND, Process, written
 from sessions import PAGES, Reader
 from sessions import Session as PageSession
 
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
 from dbfixtures import SERVERS
+from freeport import free_port
 
 EXAMPLES = PAGES / "examples"
 _CONFIGS = {
