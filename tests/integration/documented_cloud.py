@@ -161,6 +161,12 @@ class DocumentedCloud:
             "sudo -u postgres psql": f"psql {_libpq(self._admin)}",
             "sudo mariadb": f"mariadb {account}",
             "sudo rabbitmqctl": "rabbitmqctl -q",
+            "pg_dump --format=custom --file=autoclave.dump --host=database --username=autoclave autoclave": (
+                f"pg_dump --format=custom --file=autoclave.dump {_libpq(self._admin)} {self._name}"
+            ),
+            "mariadb-dump --host=database --user=autoclave --password --single-transaction autoclave": (
+                f"mariadb-dump {account} --single-transaction {self._name}"
+            ),
             "USER autoclave": f"USER {self._name}",
             "OWNER autoclave": f"OWNER {self._name}",
             "DATABASE autoclave": f"DATABASE {self._name}",
