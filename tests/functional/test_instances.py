@@ -289,6 +289,17 @@ def test_a_request_says_whether_its_function_is_managed(
         assert arq_rows.of_instance(tx, instance) == []
 
 
+def test_a_device_of_which_nobody_can_tell_who_manages_it_starts_no_guest(instance_world: InstanceWorld) -> None:
+    world = instance_world
+    world.start()
+    instance = world.ask(GPU)
+    bound_arq(world, instance, {"managed": "perhaps"})
+    world.build(instance, GPU)
+    assert "unreadable managed" in (world.instance(instance).fault_details or "")
+    assert world.guest(instance) is None
+    assert (world.row().burned, world.offered()) == (False, 1)  # for nothing
+
+
 def test_an_unfinished_request_starts_no_guest_and_burns_nothing(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()
