@@ -36,8 +36,8 @@ class Guests:
 
         :param image: what the instance keeps of the image (``instances.image``).
         :raises BadRequest: the image asks for what guests have not.
-        :raises GuestError: an accelerator request has no device that can be read, or the disk cannot be made. The instance has the disk
-            that it had, as after any other error.
+        :raises GuestError: an accelerator request has no device that can be read, or the disk cannot be made. The
+            instance has the disk that it had, as after any other error.
         """
         firmware = firmware_of(image["properties"])
         hostdevs = self._of_arqs(instance.uuid)
