@@ -30,3 +30,17 @@ def test_only_the_run_that_serves_the_host_can_say_that_it_is_alive(database: Da
         assert agents.touch(tx, "host-1", "run-2", later)
         assert agents.touch(tx, "host-1", "run-2", later), "also twice at one moment"
         assert agents.get(tx, "host-1") == agents.AgentRecord("host-1", "run-2", "1.1", start, later)
+
+
+def test_an_agent_that_was_seen_meanwhile_is_not_removed(database: Database) -> None:
+    start = utcnow()
+    later = start + timedelta(microseconds=1)
+    silent = agents.AgentRecord("host-1", "run-1", "1.1", start, start)
+    with database.write() as tx:
+        agents.register(tx, silent)
+        assert agents.touch(tx, "host-1", "run-1", later)
+        assert not agents.delete(tx, silent)
+        present = agents.get(tx, "host-1")
+        assert present is not None
+        assert agents.delete(tx, present)
+        assert agents.get(tx, "host-1") is None
