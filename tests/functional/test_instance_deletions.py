@@ -48,10 +48,14 @@ def test_a_guest_that_cannot_be_ended_keeps_what_it_has(instance_world: Instance
     assert world.function(address).instance_uuid == instance
     assert world.onlooker.get_allocations(instance).allocations
     assert world.offered(address) == 0
+    agent.period()
     world.sim.clear_faults()
     agent.period()
     assert world.find(instance) is None
     assert world.offered(address) == (0 if address == GPU else 1)
+    assert world.told()[2:] == ["instance.delete.start", "instance.delete.end"], (
+        "it is told once, however long it takes"
+    )
 
 
 def test_a_guest_that_did_not_start_and_cannot_be_ended_keeps_what_it_has_until_it_is_deleted(
