@@ -202,6 +202,34 @@ def test_the_display_of_the_console_is_not_offered_while_the_host_has_it(host: S
     assert one(host, {"address": GPU}).excluded is None
 
 
+@pytest.mark.parametrize(
+    "framebuffer",
+    ["devices/platform/efi-framebuffer.0", f"bus/pci/devices/{GPU}/simple-framebuffer.0"],
+    ids=["platform", "below it"],
+)
+def test_the_display_that_the_console_has_without_a_driver_is_not_offered(host: SysfsTree, framebuffer: str) -> None:
+    (host.sys / "bus/pci/devices" / GPU / "driver").unlink(missing_ok=True)
+    (host.sys / "bus/pci/devices" / GPU / "boot_vga").write_text("1\n")
+    assert one(host, {"address": GPU}).excluded is None, "the console is on a serial line"
+    (host.sys / framebuffer / "graphics/fb0").mkdir(parents=True)
+    (host.sys / "class/graphics").mkdir(parents=True)
+    (host.sys / "class/graphics/fb0").symlink_to(host.sys / framebuffer / "graphics/fb0")
+    assert "console" in (one(host, {"address": GPU}).excluded or "")
+    (host.sys / "bus/pci/devices" / GPU / "boot_vga").write_text("0\n")
+    assert one(host, {"address": GPU}).excluded is None, "it is another card's"
+
+
+@pytest.mark.parametrize(("name", "used"), [("(S) VGA+", True), ("(S) dummy device", False)], ids=["vga", "none"])
+def test_the_display_of_a_text_console_is_not_offered(host: SysfsTree, name: str, used: bool) -> None:
+    (host.sys / "bus/pci/devices" / GPU / "driver").unlink(missing_ok=True)
+    (host.sys / "bus/pci/devices" / GPU / "boot_vga").write_text("1\n")
+    console = host.sys / "class/vtconsole/vtcon0"
+    console.mkdir(parents=True)
+    (console / "name").write_text(f"{name}\n")
+    (console / "bind").write_text("1\n")
+    assert (one(host, {"address": GPU}).excluded is not None) is used
+
+
 def test_a_drive_that_nvme_driver_could_erase_is_offered_uncleaned_by_its_exact_address_only(host: SysfsTree) -> None:
     host.function(DRIVE)
     assert "nvme_driver erases" in (one(host, {"vendor_id": "144d"}).excluded or "")

@@ -30,14 +30,17 @@ def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
     """Every use of the function by this host that sysfs shows, one line of words each; empty: none.
 
     Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.disk_users.holders`
-    says, any other disks, since what is on them is not looked at, and the display of the console.
+    says, any other disks, since what is on them is not looked at, and the display of the console. That one the host
+    uses without a driver as well, as long as the firmware's framebuffer or VGA's text is what the console is on.
 
     :raises DeviceVanished: it went away.
     :raises HardwareError: something that would tell cannot be read.
     """
-    if function.driver is None or is_with_vfio(paths, function):
+    if is_with_vfio(paths, function):
         return []
     directory = function_directory(paths, function.address)
+    if function.driver is None:
+        return _console(directory) if _console_needs_no_driver(paths, directory) else []
     return [*_interfaces(paths, directory), *_disks(paths, function, directory), *_console(directory)]
 
 
@@ -94,8 +97,24 @@ def _console(directory: Path) -> list[str]:
     )
 
 
+def _console_needs_no_driver(paths: HostPaths, directory: Path) -> bool:
+    """Whether the console draws on what the firmware has set up. VFIO ends that when it takes the display."""
+    own = directory.resolve()
+    for entry in _entries(paths.sysfs / "class/graphics"):
+        device = entry.resolve()
+        # Linux 6.9 and later show the firmware's framebuffer below the display, earlier ones as a device of its own.
+        if device.is_relative_to(own) or any("framebuffer" in part for part in device.parts):
+            return True
+    return any(
+        "VGA" in (attribute.read_if_there(entry / "name") or "") and attribute.read_if_there(entry / "bind") == "1"
+        for entry in _entries(paths.sysfs / "class/vtconsole")
+    )
+
+
+def _entries(of_class: Path) -> list[Path]:
+    return list(attribute.entries(of_class)) if attribute.is_there(of_class) else []
+
+
 def _below(directory: Path, of_class: Path) -> list[Path]:
     """The entries of a class that belong to the function. A virtual function's are not its physical function's."""
-    if not attribute.is_there(of_class):
-        return []
-    return [entry for entry in attribute.entries(of_class) if entry.resolve().is_relative_to(directory.resolve())]
+    return [entry for entry in _entries(of_class) if entry.resolve().is_relative_to(directory.resolve())]
