@@ -1,5 +1,6 @@
 """Guests with disks: an image that cannot be used burns nothing, and ends no guest that runs."""
 
+import itertools
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from hostworld import GPU
 from instanceworld import InstanceWorld
+from moments import Death, Moments, ports_of
 
 from autoclave.agent.manager import AgentManager
-from autoclave.db import images
+from autoclave.db import images, instances
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.virt.disks import InstanceFiles
@@ -151,6 +153,59 @@ def test_a_rebuild_that_fails_before_the_hypervisor_is_asked_leaves_the_instance
         assert world.function().instance_uuid == instance
         agent.period()
     assert world.told()[-1] == "instance.rebuild.error"
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["runs", "stopped"])
+def test_a_rebuild_that_a_death_cuts_short_before_the_disk_is_touched_leaves_the_instance_as_it_was(
+    disk_world: DiskWorld, stopped: bool
+) -> None:
+    world, moments = disk_world, Moments()
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, b"new")
+    world.start(ports=ports_of(world, moments))
+    instance = world.create(GPU)
+    if stopped:
+        world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    before = world.instance(instance)
+    kept = 0
+    for at in itertools.count():
+        moments.arm(at, moments.die)
+        with pytest.raises(Death):
+            world.rebuild_from(instance)
+        begun = world.instance(instance).agent_run_id is not None
+        (world.files.disk(instance).parent / "disk.new").write_bytes(b"half")
+        moments.live_again()
+        world.end_all()
+        world.virt_driver = "null"
+        world.start(ports=ports_of(world, moments))
+        row, guest = world.instance(instance), world.guest(instance)
+        if row.vm_state is VMState.ERROR:
+            break
+        assert world.first_bytes(instance) == b"old"
+        assert guest is not None
+        assert guest.running is not stopped
+        if begun:
+            kept += 1
+            assert (row.vm_state, row.task_state, row.rebuild) == (before.vm_state, None, None)
+            assert (row.image_uuid, row.image) == (before.image_uuid, before.image)
+            assert "stays as it was" in (row.fault_message or "")
+            assert not (world.files.disk(instance).parent / "disk.new").exists()
+    assert kept > 3, "there are more moments than that"
+    assert world.function().instance_uuid == instance
+
+
+def test_a_rebuild_that_an_older_agent_began_and_did_not_end_is_in_error(disk_world: DiskWorld) -> None:
+    world = disk_world
+    instance = world.create_with_images()
+    wanted = {"image_uuid": NEW, "image": {"name": "new", "properties": {}}, "checked": True}
+    with world.db.write() as tx:
+        row = instances.get(tx, instance)
+        assert row is not None
+        instances.swap(tx, row, expect_task=None, task_state=TaskState.REBUILDING, rebuild=wanted)
+    world.end_all()
+    world.virt_driver = "null"
+    world.start()
+    assert world.instance(instance).vm_state is VMState.ERROR, "nobody knows whether it had touched the disk"
 
 
 def test_a_rebuild_that_the_hypervisor_fails_ends_in_error(disk_world: DiskWorld) -> None:

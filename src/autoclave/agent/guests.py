@@ -1,6 +1,6 @@
 """What the guest of an instance is made of: its row, its functions, its accelerator requests and its disk."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,25 @@ class Guests:
         self._db = db
         self._files = files
 
-    def prepare(self, instance: InstanceRecord, image_uuid: str, image: Mapping[str, Any]) -> GuestSpec:
+    def prepare(
+        self,
+        instance: InstanceRecord,
+        image_uuid: str,
+        image: Mapping[str, Any],
+        before_replacing: Callable[[], None] = lambda: None,
+    ) -> GuestSpec:
         """The guest of *instance*, with a fresh disk of an image, and before :func:`with_claimed`.
 
         :param image: what the instance keeps of the image (``instances.image``).
+        :param before_replacing: called when the fresh disk is whole, before the one that the instance has is touched;
+            what it raises leaves that one.
         :raises BadRequest: the image asks for what guests have not.
         :raises GuestError: an accelerator request has no device that can be read, or the disk cannot be made. The
             instance has the disk that it had, as after any other error.
         """
         firmware = firmware_of(image["properties"])
         hostdevs = self._of_arqs(instance.uuid)
-        disk, disk_format = self._disk(instance, image_uuid)  # last: it replaces the one there was
+        disk, disk_format = self._disk(instance, image_uuid, before_replacing)  # last: it replaces the one there was
         return GuestSpec(
             uuid=instance.uuid,
             name=instance.name,
@@ -52,6 +60,14 @@ class Guests:
             disk_format=disk_format,
             firmware=firmware,
         )
+
+    def remove_unfinished(self, instance_uuid: str) -> None:
+        """Remove what a death left of a disk that was being made; the one that the instance has stays.
+
+        :raises GuestError: it is still there.
+        """
+        if self._files is not None:
+            self._files.remove_unfinished(instance_uuid)
 
     def remove_files(self, instance_uuid: str) -> None:
         """Remove the disk of a guest that is gone.
@@ -66,15 +82,19 @@ class Guests:
             views = arq_rows.views(tx, instance_uuid=instance_uuid)
         return [_of_arq(view) for view in views if view.attach_handle_type != AttachType.TEST_PCI]
 
-    def _disk(self, instance: InstanceRecord, image_uuid: str) -> tuple[Path | None, DiskFormat]:
+    def _disk(
+        self, instance: InstanceRecord, image_uuid: str, before_replacing: Callable[[], None]
+    ) -> tuple[Path | None, DiskFormat]:
         if self._files is None:
+            before_replacing()
             return None, DiskFormat.RAW
         with self._db.read() as tx:
             image = images.get(tx, image_uuid)
         if image is None:
             raise GuestError(f"image {image_uuid} was deleted")
         disk_format = disk_format_of(image.disk_format)
-        return self._files.make_disk(instance.uuid, image_uuid, disk_format, instance.flavor["disk"]), disk_format
+        size_gb = instance.flavor["disk"]
+        return self._files.make_disk(instance.uuid, image_uuid, disk_format, size_gb, before_replacing), disk_format
 
 
 def with_claimed(guest: GuestSpec, functions: Iterable[FunctionRecord]) -> GuestSpec:

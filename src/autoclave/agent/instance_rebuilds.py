@@ -11,18 +11,25 @@ from autoclave.agent.instance_power import InstancePower
 from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
-from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, StateConflict
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
-from autoclave.virt.guest import GuestSpec
 
 LOG = logging.getLogger(__name__)
 
 _UNTOUCHED = "The instance could not be rebuilt on its host, and stays as it was; the administrator sees why."
 _UNKNOWN = "The instance could not be rebuilt on its host; the administrator sees why."
+_CUT_SHORT_UNTOUCHED = "The rebuild was cut short on the instance's host, and it stays as it was. Rebuild it again."
+_CUT_SHORT = "The rebuild of the instance was cut short on its host. Rebuild it again."
+
+_TOUCHED = "touched"
+"""Of ``rebuild``: whether the disk that the instance had, or its guest, may have been touched."""
 
 
 class InstanceRebuilds:
-    """Rebuilds instances. Begun is what a conductor has checked, and what has the agent's run on its row since."""
+    """Rebuilds instances. Begun is what a conductor has checked, and what has the agent's run on its row since.
+
+    The row says as well whether the disk may have been touched: so a death before that leaves the instance as it was.
+    """
 
     def __init__(self, work: InstanceWork, power: InstancePower) -> None:
         self._work = work
@@ -32,7 +39,7 @@ class InstanceRebuilds:
         """Run the guest anew from the image that the row names; then, if the instance was stopped, shut it down again,
         as Nova does.
 
-        Where that fails before the hypervisor was asked, the instance stays what it was, on its old image. Afterwards
+        Where that fails before its disk is touched, the instance stays what it was, on its old image. Afterwards
         it is in error: nobody knows which of the two disks the guest would have.
 
         :raises DatabaseUnavailable: it is not known how far it came; the period's check ends it.
@@ -44,16 +51,22 @@ class InstanceRebuilds:
                 LOG.info("Instance %s is not to be rebuilt now.", instance_uuid)
                 return
             work.notify(instance, "rebuild.start")
-            guest: GuestSpec | None = None
+            touched = False
+
+            def touch() -> None:
+                nonlocal touched
+                self._note_touched(instance)
+                touched = True
+
             try:
                 functions = work.tracker.functions_of(instance_uuid)
                 wanted = instance.rebuild
-                guest = with_claimed(work.guests.prepare(instance, wanted["image_uuid"], wanted["image"]), functions)
-                work.driver.rebuild(guest)
+                guest = work.guests.prepare(instance, wanted["image_uuid"], wanted["image"], touch)
+                work.driver.rebuild(with_claimed(guest, functions))
             except DatabaseUnavailable:
                 raise
             except AutoclaveError as error:
-                what, state = (_UNTOUCHED, {}) if guest is None else (_UNKNOWN, {"vm_state": VMState.ERROR})
+                what, state = (_UNKNOWN, {"vm_state": VMState.ERROR}) if touched else (_UNTOUCHED, {})
                 work.fail(instance, TaskState.REBUILDING, "rebuild", error, what, rebuild=None, **state)
                 return
             self._finish(instance, instance.rebuild)
@@ -64,7 +77,15 @@ class InstanceRebuilds:
             return None
         if not found.rebuild.get("checked"):
             return None  # this message is about an earlier one
-        return instance_rows.swap(tx, found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id)
+        begun = {**found.rebuild, _TOUCHED: False}
+        return instance_rows.swap(
+            tx, found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id, rebuild=begun
+        )
+
+    def _note_touched(self, instance: InstanceRecord) -> None:
+        touched = {**(instance.rebuild or {}), _TOUCHED: True}
+        if self._work.end(instance, TaskState.REBUILDING, rebuild=touched) is None:
+            raise StateConflict("it was taken away while its disk was made")
 
     def _finish(self, instance: InstanceRecord, rebuilt: Mapping[str, Any]) -> None:
         work = self._work
@@ -89,8 +110,9 @@ class InstanceRebuilds:
             self._power.stop(instance.uuid)
 
     def cut_short(self, instance_uuid: str) -> None:
-        """End a rebuild that a death cut short: nobody knows what it has left.
+        """End a rebuild that a death cut short: as it was, if its disk was not touched; else nobody knows what is left.
 
+        :raises GuestError: what was made of the new disk cannot be removed.
         :raises DatabaseUnavailable: it is not known whether it is ended.
         """
         work = self._work
@@ -98,6 +120,10 @@ class InstanceRebuilds:
             instance = work.get(instance_uuid)
             if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
                 return
-            what = "The rebuild of the instance was cut short on its host. Rebuild it again."
-            state: dict[str, Any] = {"vm_state": VMState.ERROR, "rebuild": None}
-            work.fail(instance, TaskState.REBUILDING, "rebuild", work.cut_short("rebuilt"), what, **state)
+            # Of one that an older release has begun, it is not known.
+            untouched = instance.rebuild is not None and instance.rebuild.get(_TOUCHED) is False
+            if untouched:
+                work.guests.remove_unfinished(instance_uuid)
+            what = _CUT_SHORT_UNTOUCHED if untouched else _CUT_SHORT
+            state: dict[str, Any] = {} if untouched else {"vm_state": VMState.ERROR}
+            work.fail(instance, TaskState.REBUILDING, "rebuild", work.cut_short("rebuilt"), what, rebuild=None, **state)

@@ -23,7 +23,8 @@ class InstanceRecord:
     ``flavor`` is :attr:`FlavorRecord.snapshot <autoclave.db.flavors.FlavorRecord.snapshot>` and ``image`` is
     :attr:`ImageRecord.snapshot <autoclave.db.images.ImageRecord.snapshot>`, as they were when they were asked for.
     While it is rebuilt, ``rebuild`` is ``{"image_uuid": …, "image": snapshot}`` of the image that it shall have, with
-    ``"checked": true`` from the moment that a conductor has found that it may.
+    ``"checked": true`` from the moment that a conductor has found that it may, and with ``"touched"`` from the moment
+    that an agent has begun: whether the disk that it had may have been touched.
     ``requested_host`` is the only host that will do. ``agent_run_id`` is the agent run that works on it.
     ``state_version`` grows with every :func:`swap`.
     """

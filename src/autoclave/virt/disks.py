@@ -3,11 +3,11 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoclave.exceptions import GuestError
+from autoclave.exceptions import AutoclaveError, GuestError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.image_hardware import DiskFormat
@@ -58,13 +58,22 @@ class InstanceFiles:
             for path in (self.directory, directory):
                 path.mkdir(mode=0o711, parents=True, exist_ok=True)
 
-    def make_disk(self, uuid: str, image_uuid: str, disk_format: DiskFormat, size_gb: int = 0) -> Path:
+    def make_disk(
+        self,
+        uuid: str,
+        image_uuid: str,
+        disk_format: DiskFormat,
+        size_gb: int = 0,
+        before_replacing: Callable[[], None] = lambda: None,
+    ) -> Path:
         """Give the instance a fresh copy of the image as its disk, in the image's format, and return where.
 
         The disk appears at once and whole: who dies meanwhile leaves the one there was, if any, and a guest that runs
         keeps the one with which it was started. It is on the medium when this returns.
 
         :param size_gb: the flavor's disk, to which the disk is grown. 0: as the image is.
+        :param before_replacing: called when the fresh disk is whole, and the one there was has not been touched yet;
+            what it raises leaves that one.
         :raises GuestError: also when the image is not there, must not be used, is larger than *size_gb*, or cannot be
             grown.
         """
@@ -77,21 +86,27 @@ class InstanceFiles:
             )
         wanted = max(size, size_gb * GIB)
         self.make_directory(uuid)
-        disk = self.disk(uuid)
-        fresh = disk.with_name("disk.new")
+        disk, fresh = self.disk(uuid), self._fresh(uuid)
         with _told(f"copy image {image_uuid} to {disk}"):
             try:
                 _copy(image, fresh, wanted if disk_format is DiskFormat.RAW else None)
                 if disk_format is DiskFormat.QCOW2 and wanted > size:
                     grow(self._commands, fresh, wanted)
                     _sync(fresh)
+                before_replacing()
                 fresh.replace(disk)
-            except (OSError, GuestError):
+            except (OSError, AutoclaveError):
                 fresh.unlink(missing_ok=True)
                 raise
             for directory in (disk.parent, self.directory):
                 _sync(directory)
         return disk
+
+    def remove_unfinished(self, uuid: str) -> None:
+        """Remove the fresh disk that whoever died while he made it has left; nothing is to do where there is none."""
+        fresh = self._fresh(uuid)
+        with _told(f"remove {fresh}"):
+            fresh.unlink(missing_ok=True)
 
     def remove(self, uuid: str) -> None:
         """Remove all of the instance's files; nothing is to do where there are none."""
@@ -108,6 +123,9 @@ class InstanceFiles:
         with _told(f"measure {self.directory}"):
             self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             return shutil.disk_usage(self.directory).total // GIB
+
+    def _fresh(self, uuid: str) -> Path:
+        return self._of(uuid) / "disk.new"
 
     def _of(self, uuid: str) -> Path:
         return self.directory / _safe(uuid)
