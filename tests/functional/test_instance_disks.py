@@ -1,5 +1,6 @@
 """Guests with disks: an image that cannot be used burns nothing, and ends no guest that runs."""
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from xml.etree import ElementTree
 import pytest
 from hostworld import GPU
 from instanceworld import InstanceWorld
-from moments import Death, Moments, ports_of
+from moments import Death, Moments, fail, ports_of
 
 from autoclave.agent.manager import AgentManager
 from autoclave.db import images, instances
+from autoclave.exceptions import DatabaseUnavailable
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.virt.disks import InstanceFiles
@@ -192,6 +194,29 @@ def test_a_rebuild_that_a_death_cuts_short_before_the_disk_is_touched_leaves_the
             assert not (world.files.disk(instance).parent / "disk.new").exists()
     assert kept > 3, "there are more moments than that"
     assert world.function().instance_uuid == instance
+
+
+def test_a_doubled_rebuild_does_not_forget_that_the_disk_was_touched(disk_world: DiskWorld) -> None:
+    world, moments = disk_world, Moments()
+    world.add_image(OLD, b"old")
+    world.add_image(NEW, b"new")
+    world.start(ports=ports_of(world, moments))
+    instance = world.create(GPU)
+    for at in itertools.count():
+        moments.arm(at, fail)
+        with contextlib.suppress(DatabaseUnavailable):
+            world.rebuild_from(instance)
+        if world.first_bytes(instance) == b"new":
+            break
+    assert world.instance(instance).task_state is TaskState.REBUILDING, "it could not write its end"
+    moments.arm(2, moments.die)  # when the second message has just been taken
+    with pytest.raises(Death):
+        world.hand_over_rebuild(instance)
+    moments.live_again()
+    world.end_all()
+    world.virt_driver = "null"
+    world.start()
+    assert world.instance(instance).vm_state is VMState.ERROR
 
 
 def test_a_rebuild_that_an_older_agent_began_and_did_not_end_is_in_error(disk_world: DiskWorld) -> None:

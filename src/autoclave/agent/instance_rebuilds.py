@@ -51,7 +51,7 @@ class InstanceRebuilds:
                 LOG.info("Instance %s is not to be rebuilt now.", instance_uuid)
                 return
             work.notify(instance, "rebuild.start")
-            touched = False
+            touched = bool(instance.rebuild[_TOUCHED])
 
             def touch() -> None:
                 nonlocal touched
@@ -77,7 +77,9 @@ class InstanceRebuilds:
             return None
         if not found.rebuild.get("checked"):
             return None  # this message is about an earlier one
-        begun = {**found.rebuild, _TOUCHED: False}
+        # A message that comes twice begins again what has lost its database; what that had touched stays touched.
+        touched = found.rebuild.get(_TOUCHED, found.agent_run_id is not None)
+        begun = {**found.rebuild, _TOUCHED: touched}
         return instance_rows.swap(
             tx, found, expect_task=TaskState.REBUILDING, agent_run_id=self._work.run_id, rebuild=begun
         )
