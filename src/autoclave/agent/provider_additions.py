@@ -59,6 +59,8 @@ class ProviderAdditions:
         self._named = {each.uuid or (each.name or "").casefold() for each in config.entries}
         self._settled: tuple[object, ...] | None = None
         self._told: frozenset[object] = frozenset()
+        self._unfinished: Mapping[str, str] = {}
+        """What the operator has been told of providers of which not all is done, by their uuids."""
 
     def sync(
         self,
@@ -75,7 +77,8 @@ class ProviderAdditions:
 
         :param root_classes: what this agent itself writes at the root.
         :param starting: an entry that cannot be followed stops the agent; later it is logged, once, and left out.
-        :returns: why Placement does not have all of it yet, if so.
+        :returns: why Placement does not have all of it yet, if so. A class that is to go and is in use is no such
+            reason: it is told, once for each time that this changes, and goes when it is given back.
         :raises InvalidConfiguration: see *starting*.
         :raises PlacementError: Placement could not be asked.
         """
@@ -95,14 +98,19 @@ class ProviderAdditions:
         self._tell(merged, starting)
         failure: PlacementError | None = None
         wrote = False
+        unfinished: dict[str, str] = {}
         for rp_uuid, change in merged.changes.items():
             try:
                 wrote = self._apply(rp_uuid, change, remembered) or wrote
             except PlacementError as error:
-                LOG.warning("What is configured for provider %s is not all done yet: %s", rp_uuid, error)
-                failure = error
+                unfinished[rp_uuid] = str(error)
+                if not isinstance(error, PlacementConflict) or error.code != IN_USE:
+                    failure = error
+                if self._unfinished.get(rp_uuid) != str(error):
+                    LOG.warning("What is configured for provider %s is not all done yet: %s", rp_uuid, error)
+        self._unfinished = unfinished
         self._forget_gone(remembered, tree)
-        self._settled = state if failure is None and not wrote else None
+        self._settled = None if unfinished or wrote else state
         return failure
 
     def _concerns(self, provider: Provider, root: str, remembered: Iterable[Addition]) -> bool:
