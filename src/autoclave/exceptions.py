@@ -288,6 +288,10 @@ class PlacementNotFound(PlacementError):
     """404: the provider, inventory, trait or class does not exist."""
 
 
+class TraitsMissing(PlacementError):
+    """A device is to be offered, and its provider has not all the traits yet that say what it is."""
+
+
 class PlacementRefused(PlacementError):
     """Any other 4xx or 5xx.
 

@@ -10,6 +10,8 @@ from autoclave.placement.faults import Call, Effect, answer, lose_answer, refuse
 
 SETTLE = ("GET inventories", "PUT inventories")
 """The requests with which Placement is made to agree with one device."""
+OFFER = ("GET inventories", "GET traits", "PUT inventories")
+"""The same, of a device that is offered by that."""
 
 FAILURES = {
     "500": (answer(500), 1),

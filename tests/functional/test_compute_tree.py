@@ -24,13 +24,14 @@ from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import additions, compute_hosts, events, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
-from autoclave.lifecycle.burn import burn
+from autoclave.lifecycle.burn import ask_release, burn
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import before, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_states import Actor
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.virt.loader import load_compute_driver
+from burnedrows import OPERATOR
 from computerows import make_instance
 from dbfixtures import make_slot
 
@@ -356,6 +357,43 @@ def test_a_card_that_was_pulled_is_kept_while_it_is_burned(host_world: HostWorld
     assert host_world.offered() == 0
 
 
+def test_a_pulled_card_that_is_released_is_not_offered_and_goes(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.sim.functions.pull(GPU)
+    tree = host_world.synced()
+    provider = host_world.row()
+    ask_release(host_world.db, host_world.onlooker, provider.uuid, OPERATOR)
+    assert host_world.offered() == 0
+    tree.sync()
+    assert host_world.find_row() is None
+    assert host_world.onlooker.find_provider(f"{HOST}_{GPU}") is None
+
+
+def test_a_pulled_card_that_is_released_by_hand_is_not_offered_and_goes(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.sim.functions.pull(GPU)
+    tree = host_world.synced()
+    host_world.by_hand(0)
+    tree.sync()
+    assert host_world.offered() == 0
+    tree.sync()
+    assert host_world.find_row() is None
+
+
+def test_a_pulled_card_that_is_released_and_comes_back_at_once_is_offered(host_world: HostWorld) -> None:
+    use_up(host_world)
+    host_world.sim.functions.pull(GPU)
+    tree = host_world.synced()
+    host_world.faults.add(refuse, method="DELETE")  # it cannot go, and so is looked at once more
+    ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
+    tree.sync()
+    assert host_world.row().release_pending
+    host_world.sim.functions.plug(FUNCTIONS[0])
+    tree.sync()
+    assert host_world.offered() == 1
+    assert not host_world.row().burned
+
+
 def test_what_is_kept_is_told_once_each_time_that_it_comes_to_that(
     host_world: HostWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -463,7 +501,9 @@ def test_what_is_added_is_there_at_every_sync_and_goes_with_its_entry(
         assert additions.of_host(tx, HOST) == frozenset()
 
 
-def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_other(host_world: HostWorld) -> None:
+def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_other(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     onlooker = host_world.onlooker
     host_world.configure(ROOT_CONFIG.replace("{CUSTOM_LICENCE: ", "{CUSTOM_SEAT: {total: 2}, CUSTOM_LICENCE: "))
     host_world.synced()
@@ -478,9 +518,12 @@ def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_
     onlooker.put_allocations(ConsumerAllocations(ONE, used, None, "project", "user"))
     host_world.configure(ROOT_CONFIG.replace("CUSTOM_LICENCE", "CUSTOM_NEW").replace("CUSTOM_GOLD", "CUSTOM_SILVER"))
     tree = host_world.tree()
-    with pytest.raises(PlacementError, match="CUSTOM_LICENCE"):
+    caplog.clear()
+    for _ in range(3):
         tree.sync()
     assert custom() == {"CUSTOM_LICENCE", "CUSTOM_NEW"}
+    [told] = [each.getMessage() for each in caplog.records if "is not all done yet" in each.getMessage()]
+    assert "CUSTOM_LICENCE" in told
     # A trait that was taken away is forgotten at once: whoever sets it now shall keep it.
     known = onlooker.get_traits(root.uuid)
     assert "CUSTOM_GOLD" not in known.names
@@ -488,6 +531,8 @@ def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_
     onlooker.delete_allocations(ONE)
     tree.sync()
     assert custom() == {"CUSTOM_NEW"}
+    tree.sync()
+    assert caplog.text.count("is not all done yet") == 1
     assert {"CUSTOM_GOLD", "CUSTOM_SILVER"} <= onlooker.get_traits(root.uuid).names
 
 

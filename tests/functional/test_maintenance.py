@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from agentworld import SANITIZING, SECRET, AgentWorld
-from failing_placement import SETTLE, every_failure_at, failing, shape
+from failing_placement import OFFER, SETTLE, every_failure_at, failing, shape
 from strikes import Death, death
 from tenant import Tenant, conductor, recover
 
@@ -24,6 +24,7 @@ from autoclave.lifecycle.sweep import pay_debts
 from autoclave.placement.faults import Effect, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.resource_names import OWNER_CYBORG
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "new firmware")
 ENABLE_WRITES = 3
@@ -119,7 +120,8 @@ def add_deployable(world: AgentWorld) -> DeployableRecord:
     rp_uuid, device = str(uuid.uuid4()), world.device()
     world.onlooker.ensure_resource_class("CUSTOM_REGION")
     world.onlooker.create_provider(rp_uuid, f"{device.hostname}_region")
-    world.onlooker.put_inventories(rp_uuid, 0, {"CUSTOM_REGION": whole_record(4, 0)})
+    generation = world.onlooker.put_traits(rp_uuid, 0, [OWNER_CYBORG])
+    world.onlooker.put_inventories(rp_uuid, generation, {"CUSTOM_REGION": whole_record(4, 0)})
     with world.db.write() as tx:
         values = {
             "uuid": str(uuid.uuid4()),
@@ -225,14 +227,14 @@ def test_enabling_what_is_enabled_ends_no_hold_that_somebody_set_by_hand_in_plac
 
 def test_the_two_words_make_the_requests_that_are_struck_below(world: AgentWorld) -> None:
     world.start()
-    for word in (disable, enable):
+    for word, requests in ((disable, SETTLE), (enable, OFFER)):
         world.faults.clear()
         word(world)
-        assert shape(world.faults.calls) == SETTLE
+        assert shape(world.faults.calls) == requests
 
 
 @whoever_pays
-@every_failure_at(SETTLE)
+@every_failure_at(OFFER)
 def test_what_placement_was_not_told_of_an_enabled_device_is_a_debt_that_anybody_pays(
     world: AgentWorld, payer: Payer, at: int, effect: Effect, times: int | None
 ) -> None:

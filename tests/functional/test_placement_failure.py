@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld
-from failing_placement import SETTLE, every_failure_at, failing, shape
+from failing_placement import OFFER, SETTLE, every_failure_at, failing, shape
 from strikes import Death, death
 from tenant import Tenant, assert_promises, conductor, recover
 
@@ -31,6 +31,7 @@ FIRST_DISCOVERY = (
     "PUT traits",
     "GET inventories",  # to compare
     "GET inventories",  # to settle
+    "GET traits",  # which must stand
     "PUT inventories",
 )
 FOUND_PROVIDER = (
@@ -43,7 +44,7 @@ FOUND_PROVIDER = (
 """Until the drive of a provider that is there already is recorded; afterwards as in a first discovery."""
 BIND_OF_TWO = SETTLE * 2
 UNBIND_OF_AN_UNFINISHED_BIND = SETTLE
-CLEAN = SETTLE
+CLEAN = OFFER
 
 
 def provider_left_reserved(world: AgentWorld) -> None:
@@ -258,7 +259,7 @@ def test_a_clean_that_placement_fails_is_not_lost_and_the_drive_is_offered_by_th
     one_drive.assert_offered()
 
 
-@every_failure_at(CLEAN)
+@every_failure_at(SETTLE)
 def test_a_failed_clean_withholds_the_drive_whether_placement_hears_of_it_or_not(
     one_drive: AgentWorld, at: int, effect: Effect, times: int | None
 ) -> None:

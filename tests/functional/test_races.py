@@ -39,6 +39,7 @@ from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.resource_names import OWNER_CYBORG
 from dbfixtures import make_arq
 
 HOST = "compute-1"
@@ -82,7 +83,8 @@ class Cloud:
             cause = Cause(Actor.AGENT, HOST)
             made = register(tx, HOST, "nvme_driver", found, None, cause, clean_on_discovery=False, run_id="run-1")
             [deployable] = device_rows.deployables_of(tx, [made.id])
-        self.ports.placement.create_provider(deployable.rp_uuid, deployable.name)
+        provider = self.ports.placement.create_provider(deployable.rp_uuid, deployable.name)
+        self.ports.placement.put_traits(provider.uuid, provider.generation, [OWNER_CYBORG])
         settle(self.db, self.ports.placement, made.uuid)
         return made
 

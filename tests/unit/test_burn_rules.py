@@ -13,7 +13,7 @@ CONFIRMED = BURNED._replace(confirmed=True)
 RELEASED = CONFIRMED._replace(release_pending=True)
 CLEAN = BURNED._replace(burned=False)
 
-facts = st.builds(BurnFacts, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+facts = st.builds(BurnFacts, *[st.booleans()] * 6)
 readings = st.sampled_from([None, FULL, FREE, Reading(4, 0), Reading(4, 3)])
 
 
@@ -30,6 +30,8 @@ readings = st.sampled_from([None, FULL, FREE, Reading(4, 0), Reading(4, 3)])
         ("released by word", RELEASED, FULL, Verdict.LOWER),
         ("released by word, and already lowered", RELEASED, FREE, Verdict.LOWER),
         ("released by word, and yet an instance has it", RELEASED._replace(claimed=True), FREE, Verdict.RAISE),
+        ("released by word, and not there", RELEASED._replace(missing=True), FULL, Verdict.KEEP),
+        ("released by word, not there, and lowered", RELEASED._replace(missing=True), FREE, Verdict.RAISE),
         ("clean and new", CLEAN, None, Verdict.LOWER),
         ("clean and offered", CLEAN, FREE, Verdict.KEEP),
         ("clean, and held by somebody", CLEAN, FULL, Verdict.HOLD),

@@ -11,6 +11,7 @@ from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.records import Provider
 from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
+from autoclave.rules.attributes import traits_in
 from autoclave.rules.reserved import must_be_reserved
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class DeviceProviders:
                 deployable.rp_uuid,
             )
             return
-        traits = frozenset(value for key, value in entry.attributes.items() if key.startswith("trait"))
+        traits = traits_in(entry.attributes)
         desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
         ensure_provider(self._ports.placement, desired, present)
         if self._agrees(entry, present):

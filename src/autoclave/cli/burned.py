@@ -111,6 +111,6 @@ class BurnedRelease(command.Command):  # type: ignore[misc]
         said = {"burned_for": parsed_args.burned_for, "reason": parsed_args.reason}
         body = {key: value for key, value in said.items() if value is not None}
         answer = service_of(parsed_args).ask("POST", f"{_BURNED}/{parsed_args.device}/release", body)
-        later = "released; Placement does not answer and will be told later"
+        later = "released; it is offered as soon as Placement answers, and the device is in its host"
         told = "released and offered again" if answer["placement_settled"] else later
         self.app.stdout.write(f"{parsed_args.device}: {told}\n")

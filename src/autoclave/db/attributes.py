@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.paging import paged
 from autoclave.db.rows import columns, to_record
 from autoclave.db.tables import attributes
-from autoclave.rules.attributes import is_discovered
+from autoclave.rules.attributes import is_discovered, traits_in
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,8 @@ def discovered(tx: Connection, deployable_ids: Sequence[int] | None) -> dict[int
         if is_discovered(key):
             found[deployable_id][key] = value
     return dict(found)
+
+
+def traits_of(tx: Connection, deployable_id: int) -> frozenset[str]:
+    """The traits that discovery says a deployable has."""
+    return traits_in(discovered(tx, [deployable_id]).get(deployable_id, {}))

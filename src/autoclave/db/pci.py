@@ -53,9 +53,9 @@ class ProviderRecord:
             return BurnState.RELEASED
         return BurnState.CONFIRMED if self.burn_confirmed else BurnState.BURNED
 
-    def facts(self, *, claimed: bool) -> BurnFacts:
+    def facts(self, *, claimed: bool, missing: bool = False) -> BurnFacts:
         """What ``rules.burn`` needs to know."""
-        return BurnFacts(self.one_time_use, self.burned, self.burn_confirmed, self.release_pending, claimed)
+        return BurnFacts(self.one_time_use, self.burned, self.burn_confirmed, self.release_pending, claimed, missing)
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,14 @@ def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:
 
 
 def delete(tx: Connection, provider: ProviderRecord) -> bool:
-    """Remove a provider with its functions, if it still is as *provider* says, idle and not burned; whether it was."""
+    """Remove a provider with its functions, if it still is as *provider* says, idle and not burned, or released.
+
+    :returns: whether it was.
+    """
     found = get(tx, provider.uuid, lock=True)
-    if found is None or found.state_version != provider.state_version or found.burned or is_claimed(tx, found):
+    if found is None or found.state_version != provider.state_version or is_claimed(tx, found):
+        return False
+    if found.burned and not found.release_pending:
         return False
     tx.execute(pci_functions.delete().where(pci_functions.c.provider_id == provider.id))
     tx.execute(pci_providers.delete().where(pci_providers.c.id == provider.id))

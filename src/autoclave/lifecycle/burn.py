@@ -19,6 +19,7 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle.burn_moves import move, record
 from autoclave.lifecycle.settle import ATTEMPTS, IN_USE, whole_record
 from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventories, Inventory
 from autoclave.rules.burn import BurnEvent, BurnFacts, BurnState, Reading, Verdict, must_be_reserved, verdict
@@ -41,12 +42,13 @@ class Settled(StrEnum):
 class _Row:
     provider: ProviderRecord
     claimed: bool
+    missing: bool
     added: frozenset[str]
     """Classes that the operator's provider config has added; they are none of ours."""
 
     @property
     def facts(self) -> BurnFacts:
-        return self.provider.facts(claimed=self.claimed)
+        return self.provider.facts(claimed=self.claimed, missing=self.missing)
 
 
 def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: datetime, by: Cause) -> bool:
@@ -79,6 +81,7 @@ def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> S
     :raises PlacementUnavailable: no answer; the write may have been applied. Settling again is always safe.
     :raises PlacementConflict: the generation, or the row, moved at every attempt.
     :raises PlacementNotFound: the provider does not exist; the agent's next period makes it again.
+    :raises TraitsMissing: it is to be offered, and its traits do not stand yet: the agent's next period writes them.
     :raises PlacementError: Placement refused.
     """
     others_in_use = False
@@ -114,7 +117,8 @@ def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
     if record is None or set(present.records) - row.added != {provider.resource_class}:
         return False
     if must_be_reserved(facts):
-        return record == whole_record(provider.total, provider.total) and (facts.claimed or facts.confirmed)
+        settled = facts.claimed or (facts.confirmed and not facts.release_pending)
+        return settled and record == whole_record(provider.total, provider.total)
     return not facts.release_pending and record == whole_record(provider.total, record.reserved)
 
 
@@ -123,7 +127,8 @@ def ask_release(
 ) -> Settled:
     """Take the operator's word that a burned device is clean, and offer it again.
 
-    The word is committed first. A Placement that is away keeps the device from being offered until it is back.
+    The word is committed first. A Placement that is away keeps the device from being offered until it is back, and so
+    does a device that its agent has missed: that goes from the record in the agent's next period, if it is not back.
 
     :param cause: who said so, for the history.
     :param burned_for: only if this instance has burned it; None: whoever has.
@@ -165,7 +170,13 @@ def _read(db: Database, rp_uuid: str) -> _Row | None:
         provider = pci.get(tx, rp_uuid)
         if provider is None:
             return None
-        return _Row(provider, pci.is_claimed(tx, provider), additions.added_classes(tx, rp_uuid))
+        functions = pci.functions_of(tx, provider)
+        return _Row(
+            provider,
+            claimed=any(each.instance_uuid is not None for each in functions),
+            missing=bool(functions) and all(each.missing for each in functions),
+            added=additions.added_classes(tx, rp_uuid),
+        )
 
 
 def _attempt(
@@ -204,6 +215,8 @@ def _attempt(
     if judged in (Verdict.RAISE, Verdict.LOWER, Verdict.CONFIRM) or present.records != wanted:
         if provider.resource_class not in present.records:
             placement.ensure_resource_class(provider.resource_class)
+        if judged is Verdict.LOWER:
+            require_traits(placement, provider.uuid, present.generation, provider.trait_names)
         placement.put_inventories(provider.uuid, present.generation, wanted)
     if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None

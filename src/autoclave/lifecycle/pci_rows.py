@@ -38,7 +38,7 @@ class Adopted:
 class Changes:
     """What the rows lack of what they should say.
 
-    :ivar withdrawn: providers that are to go: nothing of them is configured, in use or burned.
+    :ivar withdrawn: providers that are to go: nothing of them is configured, in use, or burned and not released.
     :ivar kept: what differs and is kept for now, each in words for the operator.
     """
 
@@ -142,7 +142,7 @@ def _withdraw(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord]
     holders = [each.instance_uuid for each in own if each.instance_uuid is not None]
     for function in own:
         _miss(found, function)
-    if not holders and not row.burned:
+    if not holders and (not row.burned or row.release_pending):
         found.withdrawn.append(row)
         return
     why = f"instance {holders[0]} has it" if holders else "it is burned, and must not be forgotten before its release"

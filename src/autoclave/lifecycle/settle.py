@@ -7,15 +7,18 @@ from enum import StrEnum
 import sqlalchemy as sa
 from oslo_log import log as logging
 
+from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict
+from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
 from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.resource_names import OWNER_CYBORG
 
 LOG = logging.getLogger(__name__)
 
@@ -43,11 +46,13 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     The order is the protocol's: the generation is read before the row, so that news committed after
     the row was read makes the PUT fail. Raising always writes, even over an equal value: the PUT
     moves the generation and defeats a slower writer with older news. Lowering needs the debt that the
-    row carries, and clears it if the row is still the one that it was read from.
+    row carries, and clears it if the row is still the one that it was read from; and it needs the traits
+    to stand at the generation at which is written, or a request that forbids one of them could get the device.
 
     :raises PlacementUnavailable: no answer; the write may have been applied. The row still says what
         must be, so settling again is always safe.
     :raises PlacementConflict: the generation moved at every attempt.
+    :raises TraitsMissing: the device is to be offered, and its traits do not stand yet: its agent writes them.
     :raises PlacementNotFound: the provider does not exist; discovery makes it again.
     :raises PlacementError: Placement refused.
     """
@@ -75,6 +80,7 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         present = placement.get_inventories(rp_uuid)
         with db.read() as tx:
             found = device_rows.by_provider(tx, rp_uuid)
+            traits = attribute_rows.traits_of(tx, found[0].id) if found else frozenset()
         if found is None:
             return Settled.GONE, None
         deployable, row = found
@@ -101,6 +107,8 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted:
             return outcome, row
         try:
+            if outcome is Settled.LOWERED:
+                require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG})
             placement.put_inventories(rp_uuid, present.generation, wanted)
         except PlacementConflict as error:
             allocated_from_others = allocated_from_others or error.code == IN_USE

@@ -1,5 +1,7 @@
 """Whose an attribute of a deployable is: discovery's or the operator's. Its key decides."""
 
+from collections.abc import Mapping
+
 RESOURCE_CLASS = "rc"
 TRAIT = "trait"
 
@@ -11,3 +13,8 @@ def is_discovered(key: str) -> bool:
     """
     folded = key.casefold()
     return folded == RESOURCE_CLASS or folded.startswith(TRAIT)
+
+
+def traits_in(discovered: Mapping[str, str]) -> frozenset[str]:
+    """The traits among the attributes that discovery has written of a deployable."""
+    return frozenset(value for key, value in discovered.items() if key.startswith(TRAIT))

@@ -44,6 +44,7 @@ class BurnFacts(NamedTuple):
 
     :param confirmed: it was seen idle with reserved=total since it was burned.
     :param claimed: an instance has one of its functions.
+    :param missing: the host, or its configuration, has none of its functions any more.
     """
 
     one_time_use: bool
@@ -51,6 +52,7 @@ class BurnFacts(NamedTuple):
     confirmed: bool
     release_pending: bool
     claimed: bool
+    missing: bool = False
 
 
 class Reading(NamedTuple):
@@ -84,7 +86,7 @@ class Verdict(StrEnum):
 
 def must_be_reserved(facts: BurnFacts) -> bool:
     """Whether ``reserved`` must equal ``total``: the one formula for providers of PCI functions."""
-    return facts.burned and (facts.claimed or not facts.release_pending)
+    return facts.burned and (facts.claimed or facts.missing or not facts.release_pending)
 
 
 def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
@@ -95,6 +97,8 @@ def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
     if must_be_reserved(facts):
         if reading is None or facts.claimed:
             return Verdict.RAISE
+        if facts.release_pending:  # what is not there is not offered, whoever has said that it is clean
+            return Verdict.KEEP if reading.is_full else Verdict.RAISE
         if reading.is_full:
             return Verdict.KEEP if facts.confirmed else Verdict.CONFIRM
         return Verdict.RELEASED if facts.confirmed else Verdict.RAISE

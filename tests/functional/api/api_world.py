@@ -50,6 +50,7 @@ from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.resource_names import OWNER_CYBORG
 
 HOST = "compute-1"
 PATIENCE = timedelta(minutes=10)
@@ -176,7 +177,10 @@ class World:
             cause = Cause(Actor.AGENT, host)
             made = register(tx, host, "nvme_driver", found, None, cause, clean_on_discovery=False, run_id="run-1")
             [deployable] = device_rows.deployables_of(tx, [made.id])
-        self.ports.placement.create_provider(deployable.rp_uuid, deployable.name, self._root)
+        provider = self.ports.placement.create_provider(deployable.rp_uuid, deployable.name, self._root)
+        traits = {OWNER_CYBORG, *found.traits}
+        self.ports.placement.ensure_traits(traits)
+        self.ports.placement.put_traits(provider.uuid, provider.generation, traits)
         self.ports.placement.ensure_resource_class(resource_class)
         settle(self.db, self.ports.placement, made.uuid)
         if changes:

@@ -77,7 +77,7 @@ class History(Resource):
 class Release(Resource):
     """``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
 
-    200 when Placement offers the device again, 202 when it was away and will be told later.
+    200 when Placement offers the device again, 202 when that has to wait: Placement was away, or the device is.
     """
 
     @Operation(
@@ -182,6 +182,8 @@ def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
 def _waiting_for(view: BurnedView, *, offered: bool) -> str | None:
     if view.instance_uuid is not None:
         return None
+    if view.provider.release_pending and view.missing:
+        return f"It was released, and is not there: the agent of {view.provider.hostname} takes it from the record."
     if view.provider.release_pending:
         return "It was released: Placement has to be told."
     if offered and view.provider.burn_confirmed:
