@@ -214,6 +214,18 @@ def test_an_instance_that_cannot_be_put_right_keeps_no_other_waiting(world: Comp
     assert_failed(world, waiting)
 
 
+def test_an_edit_does_not_keep_a_build_alive_that_nobody_is_at(world: ComputeWorld) -> None:
+    """Its user may rename it as often as he likes: it is no sign of life of its builder."""
+    instance = world.ask()
+    long_ago = utcnow() - timedelta(hours=1)
+    with world.db.write() as tx:
+        instances.swap(tx, instance, expect_task=TaskState.SCHEDULING, updated_at=long_ago)
+    with world.db.write() as tx:
+        instances.update(tx, world.instance(instance), {"name": "another"})
+    world.sweep(hours=0)
+    assert assert_failed(world, instance).name == "another"
+
+
 # Placement fails
 
 

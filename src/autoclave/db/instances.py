@@ -151,8 +151,13 @@ def swap(
 
 
 def update(tx: Connection, record: InstanceRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that say nothing of its state, such as its name or metadata."""
-    tx.execute(instances.update().where(instances.c.id == record.id).values(updated_at=utcnow(), **values))
+    """Write columns that say nothing of its state, such as its name or metadata.
+
+    While something is done with it, ``updated_at`` is the last sign of life of whoever does it, and stays.
+    """
+    idle = instances.c.task_state.is_(None)
+    when = sa.case((idle, sa.bindparam("now", utcnow(), instances.c.updated_at.type)), else_=instances.c.updated_at)
+    tx.execute(instances.update().where(instances.c.id == record.id).values(updated_at=when, **values))
 
 
 def delete(tx: Connection, uuid: str) -> bool:
