@@ -13,7 +13,7 @@ from typing import Any
 import requests
 
 COMMAND = str(Path(sys.executable).parent / "autoclave")
-PATIENCE = 60
+PATIENCE = 120
 """Seconds after which something that is waited for counts as never happening."""
 
 

@@ -296,7 +296,7 @@ def test_many_tools_run_at_a_time(agent: Agent, tools: Callable[[str], str]) -> 
 
     assert all(alive(pid) for pid in pids)
     assert agent.ask("run", tools("echo quick"), ["nvme", "version"], 60)[2] == "quick\n"
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 90
 
 
 @pytest.mark.parametrize(
