@@ -192,8 +192,8 @@ def test_a_deletion_that_nobody_took_over_changes_nothing_for_the_build(instance
 def test_callers_of_the_release_before_are_understood(instance_world: InstanceWorld) -> None:
     world = instance_world
     world.start()
-    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.1").can_send_version("1.1")
-    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.2").can_send_version("1.2")
+    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.1").refusal("1.1") is None
+    assert world.transport.client(AGENT_TOPIC, server=HOST, version="1.2").refusal("1.2") is None
 
 
 # What becomes of guests by themselves

@@ -383,15 +383,15 @@ def test_a_server_that_never_started_stops_at_once(bench):
     ],
 )
 def test_a_server_is_sent_only_what_it_said_it_understands(bench, server, version, understood):
-    assert bench.client(server).can_send_version(version) is understood
+    assert (bench.client(server).refusal(version) is None) is understood
 
 
 def test_a_version_cap_holds_whatever_the_servers_say(bench, context):
     capped = bench.transport.client("autoclave-capped", server="host1", version="1.1")
 
-    assert capped.can_send_version("1.0")
-    assert not capped.can_send_version("1.1")
-    assert not bench.transport.client("autoclave-capped", version="1.0").can_send_version("1.1")
+    assert capped.refusal("1.0") is None
+    assert capped.refusal("1.1") is not None
+    assert bench.transport.client("autoclave-capped", version="1.0").refusal("1.1") is not None
     with pytest.raises(RPCUnavailable, match=r"cap is 1\.0"):
         capped.cast(context, "note", value=1)
     with pytest.raises(RPCUnavailable, match=r"cap is 1\.0"):

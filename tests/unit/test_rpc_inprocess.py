@@ -154,10 +154,10 @@ def test_a_server_here_is_asked_itself_and_the_record_only_about_others():
     transport = InProcessTransport(remote_version=lambda topic, server: {"host1": "1.9", "gone": "1.1"}[server])
     _, server = served(transport, version="1.0")
 
-    assert not transport.client(TOPIC, server="host1", version="1.0").can_send_version("1.1")
-    assert transport.client(TOPIC, server="gone", version="1.0").can_send_version("1.1")
+    assert transport.client(TOPIC, server="host1", version="1.0").refusal("1.1") is not None
+    assert transport.client(TOPIC, server="gone", version="1.0").refusal("1.1") is None
     server.stop()
-    assert transport.client(TOPIC, server="host1", version="1.0").can_send_version("1.1")
+    assert transport.client(TOPIC, server="host1", version="1.0").refusal("1.1") is None
 
 
 def test_one_name_is_served_once_and_again_after_a_stop():

@@ -122,9 +122,6 @@ class InProcessClient:
             Cast(self._guard.topic, self._guard.server, method, self._version, context.to_dict(), encoded)
         )
 
-    def can_send_version(self, version: str) -> bool:
-        return self.refusal(version) is None
-
     def refusal(self, version: str) -> str | None:
         return self._guard.refusal(version)
 

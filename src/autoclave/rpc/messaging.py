@@ -145,9 +145,6 @@ class MessagingClient:
         with _our_errors(f"{method} to {self._receiver}"):
             self._client.cast(context.to_dict(), method, arguments=encoded)
 
-    def can_send_version(self, version: str) -> bool:
-        return self.refusal(version) is None
-
     def refusal(self, version: str) -> str | None:
         return self._guard.refusal(version)
 

@@ -45,21 +45,18 @@ class Client(Protocol):
         """Hand the message over and return. It is run once, or never: nobody waits for it.
 
         A message to a server that is away expires. So does one that the server cannot understand;
-        ask :meth:`can_send_version` first.
+        ask :meth:`refusal` first.
 
         :raises RPCUnavailable: it was not handed over: no broker, or too much work is waiting.
         :raises TypeError: an argument cannot be sent.
         """
 
-    def can_send_version(self, version: str) -> bool:
-        """Whether the server understands messages of *version*.
+    def refusal(self, version: str) -> str | None:
+        """Why the server must not be sent messages of *version*, and what to do about it; None if it may be.
 
-        True only on its own word: a server that never said what it speaks is not trusted with more.
+        None only on its own word: a server that never said what it speaks is not trusted with more.
         Without a server the topic's version cap alone decides.
         """
-
-    def refusal(self, version: str) -> str | None:
-        """Why :meth:`can_send_version` says no, and what to do about it; None if it says yes."""
 
 
 class Server(Protocol):
