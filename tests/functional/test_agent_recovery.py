@@ -12,9 +12,8 @@ from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 from strikes import Death, Strike, death
 from tenant import Tenant
 
-from autoclave.agent import cleanup
+from autoclave.agent import cleanup, recovery
 from autoclave.agent.manager import AgentManager
-from autoclave.agent.recovery import Recovery
 from autoclave.db import devices as device_rows
 from autoclave.db.tables import devices
 from autoclave.drivers.fake import FakeDriver
@@ -199,7 +198,7 @@ def tool() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_drive_that_a_tool_of_a_killed_agent_still_works_on_is_not_cleaned_until_the_tool_has_ended(
     world: AgentWorld, tool: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Recovery.__init__.__kwdefaults__, "survivor_patience", 0.1)
+    monkeypatch.setattr(recovery, "SURVIVOR_PATIENCE", 0.1)
     world.end(world.start())
     killed_in_the_middle_of_a_clean(world, DeviceState.CLEANING)
     journal = ToolJournal(world.tmp_path / "data" / "tools" / HOST)

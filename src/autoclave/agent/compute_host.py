@@ -67,7 +67,6 @@ class ComputeHost:
         begin_step: Callable[[], None],
     ) -> None:
         bus = PCIBus(conf, parts.paths)
-        bus.require_readable()
         config = provider_config.load(conf.compute.provider_config_location)
         additions = ProviderAdditions(ports, config, host)
         self._host = host

@@ -14,7 +14,6 @@ from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import arqs as arq_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
-from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
 from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.ports import Ports
@@ -160,11 +159,9 @@ class InstanceWork:
         providers = self.tracker.providers_of(instance_uuid)
         functions = self.tracker.functions_of(instance_uuid)
         return [
-            given
+            GivenFunction(address, provider.uuid, provider.resource_class, provider.one_time_use, provider.burned)
             for provider in providers
-            for given in _given(
-                provider, [f.address for f in functions if f.provider_id == provider.id] or [provider.address]
-            )
+            for address in [f.address for f in functions if f.provider_id == provider.id] or [provider.address]
         ]
 
     def _delete_arqs(self, context: RequestContext, instance_uuid: str) -> None:
@@ -180,11 +177,6 @@ class InstanceWork:
     def _arqs_left(self, instance_uuid: str) -> list[str]:
         with self.ports.db.read() as tx:
             return [each.uuid for each in arq_rows.of_instance(tx, instance_uuid)]
-
-
-def _given(provider: ProviderRecord, addresses: Iterable[str]) -> Iterable[GivenFunction]:
-    for address in addresses:
-        yield GivenFunction(address, provider.uuid, provider.resource_class, provider.one_time_use, provider.burned)
 
 
 def fault(error: Exception, now: datetime, what: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What ``[pci] device_spec`` means of a host's PCI functions at this moment."""
 
 from collections.abc import Mapping
-from functools import cached_property
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -9,10 +8,9 @@ from oslo_log import log as logging
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
-from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_claims import refuse_double_claims
-from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, parse_pci_device_spec
+from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_matches import matches
 from autoclave.rules.pci_providers import PCIProvider, translate
 
@@ -23,27 +21,14 @@ class PCIBus:
     """Looks at the bus, by sysfs.
 
     :param paths: where the host's kernel interfaces are.
+    :raises InvalidConfiguration: ``[pci] device_spec`` cannot be read.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
         self._conf = conf
         self._paths = paths
+        self._specs = parse_pci_device_spec(conf.pci.device_spec)
         self._told: dict[PCIAddress, str] = {}
-
-    @cached_property
-    def specs(self) -> tuple[DeviceSpec, ...]:
-        """The entries of ``[pci] device_spec``.
-
-        :raises InvalidConfiguration: they cannot be read.
-        """
-        return parse_pci_device_spec(self._conf.pci.device_spec)
-
-    def require_readable(self) -> None:
-        """See to it that the entries can be read.
-
-        :raises InvalidConfiguration: they cannot.
-        """
-        LOG.debug("%d entries of %s", len(self.specs), DEVICE_SPEC_OPTION)
 
     def look(
         self, taken: Mapping[PCIAddress, str], *, starting: bool
@@ -56,18 +41,17 @@ class PCIBus:
         :param starting: entries must not contradict each other in what is left out, either. Later, what is left out is
             left out: a card that has got virtual functions is not to stay offered for the sake of that.
         :raises HardwareError: the bus cannot be listed.
-        :raises InvalidConfiguration: the entries cannot be read, contradict each other on this host, or mean what a
-            device driver has.
+        :raises InvalidConfiguration: the entries contradict each other on this host, or mean what a device driver has.
         """
-        if not self.specs:
+        if not self._specs:
             return (), frozenset()
         host = HostFunctions(self._paths)
-        refuse_double_claims(host.functions, self.specs, taken)
+        refuse_double_claims(host.functions, self._specs, taken)
         if starting:
-            translate(host.functions, self.specs)
+            translate(host.functions, self._specs)
         allowed = allowed_host_devices(self._conf)
         withheld = {}
-        for match in matches(host.functions, self.specs):
+        for match in matches(host.functions, self._specs):
             why = host.withheld(match, allowed)
             if why is not None:
                 withheld[match.function.address] = why
@@ -76,4 +60,4 @@ class PCIBus:
                 LOG.error("%s is not offered: %s", address, why)
         self._told = withheld
         given = [function for function in host.functions if function.address not in withheld]
-        return translate(given, self.specs), frozenset(host.unreadable)
+        return translate(given, self._specs), frozenset(host.unreadable)

@@ -48,13 +48,12 @@ def load(location: str, *, user: int | None = None) -> ProviderConfig:
     return _parsed(wanted, user, distrust)
 
 
-def load_file(path: Path, *, user: int | None = None) -> ProviderConfig:
+def load_file(path: Path) -> ProviderConfig:
     """Read one file, whatever its name.
 
-    :param user: as for :func:`load`.
     :raises ProviderConfigFaults: with everything that is wrong with it.
     """
-    return _parsed([path], user, [])
+    return _parsed([path], None, [])
 
 
 def _parsed(paths: Iterable[Path], user: int | None, faults: list[str]) -> ProviderConfig:

@@ -18,27 +18,18 @@ from autoclave.rules.device_states import BEING_CLEANED, Actor, Event
 
 LOG = logging.getLogger(__name__)
 
+SURVIVOR_PATIENCE = 30.0
+"""Seconds to wait at start for a tool that outlived its agent."""
+
 
 class Recovery:
-    """Puts right what no worker of this run will.
+    """Puts right what no worker of this run will."""
 
-    :param survivor_patience: seconds to wait at start for a tool that outlived its agent.
-    """
-
-    def __init__(
-        self,
-        ports: Ports,
-        cleanup: Cleanup,
-        journal: ToolJournal,
-        *,
-        host: str,
-        survivor_patience: float = 30.0,
-    ) -> None:
+    def __init__(self, ports: Ports, cleanup: Cleanup, journal: ToolJournal, *, host: str) -> None:
         self._ports = ports
         self._cleanup = cleanup
         self._journal = journal
         self._host = host
-        self._survivor_patience = survivor_patience
 
     def wait_for_survivors(self) -> None:
         """Wait, for a bounded time, for tools that outlived an agent that was killed.
@@ -48,7 +39,7 @@ class Recovery:
 
         :raises HardwareError: the journal cannot even be listed.
         """
-        deadline = Deadline.after(self._survivor_patience)
+        deadline = Deadline.after(SURVIVOR_PATIENCE)
         for device_uuid in self._journal.devices():
             try:
                 for pid, argv in self._journal.survivors(device_uuid):
