@@ -238,9 +238,9 @@ def test_bare_the_embedded_placement_believes_anybody(service: EmbeddedPlacement
 
 
 def test_a_caller_that_proves_nothing_is_told_so_as_placement_would(service: EmbeddedPlacement) -> None:
-    front = Front(service.app, authenticate, challenge='Basic realm="Test"')
+    front = Front(service.app, authenticate)
     status, headers, document = call(front, **FORGED)
-    assert (status, headers["WWW-Authenticate"]) == (401, 'Basic realm="Test"')
+    assert (status, headers["WWW-Authenticate"]) == (401, 'Basic realm="Placement"')
     assert document["errors"][0]["status"] == 401
     assert "credentials" in document["errors"][0]["detail"]
 

@@ -230,12 +230,8 @@ def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
     known = records.get(row.provider.resource_class)
     if known is None and not row.facts.burned:
         # It had another class when somebody held it.
-        known = next((each for name, each in records.items() if name not in row.added and _is_full(each)), None)
+        known = next((each for name, each in records.items() if name not in row.added and each.is_full), None)
     return Reading(known.total, known.reserved) if known else None
-
-
-def _is_full(record: Inventory) -> bool:
-    return record.reserved >= record.total
 
 
 def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:

@@ -66,7 +66,7 @@ def is_held(ports: Ports, uuid: str) -> bool:
     except PlacementError as error:
         LOG.info("Whether device %s is held by hand in Placement is not known: %s", uuid, error)
         return True
-    return any(record is not None and record.reserved >= record.total for record in records)
+    return any(record is not None and record.is_full for record in records)
 
 
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:

@@ -90,7 +90,7 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             outcome, reserved = Settled.RAISED, total
         elif row.release_pending or known is None:
             outcome, reserved = Settled.LOWERED, 0
-        elif known.reserved >= known.total:
+        elif known.is_full:
             LOG.warning(
                 "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
                 "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",

@@ -13,6 +13,7 @@ its request was applied, and only the caller can tell what to do. What a repetit
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -114,7 +115,7 @@ class PlacementClient:
         """
         body = {
             "resource_provider_generation": generation,
-            "inventories": {name: _whole(record) for name, record in records.items()},
+            "inventories": {name: asdict(record) for name, record in records.items()},
         }
         path = f"{_provider(uuid)}/inventories"
         return self._requester.read("PUT", path, document.provider_generation, body)
@@ -200,7 +201,7 @@ class PlacementClient:
 
         :raises PlacementNotFound: there is no such provider.
         """
-        return self._requester.read("GET", f"{_provider(uuid)}/allocations", document.provider_allocations)
+        return self._requester.read("GET", f"{_provider(uuid)}/allocations", document.resources_by_uuid)
 
     def get_allocations(self, consumer: str) -> ConsumerAllocations:
         """What *consumer* holds; nothing, with generation None, if Placement does not know it."""
@@ -256,17 +257,6 @@ def _provider(uuid: str) -> str:
 
 def _consumer(uuid: str) -> str:
     return f"/allocations/{quote(uuid, safe='')}"
-
-
-def _whole(record: Inventory) -> dict[str, int | float]:
-    return {
-        "total": record.total,
-        "reserved": record.reserved,
-        "min_unit": record.min_unit,
-        "max_unit": record.max_unit,
-        "step_size": record.step_size,
-        "allocation_ratio": record.allocation_ratio,
-    }
 
 
 def _claim(allocations: ConsumerAllocations) -> dict[str, Any]:

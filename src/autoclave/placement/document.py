@@ -86,14 +86,15 @@ def resources(document: Any, key: str = "resources") -> Resources:
     return {name: integer(amounts, name) for name in amounts}
 
 
-def provider_allocations(document: Any) -> Mapping[str, Resources]:
-    """``GET /resource_providers/{uuid}/allocations``: resources by consumer uuid."""
-    return _resources_by_uuid(document)
+def resources_by_uuid(document: Any) -> Mapping[str, Resources]:
+    """The allocations of a provider by its consumers' uuids, or of a consumer by its providers'."""
+    allocations = mapping(document, "allocations")
+    return {uuid: resources(allocations[uuid]) for uuid in allocations}
 
 
 def consumer_allocations(consumer: str, document: Any) -> ConsumerAllocations:
     """``GET /allocations/{consumer}``; Placement answers an empty record for one it does not know."""
-    allocations = _resources_by_uuid(document)
+    allocations = resources_by_uuid(document)
     if not allocations:
         return ConsumerAllocations(consumer, {})
     return ConsumerAllocations(
@@ -157,14 +158,9 @@ def _inventory(records: Mapping[str, Any], name: str) -> Inventory:
     )
 
 
-def _resources_by_uuid(document: Any) -> Mapping[str, Resources]:
-    allocations = mapping(document, "allocations")
-    return {uuid: resources(allocations[uuid]) for uuid in allocations}
-
-
 def _candidate(document: Any) -> Candidate:
     groups = mapping(document, "mappings")
-    return Candidate(_resources_by_uuid(document), {suffix: tuple(sequence(groups, suffix)) for suffix in groups})
+    return Candidate(resources_by_uuid(document), {suffix: tuple(sequence(groups, suffix)) for suffix in groups})
 
 
 def _summary(document: Mapping[str, Any]) -> Summary:

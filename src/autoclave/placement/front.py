@@ -42,6 +42,7 @@ _HARMLESS = frozenset(
 )
 """The headers that pass. A list of those that say who somebody is would never be complete."""
 
+_CHALLENGE = ("WWW-Authenticate", 'Basic realm="Placement"')
 _SET_BY_SERVERS = ("keystone.", "REMOTE_USER", "AUTH_TYPE")
 
 
@@ -56,15 +57,11 @@ class Front:
 
     :param app: the embedded Placement.
     :param authenticate: called with the caller's own headers.
-    :param challenge: value of WWW-Authenticate in a 401.
     """
 
-    def __init__(
-        self, app: "WSGIApplication", authenticate: Authenticate, challenge: str = 'Basic realm="Placement"'
-    ) -> None:
+    def __init__(self, app: "WSGIApplication", authenticate: Authenticate) -> None:
         self._app = app
         self._authenticate = authenticate
-        self._challenge = challenge
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         passed = {name: value for name, value in environ.items() if _passes(name)}
@@ -74,7 +71,8 @@ class Front:
             return self._app(passed, start_response)
         identity = self._authenticate(environ)
         if identity is None:
-            return self._unauthorized(start_response)
+            detail = "Placement needs to know who you are: send the credentials that this service takes."
+            return _error(start_response, "401 Unauthorized", detail, _CHALLENGE)
         if ":" in identity.user:
             raise ValueError(f"user id {identity.user!r} has a colon, which noauth2 takes for the end of it")
         passed["HTTP_X_AUTH_TOKEN"] = f"{identity.user}:{identity.project}"
@@ -89,10 +87,6 @@ class Front:
         if body:
             passed |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         return self._app(passed, start_response)
-
-    def _unauthorized(self, start_response: "StartResponse") -> Iterable[bytes]:
-        detail = "Placement needs to know who you are: send the credentials that this service takes."
-        return _error(start_response, "401 Unauthorized", detail, ("WWW-Authenticate", self._challenge))
 
 
 def _error(start_response: "StartResponse", status: str, detail: str, *headers: tuple[str, str]) -> Iterable[bytes]:
