@@ -10,8 +10,7 @@
     │   ├── Forbidden (403)
     │   ├── NotFound (404)
     │   ├── NotAcceptable (406)
-    │   ├── Conflict (409)
-    │   └── Locked (423)
+    │   └── Conflict (409)
     ├── NoValidHost                   no host has what an instance needs, or none could be had
     ├── ClaimRefused                  the host must not give an instance what it asks for
     ├── StateConflict                 a swap found the row changed: somebody else was there first
@@ -121,10 +120,6 @@ class NotAcceptable(ApiError):
 
 class Conflict(ApiError):
     code = 409
-
-
-class Locked(ApiError):
-    code = 423
 
 
 class NoValidHost(AutoclaveError):
