@@ -1,6 +1,5 @@
 """The generic NVMe driver: drives of any vendor, erased by nvme-cli or by overwriting."""
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from oslo_config import cfg
-from oslo_log import log
+from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.drivers.base import (
@@ -46,7 +45,7 @@ from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
 
-LOG: logging.Logger = log.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 
 class NVMeDriver(Driver):

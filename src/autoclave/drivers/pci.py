@@ -1,12 +1,11 @@
 """The generic PCI driver: functions that guests get as they are, and give back as they leave them."""
 
-import logging
 from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
 from oslo_config import cfg
-from oslo_log import log
+from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
@@ -15,7 +14,7 @@ from autoclave.drivers.pci_inspection import Card, look
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 
-LOG: logging.Logger = log.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 
 class PCIDriver(Driver):

@@ -10,10 +10,9 @@ from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import SANACT, NvmeCli
-from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sanitize import Sanitizer
 from autoclave.hardware.zero import Zeroer
-from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.cleanup_policy import CleanupAction, missing
 
 Evidence = Mapping[str, Any]
 """JSON-serialisable facts that prove a drive clean."""
@@ -71,7 +70,7 @@ class Eraser:
         with work.bounded("nothing was started"):
             version = work.nvme.version()
             identity = work.nvme.identify(controller.path)
-        if not _can(identity, action):
+        if missing(action, identity.capabilities) is not None:
             raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
         facts = Sanitizer(work).run() if action in SANACT else Zeroer(work).run()
         return {
@@ -84,13 +83,3 @@ class Eraser:
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             **facts,
         }
-
-
-def _can(identity: ControllerIdentity, action: CleanupAction) -> bool:
-    capabilities = identity.capabilities
-    needed = {
-        CleanupAction.SANITIZE_CRYPTO: capabilities.crypto_erase,
-        CleanupAction.SANITIZE_BLOCK: capabilities.block_erase,
-        CleanupAction.WRITE_ZEROES: capabilities.write_zeroes,
-    }
-    return needed.get(action, True)

@@ -3,19 +3,18 @@
 What lies in a namespace that is not attached, or in none, cannot be reached by a write.
 """
 
-import logging
 from typing import NoReturn
 
-from oslo_log import log
+from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE
-from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
+from autoclave.hardware.nvme_json import ControllerIdentity
 
-LOG: logging.Logger = log.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 NODE_TIMEOUT = 60.0
 """Seconds that the kernel may take to show the block device of an attached namespace."""
@@ -93,7 +92,7 @@ class NamespaceLayout:
         if attached:
             first = self._nvme.identify_namespace(self._node, attached[0])
             return first.flbas, first.lba_bytes
-        common: NamespaceIdentity = self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
+        common = self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
         for index, lba_format in enumerate(common.formats):
             if lba_format.block_bytes and not lba_format.metadata_bytes:
                 return (index & 0xF) | (index >> 4) << 5, lba_format.block_bytes

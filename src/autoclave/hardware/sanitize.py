@@ -9,18 +9,17 @@ in doing so, a log that was never seen in progress is looked at twice, one poll 
 the command was refused, nothing in the log counts.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from oslo_log import log
+from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolError, ToolFailed, ToolMissing
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.nvme_cli import SANACT, SANITIZE_IN_PROGRESS, refused_as_unsupported
 from autoclave.hardware.nvme_json import SanitizeLog
 
-LOG: logging.Logger = log.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 STEP = {2: "sanitize, block erase", 3: "sanitize, overwrite", 4: "sanitize, crypto erase"}
 """Names of the operations by Sanitize Action."""

@@ -124,13 +124,13 @@ def resolve(clear_action: ClearAction, clear_strategy: ClearStrategy, capabiliti
     :raises ValueError: the policy contradicts itself, see :func:`allowed_actions`.
     """
     allowed = allowed_actions(clear_action, clear_strategy)
-    chosen = next((action for action in allowed if _missing(action, capabilities) is None), None)
+    chosen = next((action for action in allowed if missing(action, capabilities) is None), None)
     policy = f"clear_action={clear_action}, clear_strategy={clear_strategy}"
 
     def why_not(action: CleanupAction) -> str:
         if action not in allowed:
             return _forbidden(action, clear_action, clear_strategy)
-        return _missing(action, capabilities) or f"{chosen} is preferred by {policy}"
+        return missing(action, capabilities) or f"{chosen} is preferred by {policy}"
 
     if chosen is None:
         lacking = " or ".join(_NEEDS[action][1] for action in allowed)
@@ -141,7 +141,8 @@ def resolve(clear_action: ClearAction, clear_strategy: ClearStrategy, capabiliti
     return Resolution(chosen, reason, rejected)
 
 
-def _missing(action: CleanupAction, capabilities: Capabilities) -> str | None:
+def missing(action: CleanupAction, capabilities: Capabilities) -> str | None:
+    """Why a controller cannot do *action*; None if it can."""
     if action not in _NEEDS:
         return None
     capability, name = _NEEDS[action]
