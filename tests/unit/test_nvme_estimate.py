@@ -21,10 +21,7 @@ CONTROLLER = Controller(
     path=Path("/dev/nvme7"),
     serial="S1",
     model="Fine Drive",
-    firmware="1",
     state="live",
-    cntlid=0,
-    subsysnqn="nqn",
     subsystem=None,
     namespaces=(
         Namespace(1, "nvme7n1", Path("/dev/nvme7n1"), 3_000_000),

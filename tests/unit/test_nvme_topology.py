@@ -34,8 +34,8 @@ def test_a_controller_is_described_without_the_padding_of_its_strings(tree: Sysf
     controller = controller_at(tree.paths, AT_A)
 
     assert (controller.name, controller.path) == ("nvme0", tree.dev / "nvme0")
-    assert (controller.serial, controller.model, controller.firmware) == ("S4EV NF0", "Fine Drive 3000", "1.0")
-    assert (controller.state, controller.cntlid, controller.subsystem) == ("live", 7, "nvme-subsys0")
+    assert (controller.serial, controller.model) == ("S4EV NF0", "Fine Drive 3000")
+    assert (controller.state, controller.subsystem) == ("live", "nvme-subsys0")
     assert controller.namespaces == (Namespace(5, "nvme0n1", tree.dev / "nvme0n1", DISK_BYTES),)
     assert controller.other_paths == ()
 
@@ -160,18 +160,12 @@ def test_a_driver_that_made_no_controller_is_an_error(tree: SysfsTree) -> None:
         controller_at(tree.paths, AT_A)
 
 
-@pytest.mark.parametrize("name", ["serial", "model", "firmware_rev", "state", "subsysnqn"])
+@pytest.mark.parametrize("name", ["serial", "model", "state", "subsysnqn"])
 def test_an_attribute_that_cannot_be_read_is_named(tree: SysfsTree, name: str) -> None:
     (tree.controller(A, "nvme0", "nvme-subsys0") / name).unlink()
 
     with pytest.raises(HardwareError, match=f"nvme0/{name}"):
         controller_at(tree.paths, AT_A)
-
-
-def test_an_old_kernel_that_does_not_say_the_controller_id_is_no_error(tree: SysfsTree) -> None:
-    (tree.controller(A, "nvme0", "nvme-subsys0") / "cntlid").unlink()
-
-    assert controller_at(tree.paths, AT_A).cntlid is None
 
 
 def test_a_disk_that_does_not_say_its_size_is_an_error(tree: SysfsTree) -> None:

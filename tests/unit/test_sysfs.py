@@ -20,22 +20,22 @@ def tree(tmp_path: Path) -> SysfsTree:
 
 
 def test_a_function_is_described_as_sysfs_shows_it(tree: SysfsTree) -> None:
-    tree.function(A, driver="nvme", vendor="0x1B36", device="0x0010", numa_node="1")
+    tree.function(A, driver="nvme", vendor="0x1B36", device="0x0010")
     tree.iommu_group(12, A)
 
     function = pci_function(tree.paths, PCIAddress.parse(A))
 
     assert (function.vendor_id, function.product_id, function.class_code) == ("1b36", "0010", "010802")
-    assert (function.driver, function.iommu_group, function.numa_node) == ("nvme", "12", 1)
+    assert (function.driver, function.iommu_group) == ("nvme", "12")
     assert (function.physfn, function.is_pf) == (None, False)
 
 
 def test_what_the_platform_does_not_say_is_none(tree: SysfsTree) -> None:
-    tree.function(A, numa_node="-1")
+    tree.function(A)
 
     function = pci_function(tree.paths, PCIAddress.parse(A))
 
-    assert (function.driver, function.iommu_group, function.numa_node) == (None, None, None)
+    assert (function.driver, function.iommu_group) == (None, None)
 
 
 def test_a_vf_names_its_pf_and_is_none_itself(tree: SysfsTree) -> None:
@@ -66,7 +66,7 @@ def test_functions_come_in_bus_order_whatever_the_width_of_the_domain(tree: Sysf
 
 @pytest.mark.parametrize(
     ("attribute_name", "text"),
-    [("vendor", "0x12"), ("vendor", ""), ("class_", "nvme"), ("numa_node", "near"), ("sriov_totalvfs", "many")],
+    [("vendor", "0x12"), ("vendor", ""), ("class_", "nvme"), ("sriov_totalvfs", "many")],
 )
 def test_one_function_that_says_nonsense_hides_no_other(tree: SysfsTree, attribute_name: str, text: str) -> None:
     tree.function(A, **{attribute_name: text})

@@ -42,9 +42,8 @@ class Controller:
 
     :param name: the kernel's name, such as ``nvme0``.
     :param path: the device node of the controller.
-    :param serial: as the drive says it, without padding; model and firmware likewise.
+    :param serial: as the drive says it, without padding; the model likewise.
     :param state: the kernel's word: ``live``, ``resetting``, ``connecting``, ``deleting``, ``dead``.
-    :param cntlid: the controller id, or None where the kernel does not say.
     :param subsystem: the kernel's name of the subsystem, such as ``nvme-subsys2``.
     :param namespaces: in order of nsid.
     :param other_paths: second ways to the same media: other controllers of the same subsystem that are live or may
@@ -57,10 +56,7 @@ class Controller:
     path: Path
     serial: str
     model: str
-    firmware: str
     state: str
-    cntlid: int | None
-    subsysnqn: str
     subsystem: str | None
     namespaces: tuple[Namespace, ...]
     other_paths: tuple[str, ...]
@@ -122,7 +118,6 @@ def _controller_name(function: Path) -> str:
 
 def _read(paths: HostPaths, address: PCIAddress, directory: Path) -> Controller:
     nqn = attribute.read(directory / "subsysnqn")
-    cntlid = directory / "cntlid"
     subsystem = _subsystem_of(paths, directory)
     return Controller(
         address=address,
@@ -130,10 +125,7 @@ def _read(paths: HostPaths, address: PCIAddress, directory: Path) -> Controller:
         path=paths.dev / directory.name,
         serial=attribute.read(directory / "serial"),
         model=attribute.read(directory / "model"),
-        firmware=attribute.read(directory / "firmware_rev"),
         state=attribute.read(directory / "state"),
-        cntlid=attribute.number(cntlid) if attribute.is_there(cntlid) else None,
-        subsysnqn=nqn,
         subsystem=None if subsystem is None else subsystem.name,
         namespaces=_namespaces(paths, directory, subsystem),
         other_paths=(*_other_paths(paths, directory.name, subsystem, nqn), *_virtual_functions(paths, address)),

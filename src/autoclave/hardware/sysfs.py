@@ -27,7 +27,6 @@ class PCIFunction:
     :param class_code: six lower-case hexadecimal digits; NVMe is ``010802``.
     :param driver: the kernel driver it is bound to, or None.
     :param iommu_group: the group's number, or None without an IOMMU.
-    :param numa_node: None where the platform does not say.
     :param physfn: for a VF: its PF.
     :param is_pf: it can have VFs (``sriov_totalvfs`` above zero).
     """
@@ -38,7 +37,6 @@ class PCIFunction:
     class_code: str
     driver: str | None
     iommu_group: str | None
-    numa_node: int | None
     physfn: PCIAddress | None
     is_pf: bool
 
@@ -116,7 +114,6 @@ def _read(directory: Path, address: PCIAddress) -> PCIFunction:
     vendor = _hex(directory / "vendor", 4)
     if vendor == _DEAD_VENDOR:
         raise HardwareError(f"{address} answers with nothing but ones: the device is dead or has no power")
-    node = attribute.read_if_there(directory / "numa_node")
     physfn = attribute.link_name(directory / "physfn")
     try:
         return PCIFunction(
@@ -126,7 +123,6 @@ def _read(directory: Path, address: PCIAddress) -> PCIFunction:
             class_code=_hex(directory / "class", 6),
             driver=attribute.link_name(directory / "driver"),
             iommu_group=attribute.link_name(directory / "iommu_group"),
-            numa_node=None if node is None or int(node) < 0 else int(node),
             physfn=None if physfn is None else PCIAddress.parse(physfn),
             is_pf=int(attribute.read_if_there(directory / "sriov_totalvfs") or 0) > 0,
         )
