@@ -3,13 +3,14 @@
 import argparse
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cliff import lister
-from cliff.columns import FormattableColumn
 
 from autoclave.agent.provider_config import load, load_file
+from autoclave.cli.cells import Cell
 from autoclave.rules.provider_config import AddedInventory
 
 
@@ -41,8 +42,8 @@ class CheckProviderConfig(lister.Lister):  # type: ignore[misc]  # cliff comes w
             (
                 entry.uuid,
                 entry.name,
-                _Inventories({name: _fields(record) for name, record in sorted(entry.inventories.items())}),
-                _Names(sorted(entry.traits)),
+                Cell({name: _fields(record) for name, record in sorted(entry.inventories.items())}, _lines),
+                Cell(sorted(entry.traits), "\n".join),
                 str(entry.place),
             )
             for entry in config.entries
@@ -51,36 +52,12 @@ class CheckProviderConfig(lister.Lister):  # type: ignore[misc]  # cliff comes w
 
 
 def _fields(record: AddedInventory) -> dict[str, int | float]:
-    return {
-        "total": record.total,
-        "reserved": record.reserved,
-        "min_unit": record.min_unit,
-        "max_unit": record.max_unit,
-        "step_size": record.step_size,
-        "allocation_ratio": record.allocation_ratio,
-    }
+    return {name: value for name, value in asdict(record).items() if name != "place"}
 
 
-class _Inventories(FormattableColumn):  # type: ignore[misc]
-    """Inventories by class: as they are for programs, in lines for people."""
-
-    def human_readable(self) -> str:
-        inventories: Mapping[str, Mapping[str, Any]] = self._value
-        return "\n".join(
-            line
-            for name, fields in inventories.items()
-            for line in (name, *(f"  {field} {value}" for field, value in fields.items()))
-        )
-
-    def machine_readable(self) -> Any:
-        return self._value
-
-
-class _Names(FormattableColumn):  # type: ignore[misc]
-    """A list of names: as it is for programs, in lines for people."""
-
-    def human_readable(self) -> str:
-        return "\n".join(self._value)
-
-    def machine_readable(self) -> Any:
-        return self._value
+def _lines(inventories: Mapping[str, Mapping[str, Any]]) -> str:
+    return "\n".join(
+        line
+        for name, fields in inventories.items()
+        for line in (name, *(f"  {field} {value}" for field, value in fields.items()))
+    )

@@ -5,12 +5,13 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cliff import lister, show
-from cliff.columns import FormattableColumn
 
 from autoclave.cli import plan_pci
+from autoclave.cli.cells import Cell
 from autoclave.cli.durations import in_words
 from autoclave.conf import new_config
 from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
@@ -60,7 +61,7 @@ class Plan(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         """
         columns = _SUMMARY + _DETAILS if parsed_args.long else _SUMMARY
         records = _look(parsed_args.config_file)
-        return columns, [tuple(_Cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
+        return columns, [tuple(_cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
 
 
 class PlanShow(show.ShowOne):  # type: ignore[misc]
@@ -81,28 +82,21 @@ class PlanShow(show.ShowOne):  # type: ignore[misc]
         wanted = str(parsed_args.address)
         for record in _look(parsed_args.config_file):
             if record["address"] == wanted:
-                return tuple(record), tuple(_Cell(value, _BLOCK_WIDTH) for value in record.values())
+                return tuple(record), tuple(_cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
             f"{wanted} is no NVMe controller of this host, and no entry of an enabled driver's option, or of [pci] "
             "device_spec, names it"
         )
 
 
-class _Cell(FormattableColumn):  # type: ignore[misc]
-    """A text, a list of them, or None: as it is for programs, in lines of a width for people."""
+def _cell(value: str | Sequence[str] | None, width: int | None) -> Cell:
+    return Cell(value, partial(_in_lines, width=width))
 
-    def __init__(self, value: str | Sequence[str] | None, width: int | None) -> None:
-        super().__init__(value)
-        self._width = width
 
-    def human_readable(self) -> str:
-        items = [self._value] if isinstance(self._value, str) else self._value or []
-        if self._width is None:
-            return "\n".join(items)
-        return "\n".join(textwrap.fill(item, self._width) for item in items)
-
-    def machine_readable(self) -> Any:
-        return self._value
+def _in_lines(value: str | Sequence[str], width: int | None) -> str:
+    """A text, or each of a list, in lines of a width."""
+    items = [value] if isinstance(value, str) else value
+    return "\n".join(items if width is None else (textwrap.fill(item, width) for item in items))
 
 
 def _add_configuration(parser: argparse.ArgumentParser) -> None:
