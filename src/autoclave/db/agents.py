@@ -1,12 +1,12 @@
 """The agents: which run serves a host, what RPC version it speaks, when it was last seen."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import agents
 
 
@@ -26,16 +26,10 @@ _AGENT = columns(AgentRecord, agents)
 
 def register(tx: Connection, record: AgentRecord) -> None:
     """Note that this run serves its host now."""
-    values = {
-        "run_id": record.run_id,
-        "rpc_version": record.rpc_version,
-        "started_at": record.started_at,
-        "last_seen": record.last_seen,
-    }
     if get(tx, record.hostname) is None:
-        tx.execute(agents.insert().values(hostname=record.hostname, **values))
+        tx.execute(agents.insert().values(**asdict(record)))
     else:
-        tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**values))
+        tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**asdict(record)))
 
 
 def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> bool:
@@ -46,13 +40,12 @@ def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> bool:
 
 def get(tx: Connection, hostname: str) -> AgentRecord | None:
     """The agent of a host, or None if none ever served it."""
-    row = tx.execute(sa.select(*_AGENT).where(agents.c.hostname == hostname)).one_or_none()
-    return to_record(AgentRecord, row) if row else None
+    return fetch_one(tx, AgentRecord, sa.select(*_AGENT).where(agents.c.hostname == hostname))
 
 
 def list_all(tx: Connection) -> list[AgentRecord]:
     """All agents, by host name."""
-    return [to_record(AgentRecord, row) for row in tx.execute(sa.select(*_AGENT).order_by(agents.c.hostname))]
+    return fetch_all(tx, AgentRecord, sa.select(*_AGENT).order_by(agents.c.hostname))
 
 
 def delete(tx: Connection, record: AgentRecord) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import arqs, attach_handles, device_profiles
 from autoclave.rules.arq_states import ACTIVE, ARQState
 
@@ -77,18 +77,17 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ARQRecord | None:
     """The ARQ with *uuid*."""
-    row = tx.execute(_BY_UUID_LOCKED if lock else _BY_UUID, {"key": uuid}).one_or_none()
-    return to_record(ARQRecord, row) if row else None
+    return fetch_one(tx, ARQRecord, _BY_UUID_LOCKED if lock else _BY_UUID, {"key": uuid})
 
 
 def get_many(tx: Connection, uuids: Sequence[str]) -> list[ARQRecord]:
     """Those of *uuids* that exist, in order of their id."""
-    return [to_record(ARQRecord, row) for row in tx.execute(_BY_UUIDS, {"keys": list(uuids)})]
+    return fetch_all(tx, ARQRecord, _BY_UUIDS, {"keys": list(uuids)})
 
 
 def of_instance(tx: Connection, instance_uuid: str) -> list[ARQRecord]:
     """The ARQs of one instance."""
-    return [to_record(ARQRecord, row) for row in tx.execute(_OF_INSTANCE, {"key": instance_uuid})]
+    return fetch_all(tx, ARQRecord, _OF_INSTANCE, {"key": instance_uuid})
 
 
 def named_instances(tx: Connection) -> frozenset[str]:
@@ -100,13 +99,13 @@ def named_instances(tx: Connection) -> frozenset[str]:
 def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
     """The ARQs that hold a device."""
     query = sa.select(*ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))
-    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, ARQRecord, query)
 
 
 def active(tx: Connection) -> list[ARQRecord]:
     """All ARQs that hold a device, or are about to."""
     query = sa.select(*ARQ).where(arqs.c.state.in_(list(ACTIVE))).order_by(arqs.c.id)
-    return [to_record(ARQRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, ARQRecord, query)
 
 
 def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
@@ -114,7 +113,7 @@ def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
     query = sa.select(*ARQ).where(
         arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING]), arqs.c.lease_expires_at <= now
     )
-    return [to_record(ARQRecord, row) for row in tx.execute(query.order_by(arqs.c.id))]
+    return fetch_all(tx, ARQRecord, query.order_by(arqs.c.id))
 
 
 def swap(

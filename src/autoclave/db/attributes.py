@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import attributes
 from autoclave.rules.attributes import is_discovered, traits_in
 
@@ -43,8 +43,7 @@ def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
 
 def get(tx: Connection, attribute_uuid: str) -> AttributeRecord | None:
     """The attribute with *attribute_uuid*."""
-    row = tx.execute(sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid)).one_or_none()
-    return to_record(AttributeRecord, row) if row else None
+    return fetch_one(tx, AttributeRecord, sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid))
 
 
 def list_all(
@@ -61,7 +60,7 @@ def list_all(
         query = query.where(attributes.c.deployable_id == deployable_id)
     if key is not None:
         query = query.where(attributes.c.key == key)
-    return [to_record(AttributeRecord, row) for row in tx.execute(paged(query, attributes, after=after, limit=limit))]
+    return fetch_all(tx, AttributeRecord, paged(query, attributes, after=after, limit=limit))
 
 
 def delete(tx: Connection, attribute: AttributeRecord) -> None:

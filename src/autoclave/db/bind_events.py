@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import arqs
 from autoclave.rules.arq_states import ARQState
 
@@ -97,7 +97,7 @@ def postpone(tx: Connection, events: Iterable[EventRecord], claimed_until: datet
 
 def _locked(tx: Connection, *which: sa.ColumnElement[bool]) -> list[EventRecord]:
     query = sa.select(*_EVENT).where(*which).order_by(arqs.c.id).with_for_update()
-    return [to_record(EventRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, EventRecord, query)
 
 
 def _write(tx: Connection, events: Iterable[EventRecord], *which: sa.ColumnElement[bool], **values: Any) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import pci
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ def list_all(tx: Connection, hostname: str | None = None) -> list[BurnedView]:
     if hostname is not None:
         query = query.where(pci_providers.c.hostname == hostname)
     functions: dict[int, list[FunctionRecord]] = defaultdict(list)
-    for row in tx.execute(query):
-        function = to_record(FunctionRecord, row)
+    for function in fetch_all(tx, FunctionRecord, query):
         functions[function.provider_id].append(function)
     return [BurnedView(each, functions[each.id]) for each in pci.providers(tx, hostname, burned=True)]
 

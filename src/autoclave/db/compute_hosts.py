@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import compute_hosts
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,13 @@ def find(tx: Connection, hostname: str) -> ComputeHostRecord | None:
 
 
 def _one(tx: Connection, where: sa.ColumnElement[bool]) -> ComputeHostRecord | None:
-    row = tx.execute(sa.select(*_HOST).where(where)).one_or_none()
-    return to_record(ComputeHostRecord, row) if row else None
+    return fetch_one(tx, ComputeHostRecord, sa.select(*_HOST).where(where))
 
 
 def list_all(tx: Connection) -> list[ComputeHostRecord]:
     """All hosts, by name."""
     query = sa.select(*_HOST).order_by(compute_hosts.c.hostname)
-    return [to_record(ComputeHostRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, ComputeHostRecord, query)
 
 
 def update(tx: Connection, host: ComputeHostRecord, values: Mapping[str, Any]) -> None:

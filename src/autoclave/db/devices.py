@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import (
     DeviceStatus,
     DeviceType,
@@ -164,15 +164,13 @@ def get_by_id(tx: Connection, device_id: int, *, lock: bool = False) -> DeviceRe
 
 
 def _one(tx: Connection, query: sa.Select[Any], key: str | int) -> DeviceRecord | None:
-    row = tx.execute(query, {"key": key}).one_or_none()
-    return to_record(DeviceRecord, row) if row else None
+    return fetch_one(tx, DeviceRecord, query, {"key": key})
 
 
 def list_all(
     tx: Connection,
     *,
     device_type: str | None = None,
-    vendor: str | None = None,
     hostname: str | None = None,
     states: Iterable[DeviceState] | None = None,
     release_pending: bool | None = None,
@@ -185,8 +183,6 @@ def list_all(
     if device_type is not None:
         # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
-    if vendor is not None:
-        query = query.where(devices.c.vendor == vendor)
     if hostname is not None:
         query = query.where(devices.c.hostname == hostname)
     if states is not None:
@@ -195,7 +191,7 @@ def list_all(
         query = query.where(devices.c.release_pending.is_(release_pending))
     if forgetting is not None:
         query = query.where(devices.c.forgetting.is_(forgetting))
-    return [to_record(DeviceRecord, row) for row in tx.execute(paged(query, devices, after=after, limit=limit))]
+    return fetch_all(tx, DeviceRecord, paged(query, devices, after=after, limit=limit))
 
 
 def withdrawn(tx: Connection) -> list[DeviceRecord]:
@@ -214,7 +210,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
             devices.c.excluded_reason.is_not(None),
         ),
     )
-    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
+    return fetch_all(tx, DeviceRecord, query.order_by(devices.c.id))
 
 
 def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
@@ -236,7 +232,7 @@ def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
         devices.c.device_state == DeviceState.ALLOCATED,
         sa.or_(holders == 0, holders < total),
     )
-    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
+    return fetch_all(tx, DeviceRecord, query.order_by(devices.c.id))
 
 
 def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceRecord]:
@@ -244,7 +240,7 @@ def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceReco
     query = sa.select(*DEVICE).where(
         devices.c.serial == serial, sa.func.coalesce(devices.c.drive_model, "") == drive_model
     )
-    return [to_record(DeviceRecord, row) for row in tx.execute(query.order_by(devices.c.id))]
+    return fetch_all(tx, DeviceRecord, query.order_by(devices.c.id))
 
 
 def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:
@@ -320,4 +316,4 @@ def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> l
     query = sa.select(*_DEPLOYABLE).order_by(deployables.c.id)
     if device_ids is not None:
         query = query.where(deployables.c.device_id.in_(device_ids))
-    return [to_record(DeployableRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, DeployableRecord, query)

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import device_events
 
 
@@ -76,7 +76,7 @@ def append(
 def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
     """The events of one device, oldest first."""
     query = sa.select(*_EVENT).where(device_events.c.device_uuid == device_uuid).order_by(device_events.c.id)
-    return [to_record(EventRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, EventRecord, query)
 
 
 def last_move(tx: Connection, device_uuid: str) -> str | None:

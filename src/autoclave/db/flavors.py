@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import flavors
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ def find(tx: Connection, name: str) -> FlavorRecord | None:
 
 def _one(tx: Connection, where: sa.ColumnElement[bool], *, lock: bool) -> FlavorRecord | None:
     query = sa.select(*_FLAVOR).where(where)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
-    return to_record(FlavorRecord, row) if row else None
+    return fetch_one(tx, FlavorRecord, query.with_for_update() if lock else query)
 
 
 def list_all(
@@ -86,7 +85,7 @@ def list_all(
     if after is not None:
         query = query.where(flavors.c.flavorid > after)
     query = query.order_by(flavors.c.flavorid)
-    return [to_record(FlavorRecord, row) for row in tx.execute(query if limit is None else query.limit(limit))]
+    return fetch_all(tx, FlavorRecord, query if limit is None else query.limit(limit))
 
 
 def update(tx: Connection, flavor: FlavorRecord, values: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ACTIVE
 
@@ -53,7 +53,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
     """The handles of a deployable that no active ARQ names, in order of their id."""
-    return [to_record(HandleRecord, row) for row in tx.execute(_FREE, {"key": deployable_id})]
+    return fetch_all(tx, HandleRecord, _FREE, {"key": deployable_id})
 
 
 def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, list[HandleUse]]:

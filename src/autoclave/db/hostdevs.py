@@ -35,12 +35,9 @@ class Hostdev:
 
 def of_instances(tx: Connection, instance_uuids: Collection[str]) -> dict[str, list[Hostdev]]:
     """What each of *instance_uuids* has, in order of the addresses; nothing is said of one that has nothing."""
-    found = sorted([*_claimed(tx, instance_uuids), *_bound(tx, instance_uuids)], key=_order)
+    found = [*_claimed(tx, instance_uuids), *_bound(tx, instance_uuids)]
+    found.sort(key=attrgetter("instance_uuid", "address"))
     return {uuid: list(devices_of) for uuid, devices_of in groupby(found, attrgetter("instance_uuid"))}
-
-
-def _order(hostdev: Hostdev) -> tuple[str, str]:
-    return hostdev.instance_uuid, hostdev.address
 
 
 def _claimed(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.columns import lists, utcnow
 from autoclave.db.compute_tables import images
 from autoclave.db.paging import NEWEST_FIRST, Order, paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 
 QUEUED = "queued"
 """It has no data yet."""
@@ -67,8 +67,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ImageRecord | None:
     """The image with *uuid*; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_IMAGE).where(images.c.uuid == uuid)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
-    return to_record(ImageRecord, row) if row else None
+    return fetch_one(tx, ImageRecord, query.with_for_update() if lock else query)
 
 
 def list_for(
@@ -98,7 +97,7 @@ def list_for(
     for name, value in (filters or {}).items():
         query = query.where(images.c[name] == value)
     query = query.where(*(lists(images.c.tags, tag) for tag in tags))
-    return [to_record(ImageRecord, row) for row in tx.execute(paged(query, images, order, after=after, limit=limit))]
+    return fetch_all(tx, ImageRecord, paged(query, images, order, after=after, limit=limit))
 
 
 def all_uuids(tx: Connection) -> set[str]:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import instances
 from autoclave.db.paging import NEWEST_FIRST, Order, paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 
 
@@ -74,8 +74,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> InstanceRecord | None:
     """The instance with *uuid*; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_INSTANCE).where(instances.c.uuid == uuid)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
-    return to_record(InstanceRecord, row) if row else None
+    return fetch_one(tx, InstanceRecord, query.with_for_update() if lock else query)
 
 
 def list_for(
@@ -100,8 +99,7 @@ def list_for(
         query = query.where(instances.c.project_id == project_id)
     for name, value in (filters or {}).items():
         query = query.where(instances.c[name].is_(None) if value is None else instances.c[name] == value)
-    rows = tx.execute(paged(query, instances, order, after=after, limit=limit))
-    return [to_record(InstanceRecord, row) for row in rows]
+    return fetch_all(tx, InstanceRecord, paged(query, instances, order, after=after, limit=limit))
 
 
 def has_flavor(flavorid: str) -> sa.ColumnElement[bool]:
@@ -118,7 +116,7 @@ def has_flavor(flavorid: str) -> sa.ColumnElement[bool]:
 def on_host(tx: Connection, host: str) -> list[InstanceRecord]:
     """The instances that are on *host* or on their way to it or from it, the oldest first."""
     query = sa.select(*_INSTANCE).where(instances.c.host == host).order_by(instances.c.id)
-    return [to_record(InstanceRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, InstanceRecord, query)
 
 
 def named_on(tx: Connection, hosts: Collection[str]) -> dict[str, list[tuple[str, str]]]:

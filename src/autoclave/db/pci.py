@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import pci_functions, pci_providers
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.rules.burn import BurnFacts, BurnState
 
 
@@ -122,8 +122,7 @@ def insert_functions(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | None:
     """The provider with *uuid*; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_PROVIDER).where(pci_providers.c.uuid == uuid)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
-    return to_record(ProviderRecord, row) if row else None
+    return fetch_one(tx, ProviderRecord, query.with_for_update() if lock else query)
 
 
 def providers(
@@ -135,19 +134,19 @@ def providers(
         query = query.where(pci_providers.c.hostname == hostname)
     if burned is not None:
         query = query.where(pci_providers.c.burned.is_(burned))
-    return [to_record(ProviderRecord, row) for row in tx.execute(query.with_for_update() if lock else query)]
+    return fetch_all(tx, ProviderRecord, query.with_for_update() if lock else query)
 
 
 def functions(tx: Connection, hostname: str) -> list[FunctionRecord]:
     """The functions of a host in order of their address."""
     query = sa.select(*_FUNCTION).where(pci_functions.c.hostname == hostname).order_by(pci_functions.c.address)
-    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, FunctionRecord, query)
 
 
 def functions_of(tx: Connection, provider: ProviderRecord) -> list[FunctionRecord]:
     """The functions of a provider in order of their address."""
     query = sa.select(*_FUNCTION).where(pci_functions.c.provider_id == provider.id).order_by(pci_functions.c.address)
-    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, FunctionRecord, query)
 
 
 def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> list[FunctionRecord]:
@@ -157,7 +156,7 @@ def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> l
         .where(pci_functions.c.instance_uuid.in_(list(instance_uuids)))
         .order_by(pci_functions.c.hostname, pci_functions.c.address)
     )
-    return [to_record(FunctionRecord, row) for row in tx.execute(query)]
+    return fetch_all(tx, FunctionRecord, query)
 
 
 def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRecord]:
@@ -166,7 +165,7 @@ def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRe
         pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid == instance_uuid
     )
     query = sa.select(*_PROVIDER).where(sa.or_(has_function, pci_providers.c.burned_for == instance_uuid))
-    return [to_record(ProviderRecord, row) for row in tx.execute(query.order_by(pci_providers.c.id))]
+    return fetch_all(tx, ProviderRecord, query.order_by(pci_providers.c.id))
 
 
 def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:

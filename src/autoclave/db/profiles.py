@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, to_record
+from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import arqs, device_profiles
 
 
@@ -45,8 +45,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 def find(tx: Connection, *, uuid: str | None = None, name: str | None = None) -> ProfileRecord | None:
     """The profile with that uuid or that name."""
     query, key = (_BY_UUID, uuid) if uuid is not None else (_BY_NAME, name)
-    row = tx.execute(query, {"key": key}).one_or_none()
-    return to_record(ProfileRecord, row) if row else None
+    return fetch_one(tx, ProfileRecord, query, {"key": key})
 
 
 def list_all(
@@ -56,9 +55,7 @@ def list_all(
     query = sa.select(*_PROFILE)
     if names is not None:
         query = query.where(device_profiles.c.name.in_(names))
-    return [
-        to_record(ProfileRecord, row) for row in tx.execute(paged(query, device_profiles, after=after, limit=limit))
-    ]
+    return fetch_all(tx, ProfileRecord, paged(query, device_profiles, after=after, limit=limit))
 
 
 def in_use(tx: Connection, profile: ProfileRecord) -> bool:

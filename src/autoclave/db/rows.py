@@ -1,10 +1,11 @@
 """From rows to typed records."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 R = TypeVar("R")
 
@@ -14,6 +15,16 @@ def columns(record: type[Any], table: sa.Table) -> list[sa.Column[Any]]:
     return [table.c[field.name] for field in fields(record)]
 
 
-def to_record(record: Callable[..., R], row: sa.Row[Any]) -> R:
-    """Build *record* from a row selected with :func:`columns`."""
-    return record(*row)
+def fetch_one(
+    tx: Connection, record: Callable[..., R], query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+) -> R | None:
+    """The only row of *query*, which selects :func:`columns`, as a *record*; None if there is none."""
+    row = tx.execute(query, parameters).one_or_none()
+    return record(*row) if row else None
+
+
+def fetch_all(
+    tx: Connection, record: Callable[..., R], query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
+) -> list[R]:
+    """All rows of *query*, likewise."""
+    return [record(*row) for row in tx.execute(query, parameters)]
