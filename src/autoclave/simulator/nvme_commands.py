@@ -90,16 +90,6 @@ def _list_ns(call: Call) -> Answer:
     return Answer(out=nvme_logs.namespace_list(call.dialect, page, as_json=call.options.as_json))
 
 
-def _list_ctrl(call: Call) -> Answer:
-    if call.node.slot.spec.subsystem is None and not call.drive.state.manages_namespaces:
-        raise CommandFailed(Status.INVALID_FIELD)
-    cntlids = sorted(slot.cntlid for slot in call.host.inventory.sharing(call.node.slot.spec.drive_id))
-    nsid = call.options.number("namespace-id")
-    if nsid:
-        cntlids = [cntlid for cntlid in cntlids if cntlid in call.drive.namespace(nsid).attached]
-    return Answer(out=nvme_logs.controller_list(call.dialect, cntlids, as_json=call.options.as_json))
-
-
 def _sanitize(call: Call) -> Answer:
     text = call.options.text("sanact")
     words = _ACTION_WORDS if call.dialect.version >= (2, 0) else {}
@@ -124,15 +114,9 @@ def _sanitize(call: Call) -> Answer:
 def _sanitize_log(call: Call) -> Answer:
     if not call.drive.state.sanicap & 7:
         raise CommandFailed(Status.INVALID_FIELD)
-    log = nvme_logs.SanitizeLog(call.drive.state)
-    if call.options.as_json:
-        return Answer(out=log.json(call.dialect, call.node.name))
-    return Answer(out=log.text(call.dialect, human="human-readable" in call.options))
-
-
-def _smart_log(call: Call) -> Answer:
-    fields = nvme_identify.smart_log(call.dialect)
-    return Answer(out=call.dialect.json(fields) if call.options.as_json else nvme_logs.fields_text(fields))
+    fields = nvme_logs.sanitize_log(call.dialect, call.drive.state)
+    shown = call.dialect.json({call.node.name: fields}) if call.options.as_json else nvme_logs.fields_text(fields)
+    return Answer(out=shown)
 
 
 def _create_ns(call: Call) -> Answer:
@@ -205,24 +189,16 @@ def _write_zeroes(call: Call) -> Answer:
     return Answer(out="NVME Write Zeroes Success\n")
 
 
-def _format(call: Call) -> Answer:
-    call.drive.check_not_sanitizing()
-    raise CommandFailed(Status.INVALID_OPCODE)  # as OACS says
-
-
 COMMANDS: Mapping[str, Callable[[Call], Answer]] = {
     "id-ctrl": _id_ctrl,
     "id-ns": _id_ns,
     "list-ns": _list_ns,
-    "list-ctrl": _list_ctrl,
     "sanitize": _sanitize,
     "sanitize-log": _sanitize_log,
-    "smart-log": _smart_log,
     "create-ns": _create_ns,
     "delete-ns": _delete_ns,
     "attach-ns": _attach_ns,
     "detach-ns": _detach_ns,
     "ns-rescan": _ns_rescan,
     "write-zeroes": _write_zeroes,
-    "format": _format,
 }

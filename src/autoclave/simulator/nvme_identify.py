@@ -1,4 +1,4 @@
-"""What Identify and the SMART log answer, in the keys and the order of each version of nvme-cli."""
+"""What Identify answers, in the keys and the order of each version of nvme-cli."""
 
 from typing import Any
 
@@ -32,27 +32,6 @@ nvmcap
 _NAMESPACE_TAIL_OLD = "mssrl mcl msrc nulbaf anagrpid endgid eui64 nguid"
 _NAMESPACE_TAIL = "mssrl mcl msrc kpios nulbaf kpiodaag anagrpid nsattr nvmsetid endgid nguid eui64"
 _NAMESPACE_PREFERENCES = "npwg npwa npdg=7 npda=7 nows"
-_SMART = """
-critical_warning temperature=309 avail_spare=100 spare_thresh=10 percent_used=1
-endurance_grp_critical_warning_summary data_units_read=1000 data_units_written=1000 host_read_commands=4000
-host_write_commands=4000 controller_busy_time=1 power_cycles=3 power_on_hours=100 unsafe_shutdowns media_errors
-num_err_log_entries warning_temp_time critical_comp_time thm_temp1_trans_count thm_temp2_trans_count
-thm_temp1_total_time thm_temp2_total_time op_lifetime_energy_consumed@3.0 interval_power_measurement@3.0
-"""
-_SMART_U128 = frozenset(
-    {
-        "data_units_read",
-        "data_units_written",
-        "host_read_commands",
-        "host_write_commands",
-        "controller_busy_time",
-        "power_cycles",
-        "power_on_hours",
-        "unsafe_shutdowns",
-        "media_errors",
-        "num_err_log_entries",
-    }
-)
 
 
 def controller(dialect: Dialect, slot: Slot, state: DriveState) -> dict[str, Any]:
@@ -118,12 +97,6 @@ def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = Fal
     if not old:
         fields["vs"] = []
     return fields
-
-
-def smart_log(dialect: Dialect) -> dict[str, Any]:
-    """The SMART / Health Information log of a drive in good health."""
-    fields = _fields(dialect, _SMART)
-    return {key: dialect.u128(value) if key in _SMART_U128 else value for key, value in fields.items()}
 
 
 def _fields(dialect: Dialect, table: str) -> dict[str, Any]:

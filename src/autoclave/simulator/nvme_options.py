@@ -13,7 +13,6 @@ _OPTIONS = {
     "id-ctrl": "vendor-specific:V raw-binary:b human-readable:H",
     "id-ns": "namespace-id=n force: vendor-specific:V raw-binary:b human-readable:H",
     "list-ns": "namespace-id=n csi=y all:a",
-    "list-ctrl": "cntid=c namespace-id=n",
     "sanitize": "no-dealloc:d oipbp:i owpass=n ause:u sanact=a ovrpat=p",
     "sanitize-log": "rae:r human-readable:H raw-binary:b",
     "create-ns": "nsze=s ncap=c flbas=f dps=d nmic=m anagrp-id=a nvmset-id=i block-size=b timeout=t csi=y",
@@ -23,13 +22,8 @@ _OPTIONS = {
     "ns-rescan": "",
     "write-zeroes": "namespace-id=n start-block=s block-count=c dir-type=T deac:d limited-retry:l "
     "force-unit-access:f prinfo=p",
-    "smart-log": "namespace-id=n raw-binary:b human-readable:H",
-    "format": "namespace-id=n ses=s force:",
-    "list": "",
-    "list-subsys": "",
 }
-_REPORTS = frozenset({"id-ctrl", "id-ns", "list-ns", "list-ctrl", "sanitize-log", "smart-log", "list", "list-subsys"})
-COMMANDS = tuple(_OPTIONS)
+_REPORTS = frozenset({"id-ctrl", "id-ns", "list-ns", "sanitize-log"})
 
 
 class UsageError(Exception):

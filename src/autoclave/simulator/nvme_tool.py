@@ -14,13 +14,11 @@ from autoclave.simulator.device_nodes import DeviceNode, find_node
 from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.nvme_commands import COMMANDS, Call, Refused
 from autoclave.simulator.nvme_dialect import Answer, Dialect
-from autoclave.simulator.nvme_lists import list_devices, list_subsystems
 from autoclave.simulator.nvme_options import Options, UsageError, parse
 from autoclave.simulator.nvme_status import CommandFailed
 from autoclave.simulator.slots import DriveSlots
 
 _GARBAGE = Answer(out='{\n  "nvme0":{\n    "sprog":\x00')
-_LISTS = {"list": list_devices, "list-subsys": list_subsystems}
 _LOOK_AGAIN = 0.05
 
 
@@ -44,13 +42,13 @@ class NvmeTool:
         """The answer to one command line, with the faults of the drive it names."""
         command = argv[0] if argv else "help"
         if command == "version":
-            return self._without_device(Answer(out=self._dialect.version_text))
-        if command not in COMMANDS and command not in _LISTS:
+            mishaps.delay(self._host, [])
+            garbage = FaultKind.NVME_GARBAGE in self._host.faults.active([])
+            return _GARBAGE if garbage else Answer(out=self._dialect.version_text)
+        if command not in COMMANDS:
             return Answer(err=f"ERROR: Invalid sub-command '{command}' for nvme\n", code=1)
         try:
             options = parse(self._dialect, command, argv[1:])
-            if command in _LISTS:
-                return self._without_device(_LISTS[command](self._host, self._dialect, options))
             answer = self._on_device(command, options)
         except UsageError as error:
             text = f"{error}\n"
@@ -58,10 +56,6 @@ class NvmeTool:
                 text += self._dialect.usage(command)
             answer = Answer(err=text, code=self._dialect.usage_error_code)
         return replace(answer, err=self._dialect.warning(command) + answer.err)
-
-    def _without_device(self, answer: Answer) -> Answer:
-        mishaps.delay(self._host, [])
-        return _GARBAGE if FaultKind.NVME_GARBAGE in self._host.faults.active([]) else answer
 
     def _on_device(self, command: str, options: Options) -> Answer:
         if not options.arguments:
