@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -38,11 +38,6 @@ class BindRequest:
     device_rp_uuid: str
     instance_uuid: str
     project_id: str | None = None
-
-    @classmethod
-    def from_message(cls, values: Mapping[str, Any]) -> "BindRequest":
-        """From the JSON form that travels over RPC."""
-        return cls(**values)
 
 
 class _Refused(Exception):
@@ -142,7 +137,7 @@ class Binder:
         self._ports.db.transact(finish)
 
     def _take_back(self, uuids: Sequence[str], owner: str, cause: Cause, reason: str) -> None:
-        told = Cause(cause.actor, cause.name, cause.request_id, reason)
+        told = replace(cause, reason=reason)
         debt = self._ports.event_debt()
 
         def take_back(tx: Connection) -> list[DeviceRecord | None]:

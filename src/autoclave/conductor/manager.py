@@ -44,7 +44,7 @@ class ConductorManager:
 
     def arq_bind(self, context: RequestContext, requests: Sequence[Mapping[str, Any]]) -> None:
         """See :meth:`Binder.bind`."""
-        self._binder.bind(context, [BindRequest.from_message(request) for request in requests])
+        self._binder.bind(context, [BindRequest(**request) for request in requests])
 
     def arq_unbind(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
         """See :meth:`Unbinder.unbind`."""

@@ -24,7 +24,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.lifecycle.swap import Cause, note_dirty, swap, tell_history
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.rules.backfill import backfilled_state, is_taken
 from autoclave.rules.device_states import DeviceState, Event
@@ -166,18 +166,7 @@ def _fill(tx: Connection, device: DeviceRecord, state: DeviceState, cause: Cause
     }
     if tx.execute(filled.values(**values)).rowcount != 1:
         return None
-    events.append(
-        tx,
-        device_uuid=device.uuid,
-        serial=device.serial,
-        from_state=None,
-        to_state=state.value,
-        event=Event.BACKFILL.value,
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=cause.reason,
-        evidence=cause.evidence,
-    )
+    tell_history(tx, device, None, state, Event.BACKFILL.value, cause)
     moved = device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
     note_dirty(tx, moved, cause)

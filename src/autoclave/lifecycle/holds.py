@@ -4,6 +4,7 @@ The intent is committed first; then Placement is made to agree. A Placement that
 nothing about the intent: the sweep settles it later.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from oslo_log import log as logging
@@ -168,7 +169,7 @@ def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
             _delete_provider(ports, deployable)
         ports.db.transact(remove)
     except (PlacementError, Conflict) as error:
-        told = Cause(cause.actor, cause.name, cause.request_id, str(error))
+        told = replace(cause, reason=str(error))
         ports.db.transact(lambda tx: _take_forget_back(tx, uuid, told))
         tell_placement(ports, uuid)
         raise

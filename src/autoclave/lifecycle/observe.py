@@ -78,7 +78,7 @@ def observe(
     drive = drive_of(device, found)
     distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
     if distrust is not None and device.device_state is DeviceState.AVAILABLE:
-        told = Cause(cause.actor, cause.name, cause.request_id, distrust)
+        told = replace(cause, reason=distrust)
         if distrust is _WAS_AWAY and drive is not None:
             changes |= {"found_serial": drive[0], "found_drive_model": drive[1]}
         return swap(tx, device, Event.DISTRUST, told, {**changes, "missing": False, "release_pending": False})

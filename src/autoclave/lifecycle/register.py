@@ -2,12 +2,12 @@
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import controlpaths, events, ledger, pci
+from autoclave.db import controlpaths, ledger, pci
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
@@ -16,7 +16,7 @@ from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.attaching import insert_handle
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.missing import miss
-from autoclave.lifecycle.swap import Cause, note_dirty
+from autoclave.lifecycle.swap import Cause, note_dirty, tell_history
 from autoclave.rules.device_states import IDLE_STATES, DeviceState
 from autoclave.rules.first_discovery import Slot, initial_state
 from autoclave.rules.pci_address import PCIAddress
@@ -64,11 +64,11 @@ def register(
             clean_on_discovery=clean_on_discovery,
         )
     )
-    device_uuid = str(uuid.uuid4())
+    address = PCIAddress.parse(found.pci_address)
     device_id = device_rows.insert(
         tx,
         {
-            "uuid": device_uuid,
+            "uuid": str(uuid.uuid4()),
             "type": device_type,
             "vendor": found.vendor,
             "model": found.product,
@@ -90,7 +90,7 @@ def register(
         tx,
         {
             "uuid": str(uuid.uuid4()),
-            "name": provider_name(hostname, PCIAddress.parse(found.pci_address), found.name),
+            "name": provider_name(hostname, address, found.name),
             "num_accelerators": len(found.attach_handles),
             "device_id": device_id,
             "rp_uuid": provider.uuid if provider else str(uuid.uuid4()),
@@ -98,23 +98,13 @@ def register(
             "driver_name": driver_name,
         },
     )
-    controlpaths.insert(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(_address(found))})
+    controlpaths.insert(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(address.as_attach_info())})
     for handle in found.attach_handles:
         insert_handle(tx, deployable_id, handle)
     attribute_rows.replace(tx, deployable_id, attributes_of(found))
-    events.append(
-        tx,
-        device_uuid=device_uuid,
-        serial=found.serial,
-        from_state=None,
-        to_state=state.value,
-        event="discovered",
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=reason,
-    )
     device = device_rows.get_by_id(tx, device_id)
     assert device is not None, "the row that this transaction has just inserted"
+    tell_history(tx, device, None, state, "discovered", replace(cause, reason=reason))
     note_dirty(tx, device, cause)
     for other in others:
         # Its host may have another name by now: nobody else would ever say that it is not there.
@@ -145,7 +135,3 @@ def _require_free(tx: Connection, hostname: str, found: DiscoveredDevice) -> Non
             raise StateConflict(
                 f"it is burned; clean it, and run `autoclave burned release {hostname}/{provider.address}`"
             )
-
-
-def _address(found: DiscoveredDevice) -> dict[str, str]:
-    return PCIAddress.parse(found.pci_address).as_attach_info()

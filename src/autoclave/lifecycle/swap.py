@@ -44,6 +44,29 @@ class Cause:
         return f"{self.actor.value} {self.name}".strip()
 
 
+def tell_history(
+    tx: Connection,
+    device: DeviceRecord,
+    source: DeviceState | None,
+    target: DeviceState | None,
+    event: str,
+    cause: Cause,
+) -> None:
+    """Append to a device's history what has become of it, in the transaction that does it."""
+    events.append(
+        tx,
+        device_uuid=device.uuid,
+        serial=device.serial,
+        from_state=source.value if source else None,
+        to_state=target.value if target else None,
+        event=event,
+        actor=str(cause),
+        request_id=cause.request_id,
+        reason=cause.reason,
+        evidence=cause.evidence,
+    )
+
+
 _NOBODY_HOLDS_IT = frozenset(
     {
         Event.REQUEST_CLEANING,
@@ -156,18 +179,7 @@ def swap(
     if tx.execute(statement, {**values, **which}).rowcount != 1:
         raise StateConflict(f"device {device.uuid} is no longer {edge.source.value} at version {device.state_version}")
 
-    events.append(
-        tx,
-        device_uuid=device.uuid,
-        serial=device.serial,
-        from_state=edge.source.value,
-        to_state=edge.target.value,
-        event=event.value,
-        actor=str(cause),
-        request_id=cause.request_id,
-        reason=cause.reason,
-        evidence=cause.evidence,
-    )
+    tell_history(tx, device, edge.source, edge.target, event.value, cause)
     moved = replace(device, **values) if locked else device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
     if event is Event.BIND and has_drive:
