@@ -13,7 +13,8 @@ from autoclave.rules.device_spec import first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider, provider_name, translate
+from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider, translate
+from autoclave.rules.resource_names import provider_name
 from autoclave.rules.spec_index import SpecIndex
 
 ALWAYS = {"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"}

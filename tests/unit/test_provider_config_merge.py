@@ -322,7 +322,7 @@ def test_no_configured_inventory_is_left_out_without_a_word(
         [provider] = [one for one in tree if each.uuid == one.uuid or each.name == one.name]
         for name in each.inventories:
             added = name in outcome.changes.get(provider.uuid, ProviderChange()).inventories
-            assert added or any(conflict.provider_uuid == provider.uuid for conflict in outcome.conflicts)
+            assert added or any(provider.uuid in conflict.message for conflict in outcome.conflicts)
 
 
 def test_no_virt_driver_knows_of_provider_config() -> None:

@@ -16,12 +16,10 @@ from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.records import Inventory, Provider
+from autoclave.rules.resource_request import HOST_TRAIT
 from autoclave.virt.driver import ComputeDriver, HostInventory
 
 LOG = logging.getLogger(__name__)
-
-COMPUTE_NODE = "COMPUTE_NODE"
-"""The trait of every root provider that can run instances."""
 
 _INITIAL_RATIO = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
 """Allocation ratios of a host that is new. From then on they are the operator's, to be changed in Placement."""
@@ -119,7 +117,7 @@ class ComputeTree:
         return True
 
     def _traits(self, inventory: HostInventory) -> frozenset[str]:
-        return inventory.traits | {COMPUTE_NODE}
+        return inventory.traits | {HOST_TRAIT}
 
 
 def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[str, Inventory]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autoclave.rules.resource_names import CONSUMER_TYPE
+from autoclave.rules.resource_names import CONSUMER_TYPE, same_provider_name
 
 Resources = Mapping[str, int]
 """Amounts by resource class."""
@@ -27,8 +27,8 @@ class Provider:
     root: str
 
     def is_named(self, name: str) -> bool:
-        """Whether *name* means this provider: names are compared without case."""
-        return self.name.casefold() == name.casefold()
+        """Whether *name* means this provider."""
+        return same_provider_name(self.name, name)
 
 
 @dataclass(frozen=True)

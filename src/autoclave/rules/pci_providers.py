@@ -12,7 +12,6 @@ from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_function import DevType, PCIFunction
 from autoclave.rules.pci_matches import Match, matches
-from autoclave.rules.resource_names import provider_name as provider_name  # what a provider made here is called
 
 
 @dataclass(frozen=True, slots=True)

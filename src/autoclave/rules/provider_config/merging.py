@@ -61,14 +61,9 @@ class ProviderChange:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A part of an entry that cannot be followed; the merge has left it out.
-
-    :param place: the part.
-    :param provider_uuid: the provider that it would have changed.
-    """
+    """A part of an entry, at *place*, that cannot be followed; the merge has left it out."""
 
     place: Place
-    provider_uuid: str
     message: str
 
     def __str__(self) -> str:
@@ -137,7 +132,7 @@ def _named(
         first = found.setdefault(provider.uuid, entry)
         if first is not entry:
             message = f"{entry.provider!r} is the provider {provider.uuid}, which {first.place} is for; merge the two"
-            conflicts.append(Conflict(entry.place, provider.uuid, message))
+            conflicts.append(Conflict(entry.place, message))
     return found, conflicts, absent
 
 
@@ -154,7 +149,7 @@ def _refused(entry: ProviderEntry, provider: TreeProvider) -> dict[str, Conflict
         else:
             continue
         message = f"not possible for {provider.name!r} ({provider.uuid}), {why}"
-        refused[name] = Conflict(inventory.place, provider.uuid, message)
+        refused[name] = Conflict(inventory.place, message)
     return refused
 
 
