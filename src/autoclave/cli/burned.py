@@ -26,9 +26,15 @@ _WIDTHS = {"waiting_for": 24, "reason": 30}
 """Characters of a line in the table of all devices."""
 
 
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    add_service(parser)
-    parser.add_argument("device", help="uuid of its resource provider, or HOST/PCI-ADDRESS")
+class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command about one of them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        parser.add_argument("device", help="uuid of its resource provider, or HOST/PCI-ADDRESS")
+        return parser
 
 
 def _second(at: str) -> str:
@@ -58,14 +64,8 @@ class BurnedList(lister.Lister):  # type: ignore[misc]  # cliff comes without ty
         return columns, [tuple(_cell(name, row[name]) for name in columns) for row in rows]
 
 
-class BurnedShow(show.ShowOne):  # type: ignore[misc]
+class BurnedShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
     """Show what is known of a burned device."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
@@ -73,14 +73,8 @@ class BurnedShow(show.ShowOne):  # type: ignore[misc]
         return tuple(row), tuple(Cell(value) for value in row.values())
 
 
-class BurnedHistory(lister.Lister):  # type: ignore[misc]
+class BurnedHistory(_OfDevice, lister.Lister):  # type: ignore[misc]
     """Show how a device was burned and released, and by whom, oldest first. It need not be burned now."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""
@@ -88,13 +82,12 @@ class BurnedHistory(lister.Lister):  # type: ignore[misc]
         return _HISTORY, [tuple(_cell(name, event[name]) for name in _HISTORY) for event in events]
 
 
-class BurnedRelease(command.Command):  # type: ignore[misc]
+class BurnedRelease(_OfDevice):
     """Say that a burned device is clean: it is offered again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--burned-for",
             metavar="INSTANCE",

@@ -20,9 +20,15 @@ _BLOCK_WIDTH = 90
 """Characters of a line in the table of one device."""
 
 
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    add_service(parser)
-    parser.add_argument("device", help="uuid, or HOST/PCI-ADDRESS")
+class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command about one device."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        parser.add_argument("device", help="uuid, or HOST/PCI-ADDRESS")
+        return parser
 
 
 def _progress(progress: Mapping[str, Any]) -> str:
@@ -62,14 +68,8 @@ class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without ty
         return _LIST_COLUMNS, [tuple(Cell(each[c], width=_WIDTHS.get(c)) for c in _LIST_COLUMNS) for each in shown]
 
 
-class DeviceShow(show.ShowOne):  # type: ignore[misc]
+class DeviceShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
     """Show everything that is known of a device."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
@@ -81,13 +81,12 @@ def _field(name: str, value: Any) -> Cell:
     return Cell(value, _SHOWN[name]) if name in _SHOWN else Cell(value, width=_BLOCK_WIDTH)
 
 
-class DeviceHistory(lister.Lister):  # type: ignore[misc]
+class DeviceHistory(_OfDevice, lister.Lister):  # type: ignore[misc]
     """Show the history of a device, oldest first, and what proved each erase."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
+        parser = super().get_parser(prog_name)
         parser.add_argument(
             "--long", action="store_true", help="with all of the evidence, for programs: best with -f json"
         )
@@ -108,15 +107,14 @@ def _proof(evidence: Mapping[str, Any]) -> str | None:
     return ": ".join(parts) or None
 
 
-class _OfOperator(command.Command):  # type: ignore[misc]
+class _OfOperator(_OfDevice):
     """Something that an operator says of a device."""
 
     needs_reason = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_device(parser)
+        parser = super().get_parser(prog_name)
         parser.add_argument("--reason", required=self.needs_reason, help="why; kept in the device's history")
         return parser
 
