@@ -1,7 +1,7 @@
 """What a flavor asks for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 _MIB_PER_GIB = 1024
@@ -28,15 +28,7 @@ class Flavor:
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Any]) -> "Flavor":
         """From what an instance keeps of its flavor."""
-        return cls(
-            name=snapshot["name"],
-            vcpus=snapshot["vcpus"],
-            ram=snapshot["ram"],
-            disk=snapshot["disk"],
-            ephemeral=snapshot["ephemeral"],
-            swap=snapshot["swap"],
-            extra_specs=snapshot["extra_specs"],
-        )
+        return cls(**{field.name: snapshot[field.name] for field in fields(cls)})
 
     def resources(self) -> dict[str, int]:
         """Amounts by resource class, those that are 0 too; a begun GiB of swap counts whole."""
