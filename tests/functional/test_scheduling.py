@@ -118,12 +118,13 @@ def test_a_host_that_the_operator_has_taken_out_gets_nothing(
     assert why in refused(world, specs={"resources:MEMORY_MB": "30000"})[1]
 
 
-def test_a_host_whose_agent_is_silent_gets_nothing(world: ComputeWorld) -> None:
+def test_a_host_whose_agent_is_silent_gets_nothing(world: ComputeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.add_host()
     world.silence("host-1")
     message, details = refused(world)
     assert message == "No valid host was found. No host may get instances now."
     assert "host-1 has an agent that was last seen" in details
+    assert f"was not built: {message} {details}" in caplog.text, "the log tells administrators as much as the fault"
 
 
 def test_of_a_cloud_whose_hosts_are_all_disabled_the_administrator_is_told_of_as_many_as_a_row_can_hold(

@@ -84,7 +84,7 @@ class Recovery:
         )
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
         self._ports.db.transact(lambda tx: swap(tx, device, Event.CRASH_RECOVERY, cause))
-        LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.pci_address, reason)
+        LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, reason)
         settle(self._ports.db, self._ports.placement, device.uuid)
 
     def _release(self, context: RequestContext, device: DeviceRecord) -> None:
@@ -94,4 +94,5 @@ class Recovery:
             return
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
         self._ports.db.transact(lambda tx: swap(tx, device, Event.RELEASE, cause))
+        LOG.info("Device %s (%s) is available again: it was %s.", device.uuid, device.slot, reason)
         settle(self._ports.db, self._ports.placement, device.uuid)

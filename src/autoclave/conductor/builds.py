@@ -194,7 +194,8 @@ class Builder:
         return self._ports.clock() + self._lease / 2
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
-        LOG.warning("Instance %s was not built: %s", instance.uuid, error)
+        details = f" {error.details}" if isinstance(error, NoValidHost) and error.details else ""
+        LOG.warning("Instance %s was not built: %s%s", instance.uuid, error, details)
         failed = self._move(
             instance,
             vm_state=VMState.ERROR,
