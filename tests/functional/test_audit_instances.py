@@ -1,7 +1,7 @@
 """Disagreements about what instances hold are named by an audit, and gone once its remedy was followed."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,25 @@ from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, VFS
 from instanceworld import FLAVOR, InstanceWorld
 
 from autoclave.audit.auditor import Auditor, Scope
+from autoclave.audit.hosts import HostView
 from autoclave.audit.remedies import Remedies
-from autoclave.db import compute_hosts
+from autoclave.audit.taking_back import TakingBack
+from autoclave.db import compute_hosts, events
 from autoclave.db import instances as instance_rows
-from autoclave.db.compute_tables import instances, pci_functions
+from autoclave.db.compute_tables import instances, pci_functions, pci_providers
+from autoclave.db.events import EventRecord
+from autoclave.exceptions import Conflict, HardwareError, NotFound
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import answer, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.burn import BurnState
+from autoclave.rules.device_states import Actor
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.simulator.guests import Guests
+from autoclave.virt.domains import GivenDomains, SimulatedDomains
 from dbfixtures import make_arq
 
 ALL = Scope()
@@ -29,10 +38,11 @@ HOST_HAS = {"VCPU": 2, "MEMORY_MB": 512}
 
 
 class HoldingsWorld(InstanceWorld):
-    """The agent runs, and its host is audited from a controller."""
+    """The agent runs, and its host is audited from a controller, unless the host is looked at."""
 
     def __init__(self, tmp_path: Path, service: EmbeddedPlacement) -> None:
         super().__init__(tmp_path, service=service)
+        self.looks_at_hosts = False
         self.raw = service.client_session()
 
     def insert(self, instance_uuid: str, **values: Any) -> None:
@@ -40,7 +50,9 @@ class HoldingsWorld(InstanceWorld):
 
     def audit(self, scope: Scope = ALL, *, meanwhile: Callable[[], object] = lambda: None) -> list[Finding]:
         """What is found beside what is known to return uncleaned."""
-        auditor = Auditor(self.db, self.placement, [], sleep=lambda _: meanwhile())
+        view = HostView(HOST, self.sim.paths, frozenset(), SimulatedDomains(self.sim))
+        hosts = [view] if self.looks_at_hosts else []
+        auditor = Auditor(self.db, self.placement, hosts, sleep=lambda _: meanwhile())
         return [each for each in auditor.audit(scope, 5) if each.kind is not Kind.RETURNS_UNCLEANED]
 
     def the(self, kind: Kind, scope: Scope = ALL) -> Finding:
@@ -75,6 +87,24 @@ class HoldingsWorld(InstanceWorld):
         }
         answered = self.raw.put(f"/allocations/{consumer}", json=body, microversion="1.36")
         assert answered.status_code == 204
+
+    def lose(self, *addresses: str) -> str:
+        """An instance whose row and allocation are gone, and whose guest is not."""
+        instance = self.create(*addresses)
+        self.onlooker.delete_allocations(instance)
+        self.forget(instance)
+        return instance
+
+    def take_back(self, *addresses: str, looked: bool = False, hosts: Sequence[HostView] | None = None) -> str:
+        """What the last of them was told."""
+        asked = [HostView(HOST, self.sim.paths, frozenset(), SimulatedDomains(self.sim))] if hosts is None else hosts
+        cause = Cause(Actor.OPERATOR, "ann", reason="lost")
+        done = TakingBack(self.db, self.placement, asked).take_back(HOST, addresses, cause, looked=looked)
+        return done[addresses[-1]]
+
+    def history(self, address: str) -> Sequence[EventRecord]:
+        with self.db.read() as tx:
+            return events.history(tx, self.row(address).uuid)
 
     def set_row(self, instance_uuid: str, **values: Any) -> None:
         with self.db.write() as tx:
@@ -252,17 +282,88 @@ def test_an_allocation_of_a_host_that_the_instance_is_not_on_is_named_there(worl
 def test_a_function_of_an_instance_that_is_not_there_is_free_again_by_the_remedy(
     world: HoldingsWorld,
 ) -> None:
-    instance = world.create(NIC)
-    world.onlooker.delete_allocations(instance)
-    world.forget(instance)
+    instance = world.lose(NIC)
     finding = world.the(Kind.FUNCTION_WITHOUT_INSTANCE)
     assert finding.subject == f"{HOST}/{NIC}"
     assert finding.seen.startswith(f"instance {instance} has {NIC} of provider {HOST}_{NIC.upper()} (")
-    statement = next(part for part in finding.remedy.split("`") if part.startswith("UPDATE"))
-    with world.db.write() as tx:
-        tx.execute(sa.text(statement))
+    assert f"`autoclave function take-back {HOST}/{NIC}`" in finding.remedy
+    with pytest.raises(Conflict, match=f"{NIC} of {HOST} is with domain .*{instance}.*, which runs"):
+        world.take_back(NIC, looked=True)
+    assert world.function(NIC).instance_uuid == instance
+    Guests(world.sim).vanish(instance)
+    assert world.take_back(NIC) == f"taken back from {instance}"
     assert world.audit() == []
     assert world.function(NIC).instance_uuid is None
+    assert world.offered(NIC) == 1
+    assert world.take_back(NIC) == "no instance has it"
+    [event] = [each for each in world.history(NIC) if each.event == "take_back"]
+    assert (event.actor, event.reason) == ("operator ann", f"taken back from instance {instance}: lost")
+
+
+def test_what_is_burned_stays_burned_when_it_is_taken_back(world: HoldingsWorld) -> None:
+    instance = world.lose(GPU)
+    Guests(world.sim).vanish(instance)
+    with world.db.write() as tx:  # a release that somebody wrote by hand while it was in use
+        of = pci_providers.c
+        values = {"burn_confirmed": True, "release_pending": True}
+        tx.execute(pci_providers.update().where(of.address == GPU).values(**values))
+    assert world.take_back(GPU) == f"taken back from {instance}; it stays burned until it is released"
+    assert world.function(GPU).instance_uuid is None
+    assert world.row(GPU).burn_state is BurnState.CONFIRMED
+    assert world.offered(GPU) == 0
+    assert world.audit() == []
+
+
+def test_what_has_become_of_one_time_use_is_burned_when_it_is_taken_back(world: HoldingsWorld) -> None:
+    instance = world.lose(NIC)
+    Guests(world.sim).vanish(instance)
+    with world.db.write() as tx:
+        tx.execute(pci_providers.update().where(pci_providers.c.address == NIC).values(one_time_use=True))
+    world.take_back(NIC)
+    assert (world.row(NIC).burned, world.row(NIC).burned_for) == (True, instance)
+    assert world.offered(NIC) == 0
+
+
+def test_nothing_that_is_taken_back_can_be_claimed_before_placement_knows_that_it_is_burned(
+    world: HoldingsWorld,
+) -> None:
+    Guests(world.sim).vanish(world.lose(GPU))
+    world.by_hand(0)
+    world.faults.add(refuse)
+    assert "; Placement will be told later: " in world.take_back(GPU)
+    world.faults.clear()
+    assert world.offered(GPU) == 1
+    assert world.instance(world.create(GPU)).vm_state is VMState.ERROR
+    assert world.function(GPU).instance_uuid is None
+
+
+def test_a_host_that_cannot_be_asked_is_a_hindrance_unless_the_operator_has_looked(world: HoldingsWorld) -> None:
+    instance = world.lose(NIC)
+    with pytest.raises(Conflict, match="say --looked"):
+        world.take_back(NIC, hosts=[])
+    unasked = HostView(HOST, world.sim.paths, frozenset(), None)
+    silent = HostView(HOST, world.sim.paths, frozenset(), GivenDomains(failure=HardwareError("no libvirtd")))
+    for view, why in ((unasked, "there is no virsh"), (silent, "no libvirtd")):
+        with pytest.raises(Conflict, match=why):
+            world.take_back(NIC, hosts=[view])
+    assert world.function(NIC).instance_uuid == instance
+    assert world.take_back(NIC, hosts=[silent], looked=True) == f"taken back from {instance}"
+
+
+def test_nothing_is_taken_back_from_an_instance_that_is_there_or_on_its_way(world: HoldingsWorld) -> None:
+    instance, lost = world.create(NIC), world.lose(GPU)
+    for each in (instance, lost):
+        Guests(world.sim).vanish(each)
+    with pytest.raises(Conflict, match="is on that host: delete the instance"):
+        world.take_back(GPU, NIC)
+    assert world.function(GPU).instance_uuid == lost  # all of them or none
+    world.set_row(instance, host="host-2", task_state=TaskState.DELETING)
+    with pytest.raises(Conflict, match="which is deleting"):
+        world.take_back(NIC)
+    world.set_row(instance, task_state=None)
+    assert world.take_back(NIC) == f"taken back from {instance}"
+    with pytest.raises(NotFound, match=r"no PCI function 0000:99:00\.0"):
+        world.take_back("0000:99:00.0")
 
 
 def test_a_claim_of_another_function_than_was_allocated_is_named_on_both_sides(world: HoldingsWorld) -> None:
@@ -275,6 +376,45 @@ def test_a_claim_of_another_function_than_was_allocated_is_named_on_both_sides(w
     assert found.keys() == {Kind.INSTANCE_WITHOUT_ALLOCATION, Kind.ALLOCATION_WITHOUT_FUNCTION}
     assert found[Kind.ALLOCATION_WITHOUT_FUNCTION].subject == f"{HOST}/{NIC}"
     assert world.row(CARD).uuid in found[Kind.INSTANCE_WITHOUT_ALLOCATION].seen
+
+
+def test_a_guest_with_a_function_that_its_instance_has_not_on_record_is_named(world: HoldingsWorld) -> None:
+    world.looks_at_hosts = True
+    instance = world.create(NIC)
+    assert world.audit() == []
+    with world.db.write() as tx:
+        of = pci_functions.c
+        tx.execute(pci_functions.update().where(of.address == NIC).values(instance_uuid=None))
+    world.onlooker.delete_allocations(instance)
+    [found] = [each for each in world.audit() if each.kind is Kind.GUEST_WITHOUT_CLAIM]
+    assert (found.subject, found.about) == (f"{HOST}/{NIC}", instance)
+    assert found.seen.endswith(f"({instance}) runs and has {NIC} (which no instance has on record)")
+    held = (
+        f"`openstack resource provider inventory set --amend --resource {NIC_CLASS}:reserved=1 {world.row(NIC).uuid}`"
+    )
+    assert held in found.remedy
+
+
+def test_a_guest_that_is_made_or_ended_between_the_looks_is_no_finding(world: HoldingsWorld) -> None:
+    world.looks_at_hosts = True
+    instance = world.create(NIC)
+    with world.db.write() as tx:
+        tx.execute(pci_functions.update().where(pci_functions.c.address == NIC).values(instance_uuid=None))
+    found = world.audit(meanwhile=lambda: world.delete(instance) if world.find(instance) else None)
+    assert Kind.GUEST_WITHOUT_CLAIM not in {each.kind for each in found}
+
+
+def test_many_instances_are_given_again_with_two_readings_of_the_database(world: HoldingsWorld) -> None:
+    for instance in [world.create() for _ in range(3)]:
+        world.onlooker.delete_allocations(instance)
+    found = world.audit()
+    assert [each.kind for each in found] == [Kind.INSTANCE_WITHOUT_ALLOCATION] * 3
+    statements: list[str] = []
+    sa.event.listen(world.db._reader, "before_cursor_execute", lambda *arguments: statements.append(str(arguments[2])))
+    done = Remedies(world.db, world.placement, "ann").fix(found)
+    assert set(done.values()) == {"allocated 512 MEMORY_MB, 2 VCPU"}
+    assert sum("FROM instances" in each for each in statements) == 2
+    assert world.audit() == []
 
 
 def test_an_instance_that_changes_between_the_looks_or_within_one_is_not_judged(world: HoldingsWorld) -> None:

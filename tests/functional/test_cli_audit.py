@@ -1,6 +1,7 @@
 """``autoclave audit`` beside ``autoclave up`` that runs, in the place of one that does not, and on a controller."""
 
 import json
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from test_up import running
 from autoclave.cli.main import main
 from autoclave.db import schema
 from autoclave.db.columns import utcnow
+from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import sqlite_url
 from autoclave.db.tables import agents, devices
@@ -126,6 +128,31 @@ def test_a_name_that_nothing_on_record_has_is_not_told_to_agree(operator: Operat
     assert operator.states() == {DeviceState.AVAILABLE}
     elsewhere = operator.refused(*where, "--host", "sim-1", "--device", "sim-2/0000:41:00.0")
     assert "no device of sim-1 on record is 'sim-2/0000:41:00.0'" in elsewhere
+
+
+def test_a_function_is_taken_back_once_and_a_name_that_is_none_is_refused(
+    operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(operator.data_dir):
+        pass
+    of_sim_1 = {"hostname": "sim-1", "address": "0000:81:00.0"}
+    card = {"id": 1, "uuid": str(uuid.uuid4()), "resource_class": "CUSTOM_GPU", "traits": "[]", "total": 1}
+    kind = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": True}
+    operator.edit(pci_providers.insert().values(**of_sim_1, **card))
+    operator.edit(pci_functions.insert().values(**of_sim_1, **kind, provider_id=1, instance_uuid="gone"))
+
+    def take_back(function: str) -> int:
+        return main(["function", "take-back", "--data-dir", str(operator.data_dir), function])
+
+    for said in ("taken back from gone; ", "no instance has it; "):
+        capsys.readouterr()
+        assert take_back("sim-1/0000:81:00.0") == 0
+        assert capsys.readouterr().out.startswith(f"sim-1/0000:81:00.0: {said}Placement will be told later: ")
+    assert take_back("sim-7/0000:81:00.0") == 1
+    assert "sim-7 has no PCI function 0000:81:00.0 for instances on record." in capsys.readouterr().err
+    for misnamed in ("0000:81:00.0", "sim-1/81"):
+        with pytest.raises(SystemExit):
+            take_back(misnamed)
 
 
 def test_a_schema_that_is_behind_is_the_one_finding(operator: Operator) -> None:

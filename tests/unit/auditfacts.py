@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from autoclave.rules.audit.facts import Instance, Lent, Root
+from autoclave.rules.audit.facts import Guest, Instance, Lent, Root
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.instances import Part, of_consumers, of_functions, of_instance, of_unknown
+from autoclave.rules.audit.lent import of_lent_guests
 from autoclave.rules.burn import BurnFacts
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
@@ -33,7 +34,8 @@ def instance(**values: Any) -> Instance:
 def card(facts: BurnFacts = PLAIN, **claims: str) -> Lent:
     """A provider of two functions; *claims*: who has which, by the number of the function."""
     given = {f"0000:81:00.{number.removeprefix('fn')}": uuid for number, uuid in claims.items()}
-    return Lent("card", "host-1", "0000:81:00.0", (1, 0), facts._replace(claimed=bool(given)), RC, given)
+    functions = frozenset({"0000:81:00.0", "0000:81:00.1"})
+    return Lent("card", "host-1", "0000:81:00.0", (1, 0), facts._replace(claimed=bool(given)), RC, 2, functions, given)
 
 
 def part(*lent: Lent, root: Root | None = ROOT) -> Part:
@@ -49,6 +51,7 @@ def every_finding() -> list[Finding]:
         *of_instance(part(card(BURNED, fn0="inst")), instance(), {"root": HOST_HAS}),
         *of_instance(part(card()), instance(), {"root": HOST_HAS, "card": {RC: 1}}),
         *of_functions(card(fn0="gone"), {}),
+        *of_lent_guests(card(), {"0000:81:00.0": [Guest("web", "web-1", True)]}),
         *of_consumers(part(), {"inst": {"root": HOST_HAS}}, {"inst": moved}),
         of_unknown(part(), "gone", {"root": HOST_HAS}, CONSUMER_TYPE),
         of_unknown(part(), "foreign", {"root": HOST_HAS}, "unknown"),

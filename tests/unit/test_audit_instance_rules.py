@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from auditfacts import BURNED, HOST_HAS, RC, card, instance, part
 
-from autoclave.rules.audit.facts import Instance
+from autoclave.rules.audit.facts import Guest, Instance
 from autoclave.rules.audit.instances import (
     Amounts,
     Part,
@@ -17,6 +17,7 @@ from autoclave.rules.audit.instances import (
     of_unknown,
 )
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.lent import of_lent_guests
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 AT_HOME: Mapping[str, Amounts] = {"root": HOST_HAS}
@@ -24,6 +25,7 @@ WITH_CARD: Mapping[str, Amounts] = {"root": HOST_HAS, "card": {RC: 1}}
 LOST, PROTECTED = Kind.INSTANCE_WITHOUT_ALLOCATION, Kind.FUNCTION_WITHOUT_ALLOCATION
 IDLE, STRAY = Kind.ALLOCATION_WITHOUT_FUNCTION, Kind.ALLOCATION_WITHOUT_INSTANCE
 NONE: list[Kind] = []
+FUNCTION = "0000:81:00.0"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,32 @@ def test_a_function_is_with_an_instance_of_its_host(instances: dict[str, Instanc
         assert each.seen == (
             f"instance inst has 0000:81:00.0, 0000:81:00.1 of provider host-1_0000:81:00.0 (card), and {why}"
         )
+
+
+@pytest.mark.parametrize(
+    ("claims", "address", "has"),
+    [
+        pytest.param({"fn0": "web"}, FUNCTION, None, id="its-own"),
+        pytest.param({}, FUNCTION, f"{FUNCTION} (which no instance has on record)", id="free"),
+        pytest.param({"fn1": "web"}, FUNCTION, f"{FUNCTION} (which no instance has on record)", id="its-neighbour"),
+        pytest.param({"fn0": "inst"}, FUNCTION, f"{FUNCTION} (which instance inst has on record)", id="anothers"),
+        pytest.param({}, "0000:82:00.0", None, id="none-of-ours"),
+    ],
+)
+def test_a_guest_has_no_function_that_is_not_its_instances_on_record(
+    claims: dict[str, str], address: str, has: str | None
+) -> None:
+    found = list(of_lent_guests(card(**claims), {address: [Guest("web", "web-1", running=False)]}))
+    assert [each.kind for each in found] == ([] if has is None else [Kind.GUEST_WITHOUT_CLAIM])
+    for each in found:
+        assert each.seen == f"domain web-1 (web) is off and has {has}"
+        assert f"--resource {RC}:reserved=2 card`" in each.remedy
+
+
+def test_a_guest_has_no_device_of_which_the_functions_are_lent() -> None:
+    parent = card()._replace(functions=frozenset({"0000:81:00.1"}))
+    [found] = of_lent_guests(parent, {FUNCTION: [Guest("web", "web-1", running=True)]})
+    assert (found.kind, found.about) == (Kind.GUEST_WITHOUT_CLAIM, "web")
 
 
 @pytest.mark.parametrize(

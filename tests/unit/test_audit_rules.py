@@ -264,7 +264,8 @@ OF_THE_ROOM = {
 def lent(**values: Any) -> Lent:
     """A provider of PCI functions; *values* are of its burn."""
     facts = BurnFacts(one_time_use=False, burned=False, confirmed=False, release_pending=False, claimed=False)
-    return Lent("rp", "host-1", "0000:81:00.0", (1, 0), facts._replace(**values), RC, {})
+    address = "0000:81:00.0"
+    return Lent("rp", "host-1", address, (1, 0), facts._replace(**values), RC, 1, frozenset({address}), {})
 
 
 TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}

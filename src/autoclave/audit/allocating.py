@@ -1,6 +1,8 @@
-"""Giving an instance again, in Placement, what its row says that it has."""
+"""Giving instances again, in Placement, what their rows say that they have."""
 
-from autoclave.audit.rows import read
+from collections.abc import Iterable
+
+from autoclave.audit.rows import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementUnavailable
@@ -10,25 +12,39 @@ from autoclave.rules.audit.facts import Instance
 from autoclave.rules.audit.instances import Part, lacking
 
 
-def allocate_again(db: Database, placement: PlacementClient, instance_uuid: str) -> str:
-    """Add what an instance lacks to what it holds, of each provider by itself; what was done, in words.
+def allocate_again(
+    db: Database, placement: PlacementClient, records: Records, instance_uuids: Iterable[str]
+) -> dict[str, str]:
+    """Add what instances lack to what they hold, of each provider by itself; what was done, in words, by instance.
 
-    If it is deleted at the same moment, an allocation may outlive it: the next audit finds that.
+    If one is deleted at the same moment, an allocation may outlive it: the next audit finds that.
 
+    :param records: what they are to have; the database is read once more, after all was done.
     :raises DatabaseUnavailable: the database does not answer.
     """
-    records = read(db, utcnow())
+    tried = {uuid: _of(placement, records, uuid) for uuid in instance_uuids}
+    if not any(tried.values()):
+        return dict.fromkeys(tried, "nothing: it has all again")
+    present = read(db, utcnow()).instances
+    done = {}
+    for uuid, parts in tried.items():
+        if parts and present.get(uuid) != records.instances.get(uuid):
+            parts.append("the instance changed meanwhile: audit again")
+        done[uuid] = "; ".join(parts) or "nothing: it has all again"
+    return done
+
+
+def _of(placement: PlacementClient, records: Records, instance_uuid: str) -> list[str]:
+    """What was done for one instance, in words; nothing, if it lacks nothing."""
     instance = records.instances.get(instance_uuid)
     if instance is None or instance.host is None or not instance.settled:
-        return "nothing: the instance changed meanwhile"
+        return ["nothing: the instance changed meanwhile"]
     part = Part.of(instance.host, records.roots, records.lent.values())
     try:
         present = placement.get_allocations(instance_uuid).allocations
     except PlacementError as error:
-        return f"nothing: {error}"
+        return [f"nothing: {error}"]
     missing = lacking(part, instance, records.of_host(instance.host, present))
-    if not missing:
-        return "nothing: it has all again"
     done, failures = [], []
     for provider, amounts in missing.items():
         try:
@@ -39,9 +55,9 @@ def allocate_again(db: Database, placement: PlacementClient, instance_uuid: str)
             failures.append(f"not of provider {provider}: {error}")
         else:
             done.append(", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items())))
-    if (done or failures) and read(db, utcnow()).instances.get(instance_uuid) != instance:
-        failures.append("the instance changed meanwhile: audit again")
-    return "; ".join([f"allocated {' and '.join(done)}" if done else "nothing", *failures])
+    if not missing:
+        return []
+    return [f"allocated {' and '.join(done)}" if done else "nothing", *failures]
 
 
 def _add(placement: PlacementClient, instance: Instance, provider: str, amounts: Resources) -> None:

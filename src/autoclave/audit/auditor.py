@@ -160,8 +160,10 @@ class Auditor:
         yield from offers.compare(rows, lent, hosts, scope.has_host)
         if not offers.silent:
             yield from Holdings(self._placement, records, offers.consumers).compare(parts)
+        hosts |= {each.host for each in records.lent.values() if scope.has(each)}
         for name in hosts & self._hosts.keys():
-            yield from self._hosts[name].compare([row for row in rows if row.host == name])
+            of_host = [row for row in rows if row.host == name]
+            yield from self._hosts[name].compare(of_host, [each for each in lent if each.host == name])
         yield from (finding for finding in self._unseen if finding.subject in hosts)
 
 

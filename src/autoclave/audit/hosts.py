@@ -8,9 +8,10 @@ from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import pci_function
-from autoclave.rules.audit.facts import Guest, Row, Slot
+from autoclave.rules.audit.facts import Guest, Lent, Row, Slot
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.lent import of_lent_guests
 from autoclave.rules.audit.rows import about
 from autoclave.rules.audit.slots import of_guests, of_slot
 from autoclave.rules.device_states import DeviceState
@@ -31,18 +32,27 @@ class HostView:
         self._allowed = allowed
         self._domains = domains
 
-    def compare(self, rows: Sequence[Row]) -> Iterator[Finding]:
-        """What of the host disagrees with *rows*, which are its own. What cannot be read is a finding."""
-        guests: Mapping[str, Sequence[Guest]] = {}
-        if self._domains is None:
+    def guests(self) -> Mapping[str, Sequence[Guest]] | None:
+        """Its guests, by the address of each function that they have been given; None: there is nobody to ask.
+
+        :raises HardwareError: whoever is to be asked does not answer.
+        """
+        return None if self._domains is None else _guests(self._domains)
+
+    def compare(self, rows: Sequence[Row], lent: Sequence[Lent]) -> Iterator[Finding]:
+        """What of the host disagrees with *rows* and *lent*, which are its own. What cannot be read is a finding."""
+        guests: Mapping[str, Sequence[Guest]] | None = {}
+        try:
+            guests = self.guests()
+        except HardwareError as error:
+            kind = Kind.LIBVIRT_UNREADABLE
+            yield Finding(kind, self.name, str(error), kind.remedy.format(host=self.name))
+        if guests is None:
             kind = Kind.LIBVIRT_NOT_LOOKED_AT
             yield Finding(kind, self.name, "its libvirt was not looked at", kind.remedy)
-        else:
-            try:
-                guests = _guests(self._domains)
-            except HardwareError as error:
-                kind = Kind.LIBVIRT_UNREADABLE
-                yield Finding(kind, self.name, str(error), kind.remedy.format(host=self.name))
+            guests = {}
+        for each in lent:
+            yield from of_lent_guests(each, guests)
         for row in rows:
             yield from of_guests(row, guests.get(row.address, ()))
             try:

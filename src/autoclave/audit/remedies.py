@@ -42,11 +42,11 @@ class Remedies:
         """Do what may be done about *findings*, once for each device; what was done, by the finding."""
         records = read(self.db, utcnow())
         rows = records.rows
-        done: dict[Finding, str] = {}
+        lacking = [each for each in findings if each.kind.fix is Fix.ALLOCATE]
+        allocated = allocate_again(self.db, self.placement, records, {each.about for each in lacking})
+        done = {each: allocated[each.about] for each in lacking}
         distrusted: set[str] = set()
         for each in findings:
-            if each.kind.fix is Fix.ALLOCATE:
-                done[each] = allocate_again(self.db, self.placement, each.about)
             lent = records.lent.get(each.device or "")
             if lent is not None and each.kind.fix is Fix.RAISE:
                 done[each] = self._burn(lent)

@@ -23,12 +23,9 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
 from autoclave.rules.audit.instances import Amounts
 from autoclave.rules.flavor import Flavor
-from autoclave.rules.instance_states import TaskState
+from autoclave.rules.instance_states import UNSETTLED
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.rules.resource_request import unnumbered_resources
-
-_UNSETTLED = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING, TaskState.DELETING})
-"""What is done with an instance while it gets what it is to have, or gives it back."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def read(db: Database, now: datetime) -> Records:
         attributes = attribute_rows.discovered(tx, None)
         arqs = arq_rows.active(tx)
         dirty = ledger.among(tx, None)
-        providers, claimed = pci.providers(tx), pci.claims(tx)
+        providers, owners = pci.providers(tx), pci.owners(tx)
         instances = instance_rows.list_for(tx)
         roots = tuple(Root(each.rp_uuid, each.hostname) for each in compute_hosts.list_all(tx))
         asking = arq_rows.named_instances(tx)
@@ -102,7 +99,7 @@ def read(db: Database, now: datetime) -> Records:
     on_record = {device.hostname for device in devices} | {each.hostname for each in providers}
     present = {device.hostname for device in devices if not device.missing}
     hosts = sorted(present | (on_record & seen.keys()))
-    lent = {each.uuid: _lent(each, claimed.get(each.id, {})) for each in providers}
+    lent = {each.uuid: _lent(each, owners.get(each.id, {})) for each in providers}
     known = {each.uuid: _instance(each) for each in instances}
     told = tuple(Agent(host, silent.get(host)) for host in hosts)
     named = frozenset({*hosts, *seen, *(root.host for root in roots), *(host for host, _ in loose)})
@@ -161,7 +158,8 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
     )
 
 
-def _lent(provider: ProviderRecord, claims: Mapping[str, str]) -> Lent:
+def _lent(provider: ProviderRecord, owners: Mapping[str, str | None]) -> Lent:
+    claims = {address: owner for address, owner in owners.items() if owner is not None}
     return Lent(
         uuid=provider.uuid,
         host=provider.hostname,
@@ -169,6 +167,8 @@ def _lent(provider: ProviderRecord, claims: Mapping[str, str]) -> Lent:
         version=(provider.state_version, 0),
         facts=provider.facts(claimed=bool(claims)),
         resource_class=provider.resource_class,
+        total=provider.total,
+        functions=frozenset(owners),
         claims=claims,
     )
 
@@ -182,7 +182,7 @@ def _instance(record: InstanceRecord) -> Instance:
         uuid=record.uuid,
         host=record.host,
         version=(record.state_version, 0),
-        settled=record.task_state not in _UNSETTLED,
+        settled=record.task_state not in UNSETTLED,
         launched=record.launched_at is not None,
         asked=asked,
         project_id=record.project_id,

@@ -38,6 +38,7 @@ COMMANDS = {
     "burned show": "burned:BurnedShow",
     "burned history": "burned:BurnedHistory",
     "burned release": "burned:BurnedRelease",
+    "function take-back": "function:FunctionTakeBack",
     "sim list": "sim:SimHosts",
     "sim fault": "sim:SimFault",
     "sim clear": "sim:SimClear",

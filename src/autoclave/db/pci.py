@@ -176,11 +176,11 @@ def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
     return bool(tx.execute(query).scalar_one())
 
 
-def claims(tx: Connection) -> dict[int, dict[str, str]]:
-    """The instance that has it, by the id of the provider and the address of each function that one has."""
+def owners(tx: Connection) -> dict[int, dict[str, str | None]]:
+    """The instance that has it, or None, by the id of the provider and the address of each function."""
     of = pci_functions.c
-    found: dict[int, dict[str, str]] = {}
-    for row in tx.execute(sa.select(of.provider_id, of.address, of.instance_uuid).where(of.instance_uuid.is_not(None))):
+    found: dict[int, dict[str, str | None]] = {}
+    for row in tx.execute(sa.select(of.provider_id, of.address, of.instance_uuid)):
         found.setdefault(row.provider_id, {})[row.address] = row.instance_uuid
     return found
 
@@ -228,6 +228,14 @@ def free(tx: Connection, instance_uuid: str) -> int:
     """Take all functions back from an instance and return how many it had. What is burned stays burned."""
     statement = pci_functions.update().where(pci_functions.c.instance_uuid == instance_uuid)
     return int(tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount)
+
+
+def take_back(tx: Connection, function: FunctionRecord) -> bool:
+    """Take a function back from the instance that *function* names, and from no other; whether it was."""
+    statement = pci_functions.update().where(
+        pci_functions.c.id == function.id, pci_functions.c.instance_uuid == function.instance_uuid
+    )
+    return tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount == 1
 
 
 def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:

@@ -37,6 +37,8 @@ class BurnEvent(StrEnum):
     """Placement has been told: it is offered again."""
     BURN_ENDS = "burn_ends"
     """An instance gets what is of one time use no more."""
+    TAKE_BACK = "take_back"
+    """An operator has taken a function back from an instance that is not there."""
 
 
 class BurnFacts(NamedTuple):

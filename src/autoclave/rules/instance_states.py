@@ -28,6 +28,10 @@ class TaskState(StrEnum):
     DELETING = "deleting"
 
 
+UNSETTLED = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING, TaskState.DELETING})
+"""What is done with an instance while it gets what it is to have, or gives it back."""
+
+
 class PowerState(IntEnum):
     """What the hypervisor says of the guest: Nova's ``power_state``."""
 

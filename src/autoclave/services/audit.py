@@ -24,7 +24,8 @@ from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources
 from autoclave.simulator.fleet import Fleet
-from autoclave.virt.domains import Virsh
+from autoclave.simulator.host import SimulatedHost
+from autoclave.virt.domains import Domains, SimulatedDomains, Virsh
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,11 @@ def _hosts(
 ) -> tuple[list[HostView], list[Finding]]:
     """The hosts that are simulated in the directory, or else the one that this machine is."""
     fleet = Fleet(directory).hosts() if os.access(directory, os.R_OK | os.X_OK) else []
-    simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in fleet]
+    looked_at: list[tuple[cfg.ConfigOpts, SimulatedHost | None]] = [
+        (new_config(config_files, overrides | each.conf_overrides()), each) for each in fleet
+    ]
     views, unseen = [], []
-    for host in simulated or [conf]:
+    for host, simulated in looked_at or [(conf, None)]:
         name = host_name(host)
         try:
             paths = host_paths(host)
@@ -127,5 +130,6 @@ def _hosts(
             kind = Kind.HOST_UNREADABLE
             unseen.append(Finding(kind, name, str(error), kind.remedy.format(host=name)))
             continue
-        views.append(HostView(name, paths, allowed, None if simulated else Virsh.of(paths)))
+        domains: Domains | None = Virsh.of(paths) if simulated is None else SimulatedDomains(simulated)
+        views.append(HostView(name, paths, allowed, domains))
     return views, unseen

@@ -10,6 +10,8 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.simulator.guests import Guests
+from autoclave.simulator.host import SimulatedHost
 
 _CONNECTION = ("virsh", "--readonly", "--connect", "qemu:///system")
 _PATIENCE = 30.0
@@ -53,6 +55,17 @@ class GivenDomains:
         if self.failure is not None:
             raise self.failure
         return self.domains
+
+
+class SimulatedDomains:
+    """The guests of a simulated host, by what libvirt would have been told of them."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._guests = Guests(host)
+
+    def all(self) -> Sequence[Domain]:
+        """See :class:`Domains`."""
+        return [_read(each.uuid, each.xml, each.running) for each in self._guests.all().values()]
 
 
 class Virsh:

@@ -97,6 +97,8 @@ class Lent(NamedTuple):
     """A provider of PCI functions that instances get by flavor, as the database has it.
 
     :param version: moves with every change of its burn.
+    :param total: how many functions Placement is told of.
+    :param functions: the addresses of all of them; also of those that the host has no more.
     :param claims: the instance that has it, by the address of each function that one has.
     """
 
@@ -106,6 +108,8 @@ class Lent(NamedTuple):
     version: tuple[int, int]
     facts: BurnFacts
     resource_class: str
+    total: int
+    functions: frozenset[str]
     claims: Mapping[str, str]
 
     @property

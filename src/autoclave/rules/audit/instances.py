@@ -165,9 +165,10 @@ def _allocated(lent: Lent, held: Mapping[str, Amounts]) -> int:
 
 
 def _unowned(lent: Lent, instance: str, why: str) -> Finding:
-    addresses = ", ".join(sorted(address for address, owner in lent.claims.items() if owner == instance))
-    seen = f"instance {instance} has {addresses} of provider {lent.name} ({lent.uuid}), and {why}"
-    return about_lent(Kind.FUNCTION_WITHOUT_INSTANCE, lent, seen, instance)
+    addresses = sorted(address for address, owner in lent.claims.items() if owner == instance)
+    seen = f"instance {instance} has {', '.join(addresses)} of provider {lent.name} ({lent.uuid}), and {why}"
+    functions = " ".join(f"{lent.host}/{address}" for address in addresses)
+    return about_lent(Kind.FUNCTION_WITHOUT_INSTANCE, lent, seen, instance, functions=functions)
 
 
 def _about(kind: Kind, part: Part, seen: str, instance: Instance, **names: str) -> Finding:

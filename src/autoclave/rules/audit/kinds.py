@@ -216,9 +216,8 @@ class Kind(Enum):
     FUNCTION_WITHOUT_INSTANCE = _Text(
         _LESS,
         "The row of the instance was deleted or changed by hand.",
-        "If no guest of {host} has it (`virsh list --all --uuid`): `UPDATE pci_functions SET instance_uuid = NULL "
-        "WHERE instance_uuid = '{about}' AND hostname = '{host}'` in the database. Clean it before "
-        "that: unless it is of one time use, it is offered as its last guest left it.",
+        "Clean it: unless it is of one time use, it is offered as its last guest left it. Then, on {host}: `autoclave "
+        "function take-back {functions}`, which sees to it that no guest has it.",
     )
     ALLOCATION_ELSEWHERE = _Text(
         _LESS,
@@ -277,7 +276,7 @@ class Kind(Enum):
     )
     LIBVIRT_NOT_LOOKED_AT = _Text(
         _INFO,
-        "There is no virsh on this host, or the host is simulated.",
+        "There is no virsh on this host.",
         "Install libvirt-clients to have it looked at.",
     )
     LIBVIRT_UNREADABLE = _Text(_UNSEEN, "libvirt did not answer.", "See to it; then audit again on {host}.")
@@ -287,6 +286,15 @@ class Kind(Enum):
         "See whose guest it is and end it, or take the device away from it. If the device was available, "
         "`autoclave audit --fix` puts it into error; clean it afterwards.",
         Fix.DISTRUST,
+    )
+
+    GUEST_WITHOUT_CLAIM = _Text(
+        _RISK,
+        "The guest was given the function by hand or outlived its instance; or the rows were changed by hand, or an "
+        "older backup of the database was restored.",
+        "See whose guest it is: `virsh dumpxml {about}` on {host}. Until it is ended, or the function was taken away "
+        "from it and cleaned, let nobody else get it: `openstack resource provider inventory set --amend --resource "
+        "{resource_class}:reserved={total} {provider}`.",
     )
 
     @property

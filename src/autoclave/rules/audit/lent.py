@@ -1,9 +1,9 @@
 """What the database and Placement say of PCI functions that instances get by flavor."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from autoclave.rules.audit.facts import Found, Lent
+from autoclave.rules.audit.facts import Found, Guest, Lent
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.burn import Reading, Verdict, must_be_reserved, verdict
@@ -47,6 +47,31 @@ def taken_lent_name(lent: Lent, other: str) -> Finding:
     return about_lent(Kind.PROVIDER_OF_ANOTHER, lent, seen, other)
 
 
+def of_lent_guests(lent: Lent, guests: Mapping[str, Sequence[Guest]]) -> Iterator[Finding]:
+    """The guests that have been given one of its functions, or the device that has them, and are not to have it.
+
+    :param guests: those of its host, by the address of each function that they have been given.
+    """
+    found: dict[Guest, list[str]] = defaultdict(list)
+    for address in sorted(lent.functions | {lent.address}):
+        for guest in guests.get(address, ()):
+            if guest.uuid != lent.claims.get(address):
+                found[guest].append(address)
+    for guest, addresses in found.items():
+        runs = "runs" if guest.running else "is off"
+        has = ", ".join(f"{address} ({_with(lent, address)})" for address in addresses)
+        yield about_lent(
+            Kind.GUEST_WITHOUT_CLAIM, lent, f"domain {guest.name} ({guest.uuid}) {runs} and has {has}", guest.uuid
+        )
+
+
+def _with(lent: Lent, address: str) -> str:
+    """Whose a function is by the database."""
+    if address in lent.claims:
+        return f"which instance {lent.claims[address]} has on record"
+    return "which no instance has on record"
+
+
 def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
     """Of each host, what goes from instance to instance as it is."""
     by_host: dict[str, list[str]] = defaultdict(list)
@@ -60,9 +85,12 @@ def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
         yield Finding(kind, host, seen, kind.remedy.format(host=host))
 
 
-def about_lent(kind: Kind, lent: Lent, seen: str, what: str | None = None) -> Finding:
-    """A finding about a provider; *what* tells it from others of its kind, such as an instance."""
+def about_lent(kind: Kind, lent: Lent, seen: str, what: str | None = None, **more: str) -> Finding:
+    """A finding about a provider; *what* tells it from others of its kind, such as an instance.
+
+    :param more: other names in the remedy.
+    """
     what = what or lent.uuid
     names = {"slot": lent.slot, "host": lent.host, "address": lent.address, "about": what}
-    text = kind.remedy.format(**names, provider=lent.uuid, resource_class=lent.resource_class)
+    text = kind.remedy.format(**names, provider=lent.uuid, resource_class=lent.resource_class, total=lent.total, **more)
     return Finding(kind, lent.slot, seen, text, lent.uuid, what, lent.version)
