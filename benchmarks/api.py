@@ -24,6 +24,7 @@ from pathlib import Path
 from population import (
     CLASS,
     PER_HOST,
+    TRAITS,
     Meter,
     Service,
     add_devices,
@@ -108,7 +109,8 @@ def offer(meter: Meter, provider: str) -> None:
     client = meter.client()
     client.create_provider(provider, "the-device")
     client.ensure_resource_class(CLASS)
-    generation = client.get_inventories(provider).generation
+    client.ensure_traits(TRAITS)
+    generation = client.put_traits(provider, client.get_traits(provider).generation, TRAITS)
     client.put_inventories(provider, generation, {CLASS: whole_record(1, 0)})
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PER_HOST = 8
 CLASS = "CUSTOM_GPU"
+TRAITS = ("OWNER_CYBORG", "CUSTOM_GPU_A100")
 
 
 def new_database(path: Path) -> Database:
@@ -113,7 +114,7 @@ def _deployable(number: int, provider: str) -> dict[str, Any]:
 
 
 def _attributes(number: int) -> Iterator[dict[str, Any]]:
-    for key, value in (("rc", CLASS), ("trait0", "OWNER_CYBORG"), ("trait1", "CUSTOM_GPU_A100")):
+    for key, value in (("rc", CLASS), *((f"trait{index}", name) for index, name in enumerate(TRAITS))):
         yield {"uuid": str(uuid.uuid4()), "deployable_id": number, "key": key, "value": value}
 
 

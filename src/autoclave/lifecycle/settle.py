@@ -80,13 +80,14 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         present = placement.get_inventories(rp_uuid)
         with db.read() as tx:
             found = device_rows.by_provider(tx, rp_uuid)
-            traits = attribute_rows.traits_of(tx, found[0].id) if found else frozenset()
-        if found is None:
-            return Settled.GONE, None
-        deployable, row = found
+            if found is None:
+                return Settled.GONE, None
+            deployable, row = found
+            must = must_be_reserved(row.offer)
+            traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
-        if must_be_reserved(row.offer):
+        if must:
             outcome, reserved = Settled.RAISED, total
         elif row.release_pending or known is None:
             outcome, reserved = Settled.LOWERED, 0
