@@ -7,7 +7,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.records import ConsumerAllocations, Resources
+from autoclave.placement.records import GENERATIONS_OF_NOTHING, ConsumerAllocations, Resources
 from autoclave.rules.audit.facts import Instance
 from autoclave.rules.audit.instances import Part, lacking
 
@@ -67,8 +67,7 @@ def _add(placement: PlacementClient, instance: Instance, provider: str, amounts:
     into = wanted.setdefault(provider, {})
     for name, amount in amounts.items():
         into[name] = into.get(name, 0) + amount
-    # Of a consumer that holds nothing nobody can tell the generation: it may be known to Placement all the same.
-    generations = (present.generation,) if present.allocations else (None, 0)
+    generations = (present.generation,) if present.allocations else GENERATIONS_OF_NOTHING
     for generation in generations:
         claim = ConsumerAllocations(instance.uuid, wanted, generation, instance.project_id, instance.user_id)
         try:

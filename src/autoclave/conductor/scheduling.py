@@ -12,16 +12,14 @@ from autoclave.conductor.naming import explain_command
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.records import Candidates, ConsumerAllocations, Resources
+from autoclave.placement.records import GENERATIONS_OF_NOTHING, Candidates, ConsumerAllocations, Resources
 from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.resource_request import ResourceRequest
 
 LOG = logging.getLogger(__name__)
 
-_GENERATIONS = (None, 0, None, 0)
-"""The consumer's generation at each try of a candidate, while the answers do not say whether it can be had.
-
-0: a claim that names a provider which is gone leaves a consumer of that generation behind, which no GET shows."""
+_GENERATIONS = 2 * GENERATIONS_OF_NOTHING
+"""The consumer's generation at each try of a candidate, while the answers do not say whether it can be had."""
 
 MAYBE_CUT = 100
 """As many candidates may not be all: the embedded Placement makes no more."""

@@ -65,6 +65,12 @@ class Traits(NamedTuple):
     names: frozenset[str]
 
 
+GENERATIONS_OF_NOTHING = (None, 0)
+"""What the generation of a consumer that holds nothing may be.
+
+0: a claim that names a provider which is gone leaves a consumer of that generation behind, which no GET shows."""
+
+
 @dataclass(frozen=True)
 class ConsumerAllocations:
     """Everything that one consumer (an instance) holds.
