@@ -66,8 +66,7 @@ class DocumentedCloud:
         return "\n".join(f"--- {file.name}\n{file.read_text()[-20000:]}" for file in self._directory.glob("*.log"))
 
     def start(self) -> None:
-        """What is there before Autoclave; skips the test where it cannot be."""
-        self._require()
+        """What is there before Autoclave."""
         identity, placement = (f"http://127.0.0.1:{self._ports[service]}" for service in ("identity", "placement"))
         keystone_process.prepare(self._directory, f"{identity}/v3", "secret")
         placement_behind_keystone.prepare(self._directory, f"{identity}/v3", "secret")
@@ -184,7 +183,7 @@ class DocumentedCloud:
             "/opt/autoclave/bin/autoclave": COMMAND,
         }
 
-    def _require(self) -> None:
+    def require(self) -> None:
         """Skip the test where something is missing."""
         client = {"postgresql": "psql", "mariadb": "mariadb"}[self._server]
         for command in (client, "rabbitmqctl", "curl"):
@@ -213,8 +212,9 @@ def _libpq(url: sa.URL) -> str:
 
 @contextmanager
 def documented_cloud(directory: Path, server: str) -> Iterator[DocumentedCloud]:
-    """One that is started, and gone afterwards."""
+    """One that is started, and gone afterwards; skips the test where it cannot be."""
     made = DocumentedCloud(directory, server)
+    made.require()
     try:
         made.start()
         yield made
