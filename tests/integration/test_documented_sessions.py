@@ -147,7 +147,7 @@ def test_a_device_of_one_time_use_can_be_rehearsed_by_the_commands_of_the_page(t
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_cloud_can_be_made_by_the_commands_of_the_page(server: str, tmp_path: Path) -> None:
+def test_a_cloud_can_be_made_and_upgraded_by_the_commands_of_the_pages(server: str, tmp_path: Path) -> None:
     healthy = "until curl -sf http://controller:6666/healthcheck; do sleep 0.2; done"
     of_another_server = {"postgresql": "sudo mariadb", "mariadb": "sudo -u postgres"}[server]
     controllers = Session(
@@ -169,7 +169,16 @@ def test_a_cloud_can_be_made_by_the_commands_of_the_page(server: str, tmp_path: 
         left_out=("openstack flavor", "openstack server"),  # a running Nova's
         patience={"export AUTOCLAVE_TOKEN": until("autoclave device list", "available")},
     )
+    upgrade = Session(
+        "upgrade.rst",
+        end="Rows of an older release",
+        before=("export AUTOCLAVE_URL=http://controller:6666 AUTOCLAVE_TOKEN=$(openstack token issue -f value -c id)",),
+        roots=("/opt/autoclave/bin/autoclave ",),
+        # that nothing is cleaned ends in 1
+        left_out=({"postgresql": "mariadb-dump", "mariadb": "pg_dump"}[server], "autoclave device list -f value"),
+    )
     with documented_cloud(tmp_path, server) as cloud:
         cloud.follow(controllers)
         cloud.follow(hosts, machine="autoclave-agent")
         cloud.follow(operator)
+        cloud.follow(upgrade)
