@@ -9,8 +9,11 @@ import pytest
 import sqlalchemy as sa
 from api_world import World, new_uuid
 
-CREATE, BIND, DELETE = 3, 13, 16
-"""Statements that these cost a request for one device of a type that is not erased, beside each transaction's BEGIN."""
+CREATE, BIND, DELETE = 3, 13, 17
+"""Statements that these cost a request for one device of a type that is not erased, beside each transaction's BEGIN.
+
+One of the last are the traits that Placement must have before the device is offered again.
+"""
 
 LISTS = ("devices", "deployables", "accelerator_requests", "device_profiles")
 
