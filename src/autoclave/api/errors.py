@@ -39,7 +39,7 @@ _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
     (RPCUnavailable, 503, "No service took the request over; nothing was done. Ask again later."),
     (RPCTimeout, 504, "No answer came in time; the request may still be carried out. Look before asking again."),
     (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed meanwhile."),
-    (PlacementError, 503, "Placement did not do what the request needs; it may be finished later."),
+    (PlacementError, 503, "Placement did not do what the request needs. Ask again later."),
 )
 """What is not the caller's fault: status and text. The first class that matches counts."""
 

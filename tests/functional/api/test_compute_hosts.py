@@ -113,7 +113,9 @@ def test_a_host_with_servers_or_with_a_device_in_use_is_not_taken_out(ready: Wor
 def test_a_host_of_which_placement_cannot_be_told_is_not_taken_out(ready: World) -> None:
     service = silence(ready)
     ready.placement.add(effects.refuse, times=1)
-    assert ready.compute("DELETE", f"/os-services/{service}").status_code == 503
+    answer = ready.compute("DELETE", f"/os-services/{service}")
+    assert answer.status_code == 503
+    assert "Ask again" in said(answer), "nobody finishes it but whoever asked"
     assert len(ready.compute("GET", "/os-services").json["services"]) == 1
     assert ready.compute("DELETE", f"/os-services/{service}").status_code == 204
 
