@@ -149,6 +149,18 @@ def test_a_404_of_any_web_server_does_not_say_that_a_provider_is_absent() -> Non
         FakePlacement().client().get_provider(UUID)
 
 
+@every_request
+def test_a_404_of_placement_to_a_path_that_it_does_not_have_asks_for_the_url(
+    ask: Callable[[PlacementClient], Any],
+) -> None:
+    detail = "The resource could not be found.\n\n\n   "
+    faults = Faults(FakePlacement())
+    faults.add(effects.answer(404, detail=detail))
+    with pytest.raises(PlacementRefused, match=r"Is .* the URL of Placement") as refused:
+        ask(faults.client())
+    assert refused.value.status == 404
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_identity_points_at_the_options(status: int) -> None:
     with pytest.raises(PlacementRefused, match=r"\[placement\] auth_type"):

@@ -13,6 +13,9 @@ _T = TypeVar("_T")
 _FROM_A_PROXY = frozenset({502, 503, 504})
 """Statuses that say nothing about whether Placement has seen the request."""
 
+_NO_SUCH_PATH = "The resource could not be found."
+"""All that Placement says of a path that it does not have; of something that it does not know it says which."""
+
 
 class Requester:
     """Sends one request, once, and returns its answer or raises what it means.
@@ -77,10 +80,10 @@ def _raise(method: str, path: str, response: Any) -> None:
         raise PlacementUnavailable(message)
     if status == 409:
         raise PlacementConflict(message, said[1] if said else "")
-    if status == 404 and said:
+    if status == 404 and said and detail != _NO_SUCH_PATH:
         raise PlacementNotFound(message)
     if status == 404:
-        # Any web server says 404 to a wrong URL; only Placement knows what does not exist.
+        # Any web server, and Placement too, says 404 to a wrong URL; only Placement says what does not exist.
         raise PlacementRefused(f"{message}. Is [placement] endpoint the URL of Placement?", status)
     if status in (401, 403):
         raise PlacementRefused(f"{message}. See [placement] auth_type and what goes with it", status)
