@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from cheroot import server, wsgi
 
 from autoclave.services.chunked_body import ChunkedBody
-from autoclave.services.request_headers import read_headers, require_framed
+from autoclave.services.request_headers import read_headers, require_framed, spell_options
 
 _PIECE = 1 << 16
 _READ_OFF = 1 << 26
@@ -25,6 +25,7 @@ class _Request(server.HTTPRequest):
         """
         headers |= read_headers(lines)
         require_framed(headers, by_http_1_1=self.response_protocol == "HTTP/1.1")
+        spell_options(headers)
 
     def simple_response(self, status: str, msg: str = "") -> None:
         """Refuse the request before it was read to its end, and take no other on this connection."""

@@ -11,6 +11,8 @@ _NAME = re.compile(rb"[!#$%&'*+.^`|~0-9A-Za-z_-]+")
 _NO_VALUE = re.compile(rb"[\x00\r\n]")
 _ONCE = frozenset({b"Content-Length", b"Content-Type", b"Host", b"Transfer-Encoding"})
 _CHUNKED = b"chunked"
+_SPELLINGS = ((b"Connection", b"close"), (b"Connection", b"Keep-Alive"), (b"Expect", b"100-continue"))
+"""Options by the only spelling that cheroot knows, and only where nothing else is in the field; the first counts."""
 
 
 def read_headers(lines: BinaryIO) -> dict[bytes, bytes]:
@@ -53,3 +55,14 @@ def require_framed(headers: dict[bytes, bytes], *, by_http_1_1: bool) -> None:
     # What is coded in other ways is answered by 501.
     if codings not in ([], [_CHUNKED]) and {_CHUNKED, b""}.issuperset(codings):
         raise ValueError("Transfer-Encoding must be chunked, once.")
+
+
+def spell_options(headers: dict[bytes, bytes]) -> None:
+    """Write what *headers* ask of the connection as cheroot reads it: they may say it in any case, among other things.
+
+    Who wants the connection closed must see it closed (RFC 9112, 9.6).
+    """
+    asked = {name: {each.strip().lower() for each in headers.get(name, b"").split(b",")} for name, _ in _SPELLINGS}
+    for name, option in reversed(_SPELLINGS):
+        if option.lower() in asked[name]:
+            headers[name] = option

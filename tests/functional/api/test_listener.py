@@ -189,6 +189,28 @@ def test_fields_that_are_lists_may_be_repeated_and_one_with_an_underscore_is_non
     assert seen.get(timeout=5) == {"HTTP_OPENSTACK_API_VERSION": "compute 2.1, placement 1.39"}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [b"Connection: Close\r\n", b"Connection: TE, close\r\n", b"Connection: TE\r\nConnection: close\r\n"],
+    ids=["in capitals", "one of two", "in a second field"],
+)
+def test_who_wants_the_connection_closed_is_hung_up_on_however_he_says_so(fields: bytes) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    answer = exchange(refusing, request, fields, b"\r\n", request, b"\r\n")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b"Connection: close") == 1
+
+
+@pytest.mark.parametrize("said", [b"Keep-Alive", b"keep-alive"])
+def test_who_speaks_http_1_0_keeps_the_connection_if_he_says_so(said: bytes) -> None:
+    request = b"GET / HTTP/1.0\r\nConnection: " + said + b"\r\n\r\n"
+    assert exchange(refusing, request, request).count(b"HTTP/1.1 403 ") == 2
+
+
+def test_a_body_that_waits_for_a_word_is_asked_for_whatever_the_case_of_its_letters() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n"
+    assert exchange(refusing, head, b"x").startswith(b"HTTP/1.1 100 Continue\r\n")
+
+
 def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory() -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % 10**15
     answer = exchange(refusing, head, b"x")
