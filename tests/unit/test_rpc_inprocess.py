@@ -1,11 +1,13 @@
 """The in-process transport's own promises: bounded waiting, and a network that tests can bend."""
 
+import re
 import threading
 
 import pytest
 
 from autoclave.exceptions import InvalidConfiguration, RPCUnavailable
 from autoclave.objects.context import RequestContext
+from autoclave.rpc import broker_url
 from autoclave.rpc.casts import HeldCasts, PooledCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.versions import understands
@@ -203,3 +205,37 @@ def test_a_transport_url_that_cannot_be_used_is_named(url):
 
     with pytest.raises(InvalidConfiguration, match=r"\[DEFAULT\] transport_url"):
         MessagingTransport(new_config(overrides={(None, "transport_url"): url}))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rabbit://user:secret/part@localhost/",
+        "rabbit://user:secret,part@localhost/",
+        "rabbit://user:secret#part@localhost/",
+        "//user:secretpart@localhost/",
+        "smoke://user:secretpart@localhost/",
+    ],
+    ids=["slash", "comma", "hash", "no scheme", "no such scheme"],
+)
+def test_a_transport_url_that_cannot_be_used_keeps_its_password(url: str) -> None:
+    from autoclave.conf import new_config
+    from autoclave.rpc.messaging import MessagingTransport
+
+    with pytest.raises(InvalidConfiguration) as refused:
+        MessagingTransport(new_config(overrides={(None, "transport_url"): url}))
+    assert not re.search("secret|part", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("rabbit://u:secret@h:1/v", "rabbit://u:***@h:1/v"),
+        ("rabbit://u:se@cret@h/", "rabbit://u:***@h/"),
+        ("rabbit://u:se:cret@h1:1,u:secret@h2:2/v", "rabbit://u:***@h1:1,u:***@h2:2/v"),
+        ("rabbit://h1:1,h2:2/v", "rabbit://h1:1,h2:2/v"),
+    ],
+    ids=["one host", "password with an at", "two hosts", "no password"],
+)
+def test_a_transport_url_is_shown_without_passwords(url: str, told: str) -> None:
+    assert broker_url.shown(url) == told

@@ -6,7 +6,6 @@ tune it there (``[oslo_messaging_rabbit]`` and the like).
 """
 
 import importlib.util
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,9 +18,9 @@ import oslo_messaging.transport
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from autoclave.exceptions import InvalidConfiguration, RPCError, RPCTimeout, RPCUnavailable
+from autoclave.exceptions import RPCError, RPCTimeout, RPCUnavailable
 from autoclave.objects.context import RequestContext
-from autoclave.rpc import wire
+from autoclave.rpc import broker_url, wire
 from autoclave.rpc.port import RemoteVersion, unknown_version
 from autoclave.rpc.versions import VersionGuard
 
@@ -40,8 +39,6 @@ _NOT_HANDED_OVER = (
     amqp.exceptions.AMQPError,
     OSError,
 )
-
-_PASSWORD = re.compile(r"((?://|,)[^:@/,]*:)[^@/,]*@")
 
 _NOT_RUN = ("UnsupportedVersion", "NoSuchMethod")
 """The dispatcher's own errors, raised before any method of ours runs."""
@@ -66,16 +63,14 @@ class MessagingTransport:
     ) -> None:
         self._caps = version_caps or {}
         self._remote_version = remote_version
-        self._shown = _PASSWORD.sub(r"\1***@", conf.transport_url or "")
+        self._shown = broker_url.shown(conf.transport_url or "")
         self._timeout = conf.conductor.rpc_timeout
         self._replies_arrive = False
         oslo_messaging.set_transport_defaults(EXCHANGE)
         try:
             plain = oslo_messaging.get_rpc_transport(own_configuration(conf), url=conf.transport_url)
         except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
-            raise InvalidConfiguration(
-                f"cannot be used: {error}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
-            ) from error
+            raise broker_url.unusable(error) from error
         self._transport = _ExpiringTransport(plain, self._timeout)
 
     def client(self, topic: str, *, server: str | None = None, version: str) -> "MessagingClient":

@@ -14,7 +14,7 @@ import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.rpc import broker_url
 from autoclave.rpc.messaging import RETRIES, own_configuration
 
 LOG = logging.getLogger(__name__)
@@ -83,9 +83,7 @@ class MessagingNotifications:
         try:
             self._transport = oslo_messaging.get_notification_transport(own, url=conf.transport_url)
         except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
-            raise InvalidConfiguration(
-                f"cannot be used: {error}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
-            ) from error
+            raise broker_url.unusable(error) from error
         topics = list(conf.notifications.versioned_notifications_topics)
         self._notifier = oslo_messaging.Notifier(self._transport, driver="messagingv2", topics=topics, retry=RETRIES)
         self._waiting: queue.Queue[Notification | None] = queue.Queue(WAITING)
