@@ -24,8 +24,9 @@ class _Request(server.HTTPRequest):
         :raises ValueError: they are refused.
         """
         headers |= read_headers(lines)
-        require_framed(headers, by_http_1_1=self.response_protocol == "HTTP/1.1")
-        spell_options(headers)
+        by_http_1_1 = self.response_protocol == "HTTP/1.1"
+        require_framed(headers, by_http_1_1=by_http_1_1)
+        spell_options(headers, by_http_1_1=by_http_1_1)
 
     def simple_response(self, status: str, msg: str = "") -> None:
         """Refuse the request before it was read to its end, and take no other on this connection."""

@@ -57,11 +57,15 @@ def require_framed(headers: dict[bytes, bytes], *, by_http_1_1: bool) -> None:
         raise ValueError("Transfer-Encoding must be chunked, once.")
 
 
-def spell_options(headers: dict[bytes, bytes]) -> None:
+def spell_options(headers: dict[bytes, bytes], *, by_http_1_1: bool) -> None:
     """Write what *headers* ask of the connection as cheroot reads it: they may say it in any case, among other things.
 
     Who wants the connection closed must see it closed (RFC 9112, 9.6).
+
+    :param by_http_1_1: their sender speaks HTTP/1.1; any other would take ``100 Continue`` for the answer.
     """
+    if not by_http_1_1:
+        headers.pop(b"Expect", None)
     asked = {name: {each.strip().lower() for each in headers.get(name, b"").split(b",")} for name, _ in _SPELLINGS}
     for name, option in reversed(_SPELLINGS):
         if option.lower() in asked[name]:

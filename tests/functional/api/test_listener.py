@@ -211,6 +211,11 @@ def test_a_body_that_waits_for_a_word_is_asked_for_whatever_the_case_of_its_lett
     assert exchange(refusing, head, b"x").startswith(b"HTTP/1.1 100 Continue\r\n")
 
 
+def test_who_speaks_http_1_0_gets_no_answer_that_he_would_take_for_the_last() -> None:
+    head = b"POST / HTTP/1.0\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"
+    assert exchange(refusing, head, b"x").startswith(b"HTTP/1.1 403 ")
+
+
 def test_a_refused_body_of_any_length_is_refused_and_not_kept_in_memory() -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % 10**15
     answer = exchange(refusing, head, b"x")
