@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from agentworld import HOST, AgentWorld
-from tenant import Tenant, recover
+from tenant import Tenant, conductor, recover
 
 from autoclave.agent.manager import AgentManager
 from autoclave.db import arqs as arq_rows
@@ -157,6 +158,39 @@ def test_an_unbind_that_was_begun_and_not_finished_is_swept_up_after(fake: FakeW
     recover(fake, fake.agent, [SLOT])
     assert tenants[3].states() == set()
     fake.assert_has(DeviceState.AVAILABLE, reserved=0, in_use=15)
+
+
+@pytest.mark.parametrize("who", ["sweep", "repeated delete"])
+def test_an_unbind_does_not_wait_for_the_traits_of_what_else_of_the_device_is_free(fake: FakeWorld, who: str) -> None:
+    tenants = fake.tenants(16)
+    provider = fake.deployable.rp_uuid
+    fake.onlooker.put_traits(provider, fake.onlooker.get_traits(provider).generation, set())  # by hand
+    tenants[0].delete()
+    fake.assert_has(DeviceState.AVAILABLE, reserved=16, in_use=15)  # its debt waits for the agent
+    with fake.db.write() as tx:
+        dead = Cause(Actor.CONDUCTOR, "dead")
+        begin_unbind(tx, tenants[3].arqs[0], dead, lease_owner="dead", lease_expires_at=utcnow(), delete=True)
+    if who == "sweep":
+        later = replace(fake.ports, clock=lambda: fake.ports.clock() + timedelta(hours=1))
+        conductor(fake, later).sweep()
+    else:
+        tenants[3].delete()
+    assert tenants[3].states() == set()
+    fake.assert_has(DeviceState.AVAILABLE, reserved=16, in_use=14)
+    fake.agent.period()
+    fake.assert_has(DeviceState.AVAILABLE, reserved=0, in_use=14)
+
+
+def test_a_bind_does_not_wait_for_the_traits_of_what_else_of_the_device_is_free(fake: FakeWorld) -> None:
+    tenants = fake.tenants(16)
+    late = Tenant(fake, SLOT, claim=False)
+    provider = fake.deployable.rp_uuid
+    fake.onlooker.put_traits(provider, fake.onlooker.get_traits(provider).generation, set())  # by hand
+    for tenant in tenants[:2]:
+        tenant.delete()
+    late.bind()
+    assert late.states() == {ARQState.BOUND}
+    fake.assert_has(DeviceState.AVAILABLE, reserved=16, in_use=15)
 
 
 def test_an_agent_that_starts_anew_leaves_what_is_in_use_and_frees_what_nobody_holds(fake: FakeWorld) -> None:

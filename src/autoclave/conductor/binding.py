@@ -18,7 +18,7 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
@@ -78,7 +78,7 @@ class Binder:
         try:
             devices = self._claim(requests, owner, cause)
             for device in devices:
-                settle(self._ports.db, self._ports.placement, device.uuid)
+                secure(self._ports.db, self._ports.placement, device.uuid)
                 settle_others(self._ports.db, self._ports.placement, device)
             self._finish(uuids, owner)
             instances = {request.instance_uuid for request in requests}

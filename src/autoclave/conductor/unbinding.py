@@ -10,7 +10,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import Begun, begin_unbind, complete_unbind
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.settle import secure
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor
@@ -82,4 +82,4 @@ class Unbinder:
         with self._ports.db.read() as tx:
             device = device_rows.get_by_id(tx, arq.device_id)
         if device is not None:
-            settle(self._ports.db, self._ports.placement, device.uuid)
+            secure(self._ports.db, self._ports.placement, device.uuid)

@@ -13,7 +13,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
-from autoclave.exceptions import PlacementConflict
+from autoclave.exceptions import PlacementConflict, TraitsMissing
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
@@ -72,6 +72,19 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     if lowered_from and len(lowered_from) == len(providers) and len(set(lowered_from)) == 1:
         _clear_debt(db, device_uuid, *lowered_from[0])
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
+
+
+def secure(db: Database, placement: PlacementClient, device_uuid: str) -> None:
+    """Settle where it matters only that what must not be offered is not: before a bind, or the end of one, is told.
+
+    A device that may be offered, and lacks traits, waits for its agent; who binds and unbinds need not.
+
+    :raises PlacementError: as :func:`settle`, but for missing traits.
+    """
+    try:
+        settle(db, placement, device_uuid)
+    except TraitsMissing as error:
+        LOG.debug("Device %s is not offered yet, and nobody waits for that: %s", device_uuid, error)
 
 
 def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> tuple[Settled, DeviceRecord | None]:

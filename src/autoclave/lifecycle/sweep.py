@@ -9,7 +9,7 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.holds import finish_forget
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import complete_unbind, take_bind_back
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ARQState
@@ -68,7 +68,7 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
             lambda tx: take_bind_back(tx, arq.uuid, reason, cause, event_debt=debt, lease_owner=arq.lease_owner)
         )
         if device is not None:
-            settle(ports.db, ports.placement, device.uuid)
+            secure(ports.db, ports.placement, device.uuid)
         return
     # Deleting: reserved=total must stand before the request, and then its allocation, is gone
     held = None
@@ -76,6 +76,6 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
         with ports.db.read() as tx:
             held = device_rows.get_by_id(tx, arq.device_id)
         if held is not None:
-            settle(ports.db, ports.placement, held.uuid)
+            secure(ports.db, ports.placement, held.uuid)
     cause = Cause(Actor.CONDUCTOR, who, context.request_id, "an unbind left unfinished was finished")
     complete_unbind(ports, context, arq, held, cause)
