@@ -37,7 +37,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (binding, unbinding, release, sweep, intent, withdrawn, cleanup, recovery, device_providers):
+    for module in (settling, binding, release, sweep, intent, withdrawn, cleanup, recovery, device_providers):
         monkeypatch.setattr(module, "settle", settle)
 
 
