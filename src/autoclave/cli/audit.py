@@ -37,6 +37,24 @@ _WIDTHS = {
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 
 
+def add_audited(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say whose records, and which host, are looked at: see :func:`audited`."""
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="configuration file of the agent, to look at this host as well, or of another service (repeatable)",
+    )
+    data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(data_dir) if data_dir else None,
+        help="of `autoclave up`, whether it runs or not (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
+    )
+
+
 class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
     """Compare the database, Placement and this host, device by device. Changes nothing unless it is told to.
 
@@ -48,20 +66,7 @@ class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--config-file",
-            action="append",
-            default=[],
-            metavar="FILE",
-            help="configuration file of the agent, to look at this host as well, or of another service (repeatable)",
-        )
-        data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
-        parser.add_argument(
-            "--data-dir",
-            type=Path,
-            default=Path(data_dir) if data_dir else None,
-            help="of `autoclave up`, whether it runs or not (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
-        )
+        add_audited(parser)
         parser.add_argument("--host", help="only the devices of this host")
         parser.add_argument("--device", metavar="DEVICE", help="only this device: uuid, or HOST/PCI-ADDRESS")
         parser.add_argument(

@@ -2,13 +2,12 @@
 
 import argparse
 import getpass
-import os
 from collections import defaultdict
-from pathlib import Path
 
 from cliff import command
 
 from autoclave.audit.taking_back import TakingBack
+from autoclave.cli.audit import add_audited
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.device_states import Actor
@@ -30,20 +29,7 @@ class FunctionTakeBack(command.Command):  # type: ignore[misc]  # cliff comes wi
         parser.add_argument(
             "functions", nargs="+", type=_slot, metavar="HOST/PCI-ADDRESS", help="a function, not the card it is of"
         )
-        parser.add_argument(
-            "--config-file",
-            action="append",
-            default=[],
-            metavar="FILE",
-            help="configuration file of the agent, or of another service (repeatable)",
-        )
-        data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
-        parser.add_argument(
-            "--data-dir",
-            type=Path,
-            default=Path(data_dir) if data_dir else None,
-            help="of `autoclave up`, whether it runs or not (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
-        )
+        add_audited(parser)
         parser.add_argument(
             "--looked",
             action="store_true",
