@@ -30,6 +30,8 @@ from autoclave.simulator.host import STYLES, SimulatedHost
 SLOT = "0000:42:00.0"
 ZEROES, SHRED = CleanupAction.WRITE_ZEROES, CleanupAction.SHRED
 SIZE = 4 * MIB
+WITHHELD = 1_791_488
+"""Bytes that TNVMCAP counts, and that no namespace gets."""
 SECRET = b"what the tenant left"
 both_tools = pytest.mark.parametrize("action", [ZEROES, SHRED])
 
@@ -45,6 +47,32 @@ def make(tmp_path):
         return host
 
     return make
+
+
+def namespaces(host):
+    with host.drive(SLOT) as drive:
+        return [namespace.size for namespace in drive.state.namespaces.values()]
+
+
+def detach(host, nsid):
+    with host.drive(SLOT) as drive:
+        drive.detach(nsid, [0])
+        host.sync_namespaces(drive)
+
+
+def delete(host, nsid):
+    with host.drive(SLOT) as drive:
+        drive.delete_namespace(nsid)
+        host.sync_namespaces(drive)
+
+
+def commands_of(host, command):
+    """Have the commands of that name recorded; the result lists those so far."""
+    nvme, log = host.root / "bin/nvme", host.root / "commands"
+    nvme.rename(host.root / "bin/real-nvme")
+    nvme.write_text(f"""#!/bin/sh\necho "$@" >> {log}\nexec {host.root}/bin/real-nvme "$@"\n""")
+    nvme.chmod(0o755)
+    return lambda: [line for line in log.read_text().splitlines() if line.split()[0] == command]
 
 
 def erase(host, action=ZEROES, watcher=None, **changes):
@@ -173,11 +201,117 @@ def test_a_drive_without_any_namespace_that_cannot_make_one_is_not_clean(make):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_drive_that_claims_namespace_management_but_refuses_is_quoted(make, style):
-    host = make(style, namespace_management=True, namespaces=2)
+@pytest.mark.parametrize(
+    "spec", [{"namespaces": 2}, {"unallocated_bytes": MIB}, {"namespaces": 2, "unallocated_bytes": MIB}]
+)
+def test_without_create_ns_namespaces_are_zeroed_as_they_are(make, style, spec):
+    """Firmware claims Namespace Management and answers Invalid Opcode: nothing is deleted that it could not remake."""
+    host = make(style, namespace_management=True, **spec)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
-    with pytest.raises(EraseFailed, match=r"refused to create a namespace of 8192 blocks.*(?i:opcode)"):
+    evidence = erase(host)
+    assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
+    assert namespaces(host) == [SIZE // spec.get("namespaces", 1)] * spec.get("namespaces", 1)
+    assert not host.find(SLOT, SECRET[:4])
+
+
+def test_without_create_ns_a_detached_namespace_is_attached(make):
+    host = make(namespace_management=True, namespaces=2)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
+    detach(host, 2)
+    assert erase(host)["bytes"] == SIZE
+    assert not host.find(SLOT, SECRET[:4])
+
+
+def test_namespace_that_is_all_the_drive_grants_is_kept(make):
+    """TNVMCAP counts more than any namespace gets, so there is always a rest. The namespace stays, as do its bytes."""
+    host = make(namespace_management=True, withheld_bytes=WITHHELD)
+    deleted = commands_of(host, "delete-ns")
+    evidence = erase(host)
+    assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
+    assert deleted() == []
+    assert not host.find(SLOT, SECRET[:4])
+
+
+@pytest.mark.parametrize("spec", [{"namespaces": 2}, {"unallocated_bytes": MIB}, {"max_namespaces": 1}])
+def test_largest_granted_namespace_is_made_below_tnvmcap(make, spec):
+    host = make(namespace_management=True, withheld_bytes=WITHHELD, **spec)
+    evidence = erase(host)
+    granted = SIZE + spec.get("unallocated_bytes", 0)
+    assert evidence["namespaces_made_anew"]
+    assert namespaces(host) == [granted]
+    assert not host.find(SLOT, SECRET[:4])
+
+
+@pytest.mark.parametrize("style", ["1.16", "2.3", "3.0"])
+def test_largest_namespace_is_made_on_an_empty_drive(make, style):
+    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB)
+    delete(host, 1)
+    assert erase(host)["bytes"] == 5 * MIB
+    assert namespaces(host) == [5 * MIB]
+
+
+def test_rest_below_the_reported_granularity_is_not_tried(make):
+    host = make(namespace_management=True, unallocated_bytes=MIB // 2, granularity=MIB, reports_granularity=True)
+    created = commands_of(host, "create-ns")
+    assert not erase(host)["namespaces_made_anew"]
+    assert created() == []
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_size_is_rounded_to_the_granularity(make, reported):
+    host = make(
+        namespace_management=True,
+        namespaces=2,
+        unallocated_bytes=MIB // 2,
+        granularity=MIB,
+        reports_granularity=reported,
+    )
+    erase(host)
+    assert namespaces(host) == [SIZE]
+
+
+@pytest.mark.parametrize("spec", [{}, {"unallocated_bytes": MIB}])
+def test_namespace_is_kept_when_none_can_be_created(make, spec):
+    """Whatever the drive says of its capacity, it grants nothing: its only namespace must not be deleted."""
+    host = make(namespace_management=True, **spec)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    assert erase(host)["bytes"] == SIZE
+    assert namespaces(host) == [SIZE]
+
+
+def test_drive_that_does_not_remake_a_namespace_keeps_the_rest(make):
+    host = make(namespace_management=True, namespaces=2)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(
+        EraseFailed, match=r"does not create a namespace of 4096 blocks again.*it has the namespaces \[2\] now"
+    ):
         erase(host)
+    assert namespaces(host) == [SIZE // 2]
+
+
+def test_new_namespace_has_a_format_without_metadata(make):
+    host = make(namespace_management=True, namespaces=2)
+    with host.drive(SLOT) as drive:
+        for namespace in drive.state.namespaces.values():
+            namespace.flbas = 1
+    erase(host)
+    with host.drive(SLOT) as drive:
+        assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [0]
+
+
+def test_namespace_that_went_away_is_an_erase_error(make):
+    """Another program deletes the namespace after it was listed; id-ns then answers with zeroes."""
+    host = make()
+    nvme = host.root / "bin/nvme"
+    nvme.rename(host.root / "bin/real-nvme")
+    nvme.write_text(f"""#!/bin/sh
+case "$1" in id-ns) set -- id-ns "$2" -n 9 -o json;; esac
+exec {host.root}/bin/real-nvme "$@"
+""")
+    nvme.chmod(0o755)
+    with pytest.raises(EraseFailed, match=r"nvme id-ns \S+ -n 1 shows no blocks"):
+        erase(host)
+    assert host.find(SLOT, SECRET)
 
 
 def test_a_drive_that_reports_no_capacity_is_not_taken_apart(make):

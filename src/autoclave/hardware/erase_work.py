@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from autoclave.exceptions import DeviceVanished, EraseTimeout, ToolError, ToolTimeout, WrongDrive
+from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout, ToolError, ToolTimeout, WrongDrive
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.nvme_json import NamespaceIdentity
 from autoclave.hardware.progress import ProgressSink
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.hardware.tool import ToolSink
@@ -73,6 +74,19 @@ class EraseWork:
         :param left_behind: what an operator must know of the drive now.
         """
         return EraseTimeout(f"{self.drive} was not erased within [nvme] cleanup_timeout; {left_behind}")
+
+    def namespace(self, nsid: int) -> NamespaceIdentity:
+        """What the drive says of a namespace that is attached to it.
+
+        :raises EraseFailed: it is not attached any more.
+        """
+        identity = self.nvme.identify_namespace(self.controller.path, nsid)
+        if not identity.active:
+            raise EraseFailed(
+                f"{self.drive}: nvme id-ns {self.controller.path} -n {nsid} shows no blocks: the namespace was "
+                "detached or deleted while the drive was being erased; find the program on this host that did so"
+            )
+        return identity
 
     @contextmanager
     def bounded(self, left_behind: str) -> Iterator[None]:

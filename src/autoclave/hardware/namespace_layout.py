@@ -3,16 +3,17 @@
 What lies in a namespace that is not attached, or in none, cannot be reached by a write.
 """
 
-from typing import NoReturn
+from collections.abc import Sequence
 
 from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.namespace_maker import NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE
-from autoclave.hardware.nvme_json import ControllerIdentity
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INVALID_OPCODE, NSID_UNAVAILABLE, refused_as_unsupported
+from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 
 LOG = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ class NamespaceLayout:
     def expose_everything(self) -> tuple[Controller, bool]:
         """Make sure that all storage is in attached namespaces.
 
-        With Namespace Management that is one namespace of full size; one is made where it is not so already.
-        Without it, the namespaces are what they are, and every one of them is returned.
+        With Namespace Management that is one namespace, as large as the drive grants; it is created where it is not
+        there already, and nothing is deleted before the drive is known to create namespaces. Without it, the
+        namespaces are what they are, and every one of them is returned.
 
         :returns: the controller with its namespaces as they are then, and whether they were made anew.
         :raises EraseFailed: the drive refuses, has no namespace, or one without a block device.
@@ -40,76 +42,170 @@ class NamespaceLayout:
         with self._work.bounded("its namespaces may be half rebuilt"):
             identity = self._nvme.identify(self._node)
             attached = self._nvme.list_namespaces(self._node)
-            made_anew = identity.capabilities.namespace_management and not self._is_whole(identity, attached)
-            if made_anew:
-                attached = [self._rebuild(identity, attached)]
-            elif not attached:
+            if identity.capabilities.namespace_management:
+                nsids, made_anew = self._managed(identity, attached)
+            elif attached:
+                nsids, made_anew = attached, False
+            else:
                 raise EraseFailed(
                     f"{self._work.drive} has no namespace and does not support Namespace Management (OACS bit 3), "
                     "so its storage cannot be reached"
                 )
-            return self._with_block_devices(attached), made_anew
+            return self._with_block_devices(nsids), made_anew
 
-    def _is_whole(self, identity: ControllerIdentity, attached: list[int]) -> bool:
-        """Whether one attached namespace has everything."""
-        if len(attached) != 1 or self._nvme.list_namespaces(self._node, allocated=True) != attached:
-            return False
-        only = self._nvme.identify_namespace(self._node, attached[0])
-        # Controllers that do not report capacity (QEMU's) say 0 here, which leaves nothing to doubt.
-        return only.ncap == only.nsze and identity.unvmcap < only.lba_bytes
-
-    def _rebuild(self, identity: ControllerIdentity, attached: list[int]) -> int:
-        """Replace all namespaces by one that has everything, attach it, and return its id."""
-        flbas, lba_bytes = self._format(attached)
-        blocks = identity.tnvmcap // lba_bytes
-        if not blocks:
-            raise EraseFailed(
-                f"{self._work.drive} claims Namespace Management, but reports no total capacity (TNVMCAP), so a "
-                "namespace of full size cannot be made; nothing was deleted"
-            )
-        LOG.info("%s: replacing its namespaces by one of %d blocks of %d bytes", self._work.drive, blocks, lba_bytes)
-        step = "delete its namespaces"
+    def _managed(self, identity: ControllerIdentity, attached: list[int]) -> tuple[list[int], bool]:
+        """The namespaces that have everything, attached, and whether they were made anew."""
+        allocated = self._allocated(attached)
+        present = {nsid: self._work.namespace(nsid) for nsid in attached}
+        flbas, lba_bytes, index = self._format(present)
+        granularity = self._granularity(identity, index)
+        maker = NamespaceMaker(self._work, identity, flbas=flbas, step=granularity // lba_bytes)
+        total = identity.tnvmcap // lba_bytes
         try:
-            for nsid in self._nvme.list_namespaces(self._node, allocated=True):
-                step = f"delete namespace {nsid}"
-                self._work.must_be_same_drive()
-                self._nvme.delete_namespace(self._node, nsid)
-            if left := self._nvme.list_namespaces(self._node, allocated=True):
-                raise EraseFailed(f"{self._work.drive} still has the namespaces {left} after they were deleted")
-            step = f"create a namespace of {blocks} blocks"
-            nsid = self._nvme.create_namespace(self._node, blocks, flbas)
-            step = f"attach namespace {nsid}"
-            self._nvme.attach_namespace(self._node, nsid, identity.cntlid)
-            step = "rescan its namespaces"
-            self._nvme.rescan(self._node)
+            if allocated == attached and self._is_whole(identity, present, granularity, maker):
+                return attached, False
+            sizes = sorted(namespace.size_bytes // lba_bytes for namespace in present.values())
+            asked = [blocks for blocks in (total or sum(sizes) + 1, *reversed(sizes)) if blocks]
+            if allocated and not maker.has_command(asked):
+                unreached = identity.unvmcap if identity.unvmcap >= max(lba_bytes, granularity) else 0
+                return self._as_it_is(maker, attached, allocated, unreached), False
+            if not total:
+                raise EraseFailed(
+                    f"{self._work.drive} claims Namespace Management, but reports no total capacity (TNVMCAP), so a "
+                    "namespace of full size cannot be made; nothing was deleted"
+                )
+            LOG.info("%s: replacing its namespaces %s by one as large as it grants", self._work.drive, allocated)
+            self._delete_all(maker, allocated, {nsid: present[nsid].size_bytes // lba_bytes for nsid in present})
+            nsids = [maker.create_largest(total, known=sizes)]
+            nsids += maker.fill(self._nvme.identify(self._node).unvmcap // lba_bytes)
+            maker.attach(nsids)
         except ToolFailed as e:
-            self._refused(step, e)
-        self._check_size(nsid, blocks, lba_bytes)
-        return nsid
-
-    def _format(self, attached: list[int]) -> tuple[int, int]:
-        """FLBAS and block size for the new namespace: those of the first that there is."""
-        if attached:
-            first = self._nvme.identify_namespace(self._node, attached[0])
-            return first.flbas, first.lba_bytes
-        common = self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
-        for index, lba_format in enumerate(common.formats):
-            if lba_format.block_bytes and not lba_format.metadata_bytes:
-                return (index & 0xF) | (index >> 4) << 5, lba_format.block_bytes
-        raise EraseFailed(f"{self._work.drive} offers no LBA format without metadata for a new namespace")
-
-    def _check_size(self, nsid: int, blocks: int, lba_bytes: int) -> None:
-        made = self._nvme.identify_namespace(self._node, nsid)
-        left = self._nvme.identify(self._node).unvmcap
-        if made.nsze != blocks or made.ncap != blocks or left >= lba_bytes:
+            self._work.must_be_there(e)
             raise EraseFailed(
-                f"{self._work.drive} was asked for one namespace of {blocks} blocks, and made one of {made.nsze} "
-                f"(capacity {made.ncap}) with {left} bytes left over"
-            )
+                f"{self._work.drive} claims Namespace Management, but refused a part of it: {e}; {self._what_is_left()}"
+            ) from e
+        for nsid in nsids:
+            made = self._work.namespace(nsid)
+            if made.ncap != made.nsze:
+                raise EraseFailed(
+                    f"{self._work.drive} was asked for a namespace with storage for each of its blocks, and made one "
+                    f"of {made.nsze} blocks with capacity for {made.ncap}"
+                )
+        return sorted(nsids), True
 
-    def _refused(self, step: str, error: ToolFailed) -> NoReturn:
-        self._work.must_be_there(error)
-        raise EraseFailed(f"{self._work.drive} claims Namespace Management, but refused to {step}: {error}") from error
+    def _allocated(self, attached: list[int]) -> list[int]:
+        """The namespaces that exist, attached or not."""
+        try:
+            return self._nvme.list_namespaces(self._node, allocated=True)
+        except ToolFailed as e:
+            if not attached or not refused_as_unsupported(e):
+                raise
+            LOG.warning("%s claims Namespace Management, but does not list what is not attached: %s", self._node, e)
+            return attached
+
+    def _is_whole(
+        self,
+        identity: ControllerIdentity,
+        present: dict[int, NamespaceIdentity],
+        granularity: int,
+        maker: NamespaceMaker,
+    ) -> bool:
+        """Whether one attached namespace has all that the drive gives to namespaces."""
+        if len(present) != 1:
+            return False
+        [only] = present.values()
+        if only.ncap != only.nsze:
+            return False
+        # Controllers that do not report capacity (QEMU's) say 0 here, which leaves nothing to doubt.
+        if identity.unvmcap < max(only.lba_bytes, granularity):
+            return True
+        try:
+            if maker.fits_in(identity.unvmcap // only.lba_bytes):
+                return False
+        except ToolFailed as e:
+            if e.status != INVALID_OPCODE:
+                raise
+            LOG.warning("%s claims Namespace Management, but does not create namespaces: %s", self._work.drive, e)
+            return True
+        refused = maker.refusal.status if maker.refusal else None
+        # Without an id to spare, the refusal does not tell whether the rest belongs to what there is.
+        no_id = refused == NSID_UNAVAILABLE or identity.nn == 1
+        if not no_id:
+            LOG.info(
+                "%s: %d bytes belong to no namespace, and the drive gives them to none",
+                self._work.drive,
+                identity.unvmcap,
+            )
+        return not no_id
+
+    def _as_it_is(self, maker: NamespaceMaker, attached: list[int], allocated: list[int], unreached: int) -> list[int]:
+        """All namespaces of a drive that does not create any, attached.
+
+        :param unreached: bytes that belong to none. Without the command, no later user of the drive reaches them.
+        """
+        if unreached and maker.refusal is not None and maker.refusal.status != INVALID_OPCODE:
+            raise EraseFailed(
+                f"{self._work.drive} has {unreached} bytes in no namespace, and creates none for them "
+                f"({maker.refusal}), so they cannot be reached; nothing was deleted"
+            )
+        LOG.warning(
+            "%s claims Namespace Management, but does not create namespaces (%s): they are zeroed as they are",
+            self._work.drive,
+            maker.refusal,
+        )
+        if hidden := sorted(set(allocated) - set(attached)):
+            maker.attach(hidden)
+        return allocated
+
+    def _delete_all(self, maker: NamespaceMaker, allocated: Sequence[int], sizes: dict[int, int]) -> None:
+        """Delete every namespace, the smallest first, which is created again for a proof before the others go.
+
+        :param sizes: blocks of those whose size is known.
+        """
+        order = sorted(allocated, key=lambda nsid: sizes.get(nsid, 0))
+        proved = len(order) < 2
+        for nsid in order:
+            maker.delete(nsid)
+            if not proved and nsid in sizes:
+                again = maker.create(sizes[nsid])
+                if again is None:
+                    raise EraseFailed(
+                        f"{self._work.drive} does not create a namespace of {sizes[nsid]} blocks again that was just "
+                        f"deleted ({maker.refusal}); {self._what_is_left()}: create it with nvme create-ns, or zero "
+                        "the drive without Namespace Management"
+                    )
+                maker.delete(again)
+                proved = True
+        if left := self._nvme.list_namespaces(self._node, allocated=True):
+            raise EraseFailed(f"{self._work.drive} still has the namespaces {left} after they were deleted")
+
+    def _what_is_left(self) -> str:
+        try:
+            left = self._nvme.list_namespaces(self._node, allocated=True)
+        except HardwareError as e:
+            return f"which namespaces it has now is not known ({e})"
+        return f"it has the namespaces {left} now" if left else "it has no namespace now"
+
+    def _granularity(self, identity: ControllerIdentity, index: int) -> int:
+        """Bytes of which a namespace has a whole multiple; 0: not known."""
+        if not identity.reports_granularity:
+            return 0
+        try:
+            return self._nvme.granularity(self._node, index)
+        except HardwareError as e:
+            LOG.warning("%s reports no namespace granularity, although it claims to: %s", self._work.drive, e)
+            return 0
+
+    def _format(self, present: dict[int, NamespaceIdentity]) -> tuple[int, int, int]:
+        """FLBAS, block size and index of the LBA format for a new namespace: that of the first, without metadata."""
+        offered = next(iter(present.values()), None) or self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
+        in_use = offered.format_index if offered.active else 0
+        indices = sorted(range(len(offered.formats)), key=lambda index: index != in_use)
+        for index in indices:
+            lba_format = offered.formats[index]
+            if lba_format.block_bytes and not lba_format.metadata_bytes:
+                return (index & 0xF) | (index >> 4) << 5, lba_format.block_bytes, index
+        raise EraseFailed(f"{self._work.drive} offers no LBA format without metadata for a new namespace")
 
     def _with_block_devices(self, nsids: list[int]) -> Controller:
         """The controller as sysfs shows it, once every one of *nsids* has its block device."""

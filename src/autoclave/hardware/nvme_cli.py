@@ -29,6 +29,8 @@ IDS_PER_LIST = 1024
 """An Identify namespace list has no more ids; the next one begins after the last of them."""
 
 INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
+INVALID_FORMAT = 0x10A
+INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE = 0x115, 0x116
 SANITIZE_IN_PROGRESS = 0x01D
 
 _STATUS_MASK = 0x7FF  # without DNR and More
@@ -82,6 +84,13 @@ class NvmeCli:
     def identify_namespace(self, controller: Path, nsid: int) -> NamespaceIdentity:
         """Identify Namespace; of an id that is not attached, an identity that is not ``active``."""
         return self._query(nvme_json.namespace_identity, "id-ns", controller, "-n", str(nsid))
+
+    def granularity(self, controller: Path, format_index: int) -> int:
+        """Bytes of which the capacity of a namespace in this LBA format is a multiple; 0: not reported."""
+        reported = self._query(nvme_json.granularities, "id-ns-granularity", controller)
+        if len(reported) == 1:
+            return reported[0]
+        return reported[format_index] if format_index < len(reported) else 0
 
     def list_namespaces(self, controller: Path, *, allocated: bool = False) -> list[int]:
         """The ids of the attached namespaces, in ascending order.

@@ -22,6 +22,7 @@ SPROG_WHOLE = 65536
 _SANICAP_CRYPTO, _SANICAP_BLOCK = 1 << 0, 1 << 1
 _ONCS_WRITE_ZEROES = 1 << 3
 _OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_CTRATT_NAMESPACE_GRANULARITY = 1 << 7
 _LEADING_NUMBER = re.compile(r"\((\d+)\)")
 
 
@@ -36,6 +37,8 @@ class ControllerIdentity:
     :param cntlid: the controller's id in its subsystem, which a namespace is attached to.
     :param tnvmcap: bytes of NVM in all; 0 when the controller does not report it.
     :param unvmcap: bytes of NVM that belong to no namespace; 0 likewise.
+    :param nn: the highest namespace id; 0 when the tool does not show it.
+    :param ctratt: controller attributes; likewise.
     """
 
     serial: str
@@ -47,6 +50,13 @@ class ControllerIdentity:
     sanicap: int
     oncs: int
     oacs: int
+    nn: int = 0
+    ctratt: int = 0
+
+    @property
+    def reports_granularity(self) -> bool:
+        """The controller has a Namespace Granularity List (CTRATT bit 7)."""
+        return bool(self.ctratt & _CTRATT_NAMESPACE_GRANULARITY)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -91,15 +101,18 @@ class NamespaceIdentity:
 
     @property
     def lba_bytes(self) -> int:
-        """Bytes of a logical block in the format in use.
+        """Bytes of a logical block in the format in use; 0 for an id that is not attached."""
+        return self.formats[self.format_index].block_bytes if self.format_index < len(self.formats) else 0
 
-        :raises Unintelligible: FLBAS names a format that is not in the list.
-        """
-        # Bits 6:5 extend the index beyond 16 formats, since NVMe 2.0.
-        index = (self.flbas & 0xF) | (self.flbas >> 5 & 0x3) << 4
-        if index >= len(self.formats) or not self.formats[index].block_bytes:
-            raise Unintelligible(f"flbas {self.flbas:#x} names LBA format {index}, which the namespace does not have")
-        return self.formats[index].block_bytes
+    @property
+    def format_index(self) -> int:
+        """The index of the LBA format in use. Since NVMe 2.0, bits 6:5 of FLBAS extend it beyond 16 formats."""
+        return (self.flbas & 0xF) | (self.flbas >> 5 & 0x3) << 4
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size; 0 for an id that is not attached."""
+        return self.nsze * self.lba_bytes
 
 
 @dataclass(frozen=True)
@@ -156,6 +169,8 @@ def controller_identity(data: object) -> ControllerIdentity:
         sanicap=_u32(fields, "sanicap"),
         oncs=_number(fields, "oncs"),
         oacs=_number(fields, "oacs"),
+        nn=_u32(fields, "nn") if "nn" in fields else 0,
+        ctratt=_u32(fields, "ctratt") if "ctratt" in fields else 0,
     )
 
 
@@ -165,12 +180,17 @@ def namespace_identity(data: object) -> NamespaceIdentity:
     :raises Unintelligible:
     """
     fields = _object(data)
-    return NamespaceIdentity(
+    namespace = NamespaceIdentity(
         nsze=_number(fields, "nsze"),
         ncap=_number(fields, "ncap"),
         flbas=_number(fields, "flbas"),
         formats=tuple(_lba_format(_object(item)) for item in _list(fields, "lbafs")),
     )
+    if namespace.active and not namespace.lba_bytes:
+        raise Unintelligible(
+            f"flbas {namespace.flbas:#x} names LBA format {namespace.format_index}, which the namespace does not have"
+        )
+    return namespace
 
 
 def _lba_format(fields: Mapping[str, Any]) -> LBAFormat:
@@ -178,6 +198,21 @@ def _lba_format(fields: Mapping[str, Any]) -> LBAFormat:
     if exponent > 32:
         raise Unintelligible(f"an LBA format has blocks of 2^{exponent} bytes")
     return LBAFormat(metadata_bytes=_number(fields, "ms"), block_bytes=1 << exponent if exponent else 0)
+
+
+def granularities(data: object) -> list[int]:
+    """Read the output of ``nvme id-ns-granularity -o json``: bytes by LBA format, or one for all formats.
+
+    :raises Unintelligible:
+    """
+    fields = _object(data)
+    entries = [_object(item) for item in _list(fields, "namespace-granularity-list")]
+    found = [
+        max(_number(entry, "namespace-size-granularity"), _number(entry, "namespace-capacity-granularity"))
+        for entry in entries
+    ]
+    # Attributes bit 0: one descriptor for each LBA format; else the first is for all of them.
+    return found if _number(fields, "attributes") & 1 else found[:1]
 
 
 def namespace_ids(data: object) -> list[int]:

@@ -98,8 +98,7 @@ class Zeroer:
     def _expected_bytes(self, namespace: Namespace) -> int:
         """What the drive itself says is the size, to hold the kernel's figure against."""
         with self._work.bounded(LEFT_BEHIND):
-            identity = self._work.nvme.identify_namespace(self._work.controller.path, namespace.nsid)
-            return identity.nsze * identity.lba_bytes
+            return self._work.namespace(namespace.nsid).size_bytes
 
     def _check_size(self, namespace: Namespace, size: int, expected: int) -> None:
         if not expected or size != expected:

@@ -14,8 +14,6 @@ from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
 from autoclave.simulator.sanitize import HALFWAY, Action, Outcome, commanded, refuse_beside
 
-MAX_NAMESPACES = 256
-
 
 class Drive:
     """A drive under its lock; made by :meth:`open`, which settles what time has brought about.
@@ -52,8 +50,12 @@ class Drive:
             sanicap=spec.sanicap,
             oacs=spec.oacs,
             oncs=spec.oncs,
-            capacity=spec.size_bytes + spec.unallocated_bytes,
+            capacity=spec.size_bytes + spec.unallocated_bytes + spec.withheld_bytes,
             sanitize_seconds=spec.sanitize_seconds,
+            withheld=spec.withheld_bytes,
+            granularity=spec.granularity,
+            reports_granularity=spec.reports_granularity,
+            max_namespaces=spec.max_namespaces,
         )
         shared = spec.subsystem is not None
         blocks = spec.size_bytes // max(1, spec.namespaces) // BLOCK
@@ -62,7 +64,7 @@ class Drive:
         drive = cls(directory, state, {})
         for nsid, namespace in state.namespaces.items():
             media.make(drive.media(nsid), namespace.size)
-        media.make(drive.unallocated_media, state.unallocated)
+        media.make(drive.unallocated_media, state.free)
         drive.save()
 
     @classmethod
@@ -150,12 +152,12 @@ class Drive:
         if not blocks or flbas >= len(LBA_FORMATS):
             raise CommandFailed(Status.INVALID_FIELD)
         created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared)
-        if created.size > self.state.unallocated:
+        if self.state.takes(created.size) > self.state.free or FaultKind.CREATE_NS_NO_ROOM in self.faults:
             raise CommandFailed(Status.INSUFFICIENT_CAPACITY)
-        nsid = next((n for n in range(1, MAX_NAMESPACES + 1) if n not in self.state.namespaces), None)
+        nsid = next((n for n in range(1, self.state.max_namespaces + 1) if n not in self.state.namespaces), None)
         if nsid is None:
             raise CommandFailed(Status.NSID_UNAVAILABLE)
-        left = self.state.unallocated - created.size
+        left = self.state.free - created.size
         media.make(self.media(nsid), 0)
         media.move(self.unallocated_media, 0, self.media(nsid), 0, created.size)
         remainder = self.directory / "unallocated.new"
@@ -174,7 +176,7 @@ class Drive:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         namespace = self.namespace(nsid)
-        media.move(self.media(nsid), 0, self.unallocated_media, self.state.unallocated, namespace.size)
+        media.move(self.media(nsid), 0, self.unallocated_media, self.state.free, namespace.size)
         self.media(nsid).unlink()
         del self.state.namespaces[nsid]
 

@@ -35,6 +35,10 @@ class DriveSpec:
     :param product: PCI device id, likewise.
     :param size_bytes: of all namespaces together; they share it evenly.
     :param unallocated_bytes: capacity that no namespace has (with *namespace_management*).
+    :param withheld_bytes: capacity that TNVMCAP and UNVMCAP count, and that the drive gives to no namespace.
+    :param granularity: bytes of which a namespace takes a whole multiple; 0: any number of blocks.
+    :param reports_granularity: Identify says so (CTRATT bit 7, CNS 16h).
+    :param max_namespaces: how many namespaces there may be (NN).
     :param crypto: sanitize by crypto erase.
     :param block: sanitize by block erase.
     :param overwrite: sanitize by overwrite.
@@ -61,6 +65,10 @@ class DriveSpec:
     product: str = "0010"
     size_bytes: int = 64 * MIB
     unallocated_bytes: int = 0
+    withheld_bytes: int = 0
+    granularity: int = 0
+    reports_granularity: bool = False
+    max_namespaces: int = 256
     crypto: bool = False
     block: bool = False
     overwrite: bool = False

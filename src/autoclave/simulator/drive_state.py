@@ -50,6 +50,10 @@ class DriveState:
     oncs: int
     capacity: int
     sanitize_seconds: float
+    withheld: int = 0
+    granularity: int = 0
+    reports_granularity: bool = False
+    max_namespaces: int = 256
     namespaces: dict[int, Namespace] = field(default_factory=dict)
     operation: Operation | None = None
     global_erased: bool = False
@@ -67,7 +71,16 @@ class DriveState:
     @property
     def unallocated(self) -> int:
         """Bytes that no namespace has."""
-        return self.capacity - sum(namespace.size for namespace in self.namespaces.values())
+        return self.capacity - sum(self.takes(namespace.size) for namespace in self.namespaces.values())
+
+    @property
+    def free(self) -> int:
+        """Bytes of it that a namespace can get."""
+        return self.unallocated - self.withheld
+
+    def takes(self, size: int) -> int:
+        """Bytes of capacity that a namespace of *size* takes."""
+        return -(-size // self.granularity) * self.granularity if self.granularity else size
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -23,6 +23,8 @@ class FaultKind(StrEnum):
     """The drive is gone with the next command, or once an erase has come to so many percent. Happens once."""
     CREATE_NS_REFUSED = "create-ns-refused"
     """create-ns answers Invalid Command Opcode, whatever OACS claims."""
+    CREATE_NS_NO_ROOM = "create-ns-no-room"
+    """create-ns answers Namespace Insufficient Capacity, whatever size is asked for."""
     NVME_MISSING = "nvme-missing"
     """The nvme command cannot be run. Of the whole host."""
     NVME_SLOW = "nvme-slow"

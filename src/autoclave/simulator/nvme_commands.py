@@ -90,6 +90,13 @@ def _list_ns(call: Call) -> Answer:
     return Answer(out=nvme_logs.namespace_list(call.dialect, page, as_json=call.options.as_json))
 
 
+def _id_ns_granularity(call: Call) -> Answer:
+    if not call.drive.state.reports_granularity:
+        raise CommandFailed(Status.INVALID_FIELD)
+    fields = nvme_identify.granularity(call.drive.state)
+    return Answer(out=call.dialect.json(fields) if call.options.as_json else nvme_logs.fields_text(fields))
+
+
 def _sanitize(call: Call) -> Answer:
     text = call.options.text("sanact")
     words = _ACTION_WORDS if call.dialect.version >= (2, 0) else {}
@@ -192,6 +199,7 @@ def _write_zeroes(call: Call) -> Answer:
 COMMANDS: Mapping[str, Callable[[Call], Answer]] = {
     "id-ctrl": _id_ctrl,
     "id-ns": _id_ns,
+    "id-ns-granularity": _id_ns_granularity,
     "list-ns": _list_ns,
     "sanitize": _sanitize,
     "sanitize-log": _sanitize_log,

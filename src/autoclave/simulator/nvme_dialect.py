@@ -58,6 +58,7 @@ _EINVAL = 22
 _NEW_NAMES_3 = {
     "id-ctrl": "id ctrl",
     "id-ns": "id ns",
+    "id-ns-granularity": "id ns-granularity",
     "list-ns": "id ns-list",
     "sanitize-log": "log sanitize",
     "create-ns": "ns create",

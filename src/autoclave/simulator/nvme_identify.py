@@ -54,6 +54,8 @@ def controller(dialect: Dialect, slot: Slot, state: DriveState) -> dict[str, Any
         "maxdna": dialect.u128(0),
         "sanicap": dialect.u32(state.sanicap),
         "oncs": state.oncs,
+        "nn": state.max_namespaces,
+        "ctratt": 0x8000 | 0x80 * state.reports_granularity,
         "subnqn": state.nqn,
     }
     fields.update({key: value for key, value in own.items() if key in fields})
@@ -97,6 +99,12 @@ def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = Fal
     if not old:
         fields["vs"] = []
     return fields
+
+
+def granularity(state: DriveState) -> dict[str, Any]:
+    """Namespace Granularity List: one entry that holds for every LBA format."""
+    entry = {f"namespace-{kind}-granularity": state.granularity for kind in ("size", "capacity")}
+    return {"attributes": 0, "num-descriptors": 0, "namespace-granularity-list": [entry]}
 
 
 def _fields(dialect: Dialect, table: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ _OPTIONS = {
     "id-ctrl": "vendor-specific:V raw-binary:b human-readable:H",
     "id-ns": "namespace-id=n force: vendor-specific:V raw-binary:b human-readable:H",
     "list-ns": "namespace-id=n csi=y all:a",
+    "id-ns-granularity": "",
     "sanitize": "no-dealloc:d oipbp:i owpass=n ause:u sanact=a ovrpat=p",
     "sanitize-log": "rae:r human-readable:H raw-binary:b",
     "create-ns": "nsze=s ncap=c flbas=f dps=d nmic=m anagrp-id=a nvmset-id=i block-size=b timeout=t csi=y",
@@ -23,7 +24,7 @@ _OPTIONS = {
     "write-zeroes": "namespace-id=n start-block=s block-count=c dir-type=T deac:d limited-retry:l "
     "force-unit-access:f prinfo=p",
 }
-_REPORTS = frozenset({"id-ctrl", "id-ns", "list-ns", "sanitize-log"})
+_REPORTS = frozenset({"id-ctrl", "id-ns", "id-ns-granularity", "list-ns", "sanitize-log"})
 
 
 class UsageError(Exception):

@@ -15,7 +15,7 @@ _NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+"
 
 COMMANDS = {
     "nvme": re.compile(
-        r"version|(?:id-ctrl|id-ns|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
+        r"version|(?:id-ctrl|id-ns|id-ns-granularity|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
         rf" {_CONTROLLER}"
         r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas)=[0-9]+)*"
     ),
