@@ -220,7 +220,7 @@ def test_a_namespace_that_cannot_be_made_fails_the_clean(tmp_path: Path) -> None
     try:
         world.start()
         world.bind(ZEROING)
-        world.sim.set_fault(ZEROING, Fault(FaultKind.CREATE_NS_REFUSED))
+        world.sim.set_fault(ZEROING, Fault(FaultKind.CREATE_NS_NO_ROOM))
         world.clean(ZEROING)
         world.assert_withheld(ZEROING)
 

@@ -94,3 +94,20 @@ def test_a_service_of_the_release_before_may_still_insert_requests(database: Dat
             device_profile_group_id=0,
         )  # fmt: skip
     assert not any(column(database, "extended_accelerator_requests", "delete_when_unbound"))
+
+
+def test_drives_on_record_get_the_one_spelling(empty: Database) -> None:
+    """Earlier versions stored an escape character as it was; a dirty drive must still be recognised."""
+    schema.upgrade(empty, "0006_compute")
+    with empty.write() as tx:
+        for number, serial in enumerate(["S1", "S\x1b[31m2", "S\x1b[31m3"], start=1):
+            device = {"type": "NVME", "vendor": "144d", "model": "a808", "hostname": "host-1", "status": "enabled"}
+            slot = {"pci_address": f"0000:4{number}:00.0", "serial": serial, "drive_model": "M\xfc"}
+            insert(tx, "devices", id=number, uuid=f"device-{number}", **device, **slot)
+            insert(tx, "dirty_serials", id=number, serial=serial, drive_model="M", device_uuid=f"device-{number}")
+        insert(tx, "dirty_serials", id=4, serial=r"S\x1b[31m3", drive_model="M", device_uuid="device-3")
+    schema.upgrade(empty)
+    assert column(empty, "devices", "serial") == ["S1", r"S\x1b[31m2", r"S\x1b[31m3"]
+    assert column(empty, "devices", "drive_model") == [r"M\xc3\xbc"] * 3
+    assert column(empty, "devices", "found_serial") == [None] * 3
+    assert column(empty, "dirty_serials", "serial") == ["S1", r"S\x1b[31m2", r"S\x1b[31m3"]

@@ -327,3 +327,55 @@ def test_an_answer_that_is_nested_without_end_is_garbage_like_any_other(tool, nv
     tool.says("id-ctrl", "[" * depth + "]" * depth)
     with pytest.raises(ToolGarbage, match="nvme id-ctrl /dev/nvme0"):
         nvme.identify(CONTROLLER)
+
+
+@pytest.mark.parametrize("written", ["\\u001b[31m", "\x1b[31m"], ids=["escaped", "as it is"])
+def test_control_characters_of_a_drive_are_read(tool, nvme, written):
+    """1.16 prints a control character in a string as it is, later versions escape it: the spelling is the same."""
+    sample = (SAMPLES / "2.13" / "id-ctrl.out").read_text()
+    tool.says("id-ctrl", sample.replace("QEMU NVMe Ctrl", f"QEMU {written}"))
+    assert nvme.identify(CONTROLLER).model == r"QEMU \x1b[31m"
+
+
+@pytest.mark.parametrize("written", [b"7.2\\n22", b"7.2\n22"])
+def test_line_end_in_a_firmware_revision_is_read(tool, nvme, written):
+    sample = (SAMPLES / "2.13" / "id-ctrl.out").read_bytes()
+    tool.says("id-ctrl")
+    (tool.root / "id-ctrl.1.out").write_bytes(sample.replace(b"7.2.22", written))
+    assert nvme.identify(CONTROLLER).firmware == r"7.2\x0a22"
+
+
+def test_bytes_that_are_not_utf8_are_read(tool, nvme):
+    sample = (SAMPLES / "2.13" / "id-ctrl.out").read_bytes()
+    tool.says("id-ctrl")
+    (tool.root / "id-ctrl.1.out").write_bytes(sample.replace(b"LAB0001", b"LAB\xff\\\\x"))
+    assert nvme.identify(CONTROLLER).serial == r"LAB\xff\x"
+
+
+@pytest.mark.parametrize(("stdout", "stderr"), [("", "{}"), ("{}", "")], ids=["stderr", "stdout"])
+def test_usage_text_is_the_reason_where_there_is_no_other(tool, nvme, stdout, stderr):
+    usage = "\x1b[1mUsage: nvme attach-ns <device> [OPTIONS]\x1b[0m\n" + "  [ --option ]  --- what it does\n" * 40
+    tool.says("attach-ns", stdout.format(usage), stderr.format(usage), rc=1)
+    with pytest.raises(ToolFailed, match=r"it printed: Usage: nvme attach-ns <device> \[OPTIONS\]") as failed:
+        nvme.attach_namespace(CONTROLLER, 1, 0)
+    assert str(failed.value).isprintable()
+    assert len(str(failed.value)) < 700
+
+
+def test_answer_that_is_no_json_is_shown(tool, nvme):
+    tool.says("id-ctrl", "nvme: segmentation\tfault\x07\n")
+    with pytest.raises(ToolGarbage, match=r"it printed: nvme: segmentation fault\\x07"):
+        nvme.identify(CONTROLLER)
+
+
+def test_tool_that_printed_nothing_is_said_to(tool, nvme):
+    tool.says("attach-ns", rc=1)
+    with pytest.raises(ToolFailed, match="it printed nothing"):
+        nvme.attach_namespace(CONTROLLER, 1, 0)
+
+
+def test_status_without_its_number_is_known_by_its_name(tool, nvme):
+    tool.replays("sanitize-log", "2.13", "sanitize-log-raw")
+    with pytest.raises(ToolFailed) as failed:
+        nvme.sanitize_log(CONTROLLER)
+    assert refused_as_unsupported(failed.value)

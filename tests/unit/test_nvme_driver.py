@@ -23,7 +23,7 @@ from autoclave.exceptions import (
 )
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import STYLES, SimulatedHost
 
 ONE, TWO, THREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 SECRET = b"what the tenant left"
@@ -406,3 +406,60 @@ def test_an_nvme_cli_that_talks_nonsense_keeps_the_agent_from_starting(make):
     host.set_fault(EVERY_DRIVE, Fault(FaultKind.NVME_GARBAGE))
     with pytest.raises(HardwareError, match="nvme version"):
         driver.init_host()
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault", "command"),
+    [({}, FaultKind.LIST_NS_REFUSED, "list-ns"), ({"block": True}, FaultKind.SANITIZE_LOG_REFUSED, "sanitize-log")],
+)
+def test_erase_that_the_drive_refuses_excludes_it(make, spec, fault, command):
+    """Capability bits say that the drive can be erased, and a command that the erase needs is refused."""
+    driver, host = make(drive(ONE, "S1", **spec), drive(TWO, "S2"))
+    host.set_fault(ONE, Fault(fault))
+    first, second = driver.discover()
+    assert f"nvme {command} " in first.excluded
+    assert "Invalid" in first.excluded
+    assert second.excluded is None
+    host.clear_faults(ONE)
+    assert driver.discover()[0].excluded is None
+
+
+def test_drive_with_nothing_to_zero_is_excluded(make):
+    driver, host = make(drive(ONE, "S1"))
+    with host.drive(ONE) as opened:
+        opened.state.namespaces.clear()
+        host.sync_namespaces(opened)
+    assert "no namespace" in only(driver.discover()).excluded
+
+
+def test_sanitize_needs_no_list_of_namespaces(make):
+    """A controller of NVMe 1.0 does not know list-ns. A sanitize does not need it, and must not fail for it."""
+    driver, host = make(drive(ONE, "S1", block=True))
+    host.fill(ONE, SECRET)
+    host.set_fault(ONE, Fault(FaultKind.LIST_NS_REFUSED))
+    assert only(driver.discover()).excluded is None
+    driver.cleanup(row())
+    assert not host.find(ONE, SECRET)
+
+
+def test_erase_trial_that_passed_is_not_repeated(make):
+    driver, host = make(drive(ONE, "S1", block=True))
+    driver.discover()
+    host.set_fault(ONE, Fault(FaultKind.SANITIZE_LOG_REFUSED))
+    assert only(driver.discover()).excluded is None
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_drive_with_control_characters_is_cleaned(tmp_path, style):
+    """Its serial number and model colour a terminal, its firmware revision has a line end."""
+    spec = drive(ONE, "S\x1b[31m1", model="Mo\x07del", firmware="1\n2", block=True)
+    host = SimulatedHost.create(tmp_path / "host", "h1", [spec], style=style)
+    overrides = host.conf_overrides(device_spec=True) | {("nvme", "poll_interval"): 0.01}
+    driver = NVMeDriver(new_config(overrides=overrides), host.paths)
+    device = only(driver.discover())
+    assert (device.serial, device.drive_model, device.unreadable) == (r"S\x1b[31m1", r"Mo\x07del", None)
+    host.fill(ONE, SECRET)
+    driver.cleanup(row(serial=device.serial, model=device.drive_model))
+    host.fill(ONE, SECRET)
+    driver.cleanup(row(serial=spec.serial, model=spec.model))  # as earlier versions have recorded it
+    assert not host.find(ONE, SECRET)

@@ -6,6 +6,8 @@ from typing import Any
 
 from cliff.columns import FormattableColumn
 
+from autoclave.rules.plain_text import printable
+
 
 class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without types
     """A value that has a form of its own for people.
@@ -20,7 +22,7 @@ class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without type
         self._width = width
 
     def human_readable(self) -> str:
-        text = "" if self._value is None else self._shown(self._value)
+        text = "" if self._value is None else printable(self._shown(self._value), keep="\n")
         return text if self._width is None else textwrap.fill(text, self._width)
 
     def machine_readable(self) -> Any:

@@ -2,11 +2,14 @@
 
 import logging as python_logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
+from typing import Any, TextIO
 
 from cliff.app import App
 from cliff.commandmanager import CommandManager
+
+from autoclave.rules.plain_text import printable
 
 COMMANDS = {
     "up": "serve:Up",
@@ -63,6 +66,29 @@ services are large, and most commands need nothing of them. Named here rather th
 is what there is."""
 
 
+class Printable:
+    """A text stream that shows control characters instead of sending them to a terminal.
+
+    Names, serial numbers and reasons come from users, guests, drives and tools.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write *text*; line ends and tabs stay as they are."""
+        self._stream.write(printable(text, keep="\n\t"))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each of *lines*."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
     """The application. cliff shows a command's error as one line, and its traceback only with --debug."""
 
@@ -76,6 +102,8 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
             description="Manages the life of the PCI devices that hosts pass through to virtual machines.",
             version=metadata.version("autoclave"),
             command_manager=commands,
+            stdout=Printable(sys.stdout),
+            stderr=Printable(sys.stderr),
             deferred_help=True,
         )
 

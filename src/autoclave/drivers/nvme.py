@@ -22,7 +22,7 @@ from autoclave.drivers.base import (
     Sighting,
 )
 from autoclave.drivers.nvme_estimate import estimate
-from autoclave.drivers.nvme_inspection import Finding, inspect
+from autoclave.drivers.nvme_inspection import EraseTrials, Finding, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
     DeviceInUse,
@@ -30,6 +30,7 @@ from autoclave.exceptions import (
     DriverMismatch,
     EraseUnsupported,
     HardwareError,
+    ToolFailed,
     WrongDrive,
 )
 from autoclave.hardware.command import Commands
@@ -39,11 +40,12 @@ from autoclave.hardware.erase import Eraser
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.progress import Progress
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.plain_text import drive_text
 
 LOG = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class NVMeDriver(Driver):
         self.nvme = NvmeCli(self.commands, command_timeout=conf.nvme.command_timeout)
         self._rates = EraseRates(Path(conf.agent.data_dir))
         self._slots = Slots()
+        self._trials = EraseTrials()
         self._told: dict[str, str | None] = {}
 
     def init_host(self) -> None:
@@ -95,7 +98,7 @@ class NVMeDriver(Driver):
         :raises InvalidConfiguration: the options cannot be read.
         :raises HardwareError: the PCI bus cannot be listed.
         """
-        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots)
+        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots, self._trials)
 
     def inspect(self) -> Sequence[Inspected]:
         return [finding.inspected(self._estimated(finding)) for finding in self.findings()]
@@ -173,11 +176,13 @@ class NVMeDriver(Driver):
 
     def _check_may_be_erased(self, controller: Controller, device: CleanableDevice, control: CleanupControl) -> None:
         identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)
+        # Rows of earlier versions may have another spelling of odd bytes.
+        known = tuple(text and drive_text(text) for text in (device.drive_model, device.serial))
         for source, found in (
             ("the kernel", (controller.model, controller.serial)),
             ("the drive", (identity.model, identity.serial)),
         ):
-            if found != (device.drive_model, device.serial):
+            if found != known:
                 raise WrongDrive(
                     f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the "
                     f"device {device.uuid} is {device.drive_model} {device.serial}; it was not touched"
@@ -201,8 +206,7 @@ class NVMeDriver(Driver):
             try:
                 controller = controller_at(self.paths, address)
                 if controller.state == "live":
-                    attached = self.nvme.within(control.deadline, control.tools).list_namespaces(controller.path)
-                    hidden = set(attached) - {namespace.nsid for namespace in controller.namespaces}
+                    hidden = self._hidden_namespaces(controller, control)
                     # What the host never shows, such as one in a format that it cannot use, nobody on it can use.
                     if not hidden or patience.passed:
                         return controller
@@ -217,6 +221,20 @@ class NVMeDriver(Driver):
                 raise _still(problem, self.conf.agent.rebind_timeout)
             control.progress(Progress(None, f"waiting for the host's nvme driver: {problem}"))
             time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
+
+    def _hidden_namespaces(self, controller: Controller, control: CleanupControl) -> set[int]:
+        """Ids of attached namespaces that the host does not show.
+
+        A controller of NVMe 1.0 has no list of them: what the host shows is all that can be known then.
+        """
+        try:
+            attached = self.nvme.within(control.deadline, control.tools).list_namespaces(controller.path)
+        except ToolFailed as e:
+            if not refused_as_unsupported(e):
+                raise
+            LOG.info("%s does not list its namespaces: %s", controller.name, e)
+            return set()
+        return set(attached) - {namespace.nsid for namespace in controller.namespaces}
 
     def own_control(self) -> CleanupControl:
         """A control for a cleanup that nobody watches, with ``[nvme] cleanup_timeout`` from now on."""

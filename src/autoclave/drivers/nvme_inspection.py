@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, replace
 
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Estimate, Inspected, Sighting
 from autoclave.drivers.slots import Slots
-from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError
+from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError, ToolFailed
 from autoclave.hardware import attribute
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.nvme import controller_at
-from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.nvme import Controller, controller_at
+from autoclave.hardware.nvme_cli import SANACT, NvmeCli, refused_as_unsupported
+from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
-from autoclave.rules.cleanup_policy import Capabilities, Resolution, resolve
+from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import nvme_resource_class
@@ -91,12 +92,42 @@ class Finding:
         return self.device
 
 
+class EraseTrials:
+    """Whether what an erase asks of a drive is answered: tried by commands that only read, once for each drive."""
+
+    def __init__(self) -> None:
+        self._passed: set[tuple[str, str, str, CleanupAction]] = set()
+
+    def lack(
+        self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity, action: CleanupAction
+    ) -> str | None:
+        """Why every erase of the drive by *action* would fail; None: it answers what that asks.
+
+        :raises HardwareError: the drive does not answer now, from which nothing follows.
+        """
+        trial = (str(controller.address), identity.serial, identity.firmware, action)
+        if trial in self._passed:
+            return None
+        try:
+            if action in SANACT:
+                nvme.sanitize_log(controller.path)
+            elif not nvme.list_namespaces(controller.path) and not identity.capabilities.namespace_management:
+                return "it has no namespace, and no Namespace Management (OACS bit 3) to create one: nothing to zero"
+        except ToolFailed as error:
+            if not refused_as_unsupported(error):
+                raise
+            return f"{action} needs a command that the drive refuses: {error}"
+        self._passed.add(trial)
+        return None
+
+
 def inspect(
     paths: HostPaths,
     nvme: NvmeCli,
     specs: Sequence[DeviceSpec],
     allowed_host_devices: frozenset[PCIAddress],
     slots: Slots,
+    trials: EraseTrials,
 ) -> list[Finding]:
     """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
 
@@ -104,6 +135,7 @@ def inspect(
 
     :param allowed_host_devices: devices that may be offered although this host uses them.
     :param slots: a drive that is being erased is not looked into, and so not identified.
+    :param trials: of the erases that the policy selects.
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
@@ -114,7 +146,7 @@ def inspect(
         if entry is None and not function.class_code.startswith(NVME_CLASS):
             continue
         try:
-            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots).run())
+            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials).run())
         except DeviceVanished:
             continue
     return sorted(findings, key=lambda finding: finding.address)
@@ -130,6 +162,7 @@ class _Inspection:
     entry: DeviceSpec | None
     allowed_host_devices: frozenset[PCIAddress]
     slots: Slots
+    trials: EraseTrials
 
     def run(self) -> Finding:
         address = self.function.address
@@ -186,7 +219,10 @@ class _Inspection:
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
         assert self.entry is not None, "a function that no entry matches was refused"
         resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
-        excluded = None if resolution.action else resolution.reason
+        if resolution.action:
+            excluded = self.trials.lack(self.nvme, controller, identity, resolution.action)
+        else:
+            excluded = resolution.reason
         exposed = None
         if controller.other_paths:
             exposed = (

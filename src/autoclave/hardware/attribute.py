@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError
+from autoclave.rules.plain_text import drive_text
 
 
 def read(path: Path) -> str:
@@ -13,6 +14,17 @@ def read(path: Path) -> str:
     """
     try:
         return path.read_bytes().decode("utf-8", "backslashreplace").strip()
+    except OSError as e:
+        raise HardwareError(f"cannot read {path}: {e.strerror}") from e
+
+
+def drive_string(path: Path) -> str:
+    """A string that a drive says of itself, in the spelling of :func:`drive_text`.
+
+    :raises HardwareError: it cannot be read.
+    """
+    try:
+        return drive_text(path.read_bytes().decode("utf-8", "backslashreplace"))
     except OSError as e:
         raise HardwareError(f"cannot read {path}: {e.strerror}") from e
 

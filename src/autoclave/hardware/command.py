@@ -13,6 +13,7 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.process import Line, ProcessGroup
 from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.rules.plain_text import excerpt
 
 LOG = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Commands:
         if not gone:
             raise ToolError(f"{name} (pid {group.pid}) ended, but a process that it started cannot be ended", command)
         if group.returncode in (126, 127) and group.stderr.startswith("setpriv: failed to execute"):
-            raise ToolMissing(f"{command[0]} cannot be started: {group.stderr.strip()}", command)
+            raise ToolMissing(f"{command[0]} cannot be started: {excerpt(group.stderr)}", command)
         return Completed(command, group.returncode, group.stdout, group.stderr)
 
     def _directories(self) -> list[str]:
@@ -146,5 +147,5 @@ class Commands:
 
 
 def _last_words(group: ProcessGroup) -> str:
-    words = (group.stderr.strip() or group.stdout.strip())[-_LAST_WORDS:]
+    words = excerpt((group.stderr.strip() or group.stdout.strip())[-_LAST_WORDS:], _LAST_WORDS)
     return f"; its last words: {words}" if words else ""

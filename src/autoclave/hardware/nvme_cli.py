@@ -4,7 +4,6 @@ Only what nvme-cli 1.16 and 3.x have in common is used: short option names, numb
 and never the text of a success, which every version words differently or leaves out.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, SanitizeLog
 from autoclave.hardware.tool import Completed, ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.plain_text import excerpt
 
 SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}
 """The Sanitize Action field (CDW10 bits 2:0) of each action that is a sanitize."""
@@ -29,7 +29,7 @@ IDS_PER_LIST = 1024
 """An Identify namespace list has no more ids; the next one begins after the last of them."""
 
 INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
-INVALID_FORMAT = 0x10A
+INVALID_LOG_PAGE, INVALID_FORMAT = 0x109, 0x10A
 INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE = 0x115, 0x116
 SANITIZE_IN_PROGRESS = 0x01D
 
@@ -39,6 +39,14 @@ _STATUS_IN_KEY = re.compile(r"status: (\d+)")
 _VERSION = re.compile(r"nvme version (\S+)")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED_BY_TOOL = re.compile(r"(?:erase|sanitize) action unsupported", re.IGNORECASE)
+
+# JSON of 2.x names a status without its number.
+_STATUS_OF = {
+    "Invalid Command Opcode": INVALID_OPCODE,
+    "Invalid Field in Command": INVALID_FIELD,
+    "Invalid Log Page": INVALID_LOG_PAGE,
+    "Sanitize In Progress": SANITIZE_IN_PROGRESS,
+}
 
 _Meaning = TypeVar("_Meaning")
 
@@ -74,7 +82,7 @@ class NvmeCli:
         completed = self._run("version")
         found = _VERSION.match(completed.stdout)
         if found is None:
-            _garbage(completed, "it does not begin with 'nvme version'")
+            _garbage(completed, f"it does not begin with 'nvme version'; {_printed(completed)}")
         return found[1]
 
     def identify(self, controller: Path) -> ControllerIdentity:
@@ -151,9 +159,9 @@ class NvmeCli:
     def _query(self, read: Callable[[object], _Meaning], command: str, controller: Path, *options: str) -> _Meaning:
         completed = self._run(command, str(controller), *options, "-o", "json")
         try:
-            data = json.loads(completed.stdout)
+            data = nvme_json.parse(completed.stdout)
         except (ValueError, RecursionError) as e:  # the latter of what is nested without end
-            _garbage(completed, str(e))
+            _garbage(completed, f"{e}; {_printed(completed)}")
         if isinstance(data, dict) and any(key == "error" or _STATUS_IN_KEY.fullmatch(key) for key in data):
             raise _failure(completed)
         try:
@@ -178,7 +186,7 @@ class NvmeCli:
 def refused_as_unsupported(error: ToolFailed) -> bool:
     """Whether the drive, or the tool in its place, says that it does not have the command or the action."""
     if error.status is not None:
-        return error.status in (INVALID_OPCODE, INVALID_FIELD)
+        return error.status in (INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE)
     # 3.x asks SANICAP itself and then gives no NVMe status.
     return _REFUSED_BY_TOOL.search(str(error)) is not None
 
@@ -187,7 +195,7 @@ def _failure(completed: Completed) -> ToolFailed:
     text, status = _words(completed)
     command = " ".join(["nvme", *completed.argv[1:]])
     return ToolFailed(
-        f"{command} failed with exit status {completed.returncode}: {text or 'it did not say why'}",
+        f"{command} failed with exit status {completed.returncode}: {excerpt(text) or _printed(completed)}",
         completed.argv,
         completed.returncode,
         status,
@@ -199,16 +207,22 @@ def _garbage(completed: Completed, why: str) -> NoReturn:
     raise ToolGarbage(f"the answer of {command} cannot be understood: {why}", completed.argv)
 
 
+def _printed(completed: Completed) -> str:
+    """What the tool printed, for an operator to judge."""
+    said = excerpt(_ESCAPE.sub("", " ".join((completed.stderr, completed.stdout))))
+    return f"it printed: {said}" if said else "it printed nothing"
+
+
 def _words(completed: Completed) -> tuple[str, int | None]:
     """What the tool says went wrong, and the NVMe status, from either stream."""
     try:
-        data = json.loads(completed.stdout)
+        data = nvme_json.parse(completed.stdout)
     except (ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
         for key, value in data.items():
             if key == "error":
-                return str(value), None
+                return str(value), _STATUS_OF.get(str(value).partition(":")[0].strip())
             if (number := _STATUS_IN_KEY.fullmatch(key)) and isinstance(value, list):
                 errors = [str(item.get("error")) for item in value if isinstance(item, dict)]
                 return "; ".join(errors), int(number[1]) & _STATUS_MASK

@@ -5,6 +5,7 @@ The same field has other types in other versions: a 128-bit number is a float in
 fields are those of the NVMe Base Specification.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoclave.rules.cleanup_policy import Capabilities
+from autoclave.rules.plain_text import drive_text, excerpt
 
 NOT_REPORTED = 0xFFFFFFFF
 """A time estimate of the sanitize log that the controller does not give."""
@@ -23,6 +25,7 @@ _SANICAP_CRYPTO, _SANICAP_BLOCK = 1 << 0, 1 << 1
 _ONCS_WRITE_ZEROES = 1 << 3
 _OACS_NAMESPACE_MANAGEMENT = 1 << 3
 _CTRATT_NAMESPACE_GRANULARITY = 1 << 7
+_DECODED_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\x(?=[0-9a-f]{2})")
 _LEADING_NUMBER = re.compile(r"\((\d+)\)")
 
 
@@ -153,6 +156,17 @@ class SanitizeLog:
         return min(100.0, 100.0 * self.progress / SPROG_WHOLE)
 
 
+def parse(text: str) -> object:
+    """The JSON in what the tool printed, whatever bytes a drive has in its strings.
+
+    1.16 prints control characters as they are. Every version prints bytes that are not UTF-8 as they are; they have
+    become ``\\xNN`` where the output was decoded, which JSON does not know.
+
+    :raises ValueError: it is no JSON.
+    """
+    return json.loads(_DECODED_BYTE.sub(r"\1\\\\x", text), strict=False)
+
+
 def controller_identity(data: object) -> ControllerIdentity:
     """Read the output of ``nvme id-ctrl -o json``.
 
@@ -160,9 +174,9 @@ def controller_identity(data: object) -> ControllerIdentity:
     """
     fields = _object(data)
     return ControllerIdentity(
-        serial=_text(fields, "sn"),
-        model=_text(fields, "mn"),
-        firmware=_text(fields, "fr"),
+        serial=drive_text(_text(fields, "sn")),
+        model=drive_text(_text(fields, "mn")),
+        firmware=drive_text(_text(fields, "fr")),
         cntlid=_number(fields, "cntlid"),
         tnvmcap=_number(fields, "tnvmcap"),
         unvmcap=_number(fields, "unvmcap"),
@@ -234,7 +248,7 @@ def sanitize_log(data: object) -> SanitizeLog:
     # The key is the name of the device node, which need not be the one that was given.
     fields = _object(next(iter(root.values())))
     status = _object(fields.get("sstat"))
-    words = _text(status, "status")
+    words = excerpt(_text(status, "status"))
     number = _LEADING_NUMBER.match(words)
     if number is None:
         raise Unintelligible(f"the sanitize status {words!r} does not begin with its number")
@@ -269,7 +283,7 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
     value = _field(fields, key)
     if not isinstance(value, str):
         raise Unintelligible(f"{key!r} is not a string: {value!r:.60}")
-    return value.strip()
+    return value
 
 
 def _u32(fields: Mapping[str, Any], key: str) -> int:

@@ -7,6 +7,7 @@ from autoclave.exceptions import DeviceVanished, EraseFailed, WrongDrive
 from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.progress_meter import ProgressMeter
+from autoclave.rules.plain_text import excerpt
 
 NAME = "shred"
 _PROGRESS = re.compile(r"pass \d+/\d+ .* (?P<percent>\d+)%\s*$")
@@ -35,7 +36,7 @@ def shred(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
     if done.returncode != 0:
         error = EraseFailed(
             f"{work.drive}: {NAME} failed on {disk.path} with exit status {done.returncode}: "
-            f"{_last_words(done.stderr) or 'it did not say why'}"
+            f"{_last_words(done.stderr) or excerpt(done.stdout) or 'it printed nothing'}"
         )
         work.must_be_there(error)
         raise error
@@ -55,4 +56,4 @@ def _identity(node: Path) -> tuple[int, int, int]:
 
 def _last_words(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return " ".join(lines[-3:])
+    return excerpt(" ".join(lines[-3:]))

@@ -8,6 +8,7 @@ from autoclave.simulator import mishaps, nvme_identify, nvme_logs
 from autoclave.simulator.device_nodes import DeviceNode
 from autoclave.simulator.drive import Drive
 from autoclave.simulator.drive_state import LBA_FORMATS
+from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.nvme_dialect import Answer, Dialect
 from autoclave.simulator.nvme_options import Options, UsageError
 from autoclave.simulator.nvme_status import CommandFailed, Status
@@ -82,6 +83,8 @@ def _id_ns(call: Call) -> Answer:
 
 
 def _list_ns(call: Call) -> Answer:
+    if FaultKind.LIST_NS_REFUSED in call.drive.faults:
+        raise CommandFailed(Status.INVALID_FIELD)
     if "all" in call.options and not call.drive.state.manages_namespaces:
         raise CommandFailed(Status.INVALID_FIELD)
     start = call.options.number("namespace-id") or 1
@@ -119,6 +122,8 @@ def _sanitize(call: Call) -> Answer:
 
 
 def _sanitize_log(call: Call) -> Answer:
+    if FaultKind.SANITIZE_LOG_REFUSED in call.drive.faults:
+        raise CommandFailed(Status.INVALID_LOG_PAGE)
     if not call.drive.state.sanicap & 7:
         raise CommandFailed(Status.INVALID_FIELD)
     fields = nvme_logs.sanitize_log(call.dialect, call.drive.state)

@@ -1,6 +1,7 @@
 """How each version of nvme-cli words its answers: number types, error texts, exit codes, streams."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ _NAMES_1 = {
     Status.SANITIZE_IN_PROGRESS: "SANITIZE_IN_PROGRESS: The requested function is prohibited while a sanitize "
     "operation is in progress",
     Status.LBA_OUT_OF_RANGE: "LBA_RANGE: The command references a LBA that exceeds the size of the namespace",
+    Status.INVALID_LOG_PAGE: "INVALID_LOG_PAGE: The log page indicated is invalid",
     Status.INSUFFICIENT_CAPACITY: "NS_INSUFFICIENT_CAPACITY: Creating the namespace requires more free space than is "
     "currently available",
     Status.NSID_UNAVAILABLE: "NS_ID_UNAVAILABLE: The number of namespaces supported has been exceeded",
@@ -33,6 +35,7 @@ _NAMES_2 = {
     Status.SANITIZE_IN_PROGRESS: "Sanitize In Progress: The requested function is prohibited while a sanitize "
     "operation is in progress",
     Status.LBA_OUT_OF_RANGE: "LBA Out of Range: The command references an LBA that exceeds the size of the namespace",
+    Status.INVALID_LOG_PAGE: "Invalid Log Page: The log page indicated is invalid",
     Status.INSUFFICIENT_CAPACITY: "Namespace Insufficient Capacity: Creating the namespace requires more free space "
     "than is currently available",
     Status.NSID_UNAVAILABLE: "Namespace Identifier Unavailable: The number of namespaces supported has been exceeded",
@@ -54,6 +57,8 @@ _ERRNO_1 = {
     Status.WRITE_FAULT: 5,
 }
 _EINVAL = 22
+# It prints control characters as they are, which is no JSON.
+_CONTROL = re.compile(r"(?<!\\)\\(?:u00[01][0-9a-f]|[bfnrt])")
 
 _NEW_NAMES_3 = {
     "id-ctrl": "id ctrl",
@@ -123,7 +128,7 @@ class Dialect:
         """*value* as json-c prints it."""
         text = json.dumps(value, indent=2, separators=(",", ":"))
         if self.version < (2, 0):
-            text = text.replace("/", "\\/")
+            text = _CONTROL.sub(lambda found: json.loads(f'"{found[0]}"'), text.replace("/", "\\/"))
         if self.style in ("1.16", "2.3", "3.0"):
             lines = []
             for line in text.split("\n"):

@@ -10,6 +10,7 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.plain_text import excerpt
 from autoclave.simulator.guests import Guests
 from autoclave.simulator.host import SimulatedHost
 
@@ -109,7 +110,7 @@ class Virsh:
         argv = (*_CONNECTION, *arguments)
         answer = self._commands.run(argv, deadline=Deadline.after(_PATIENCE))
         if answer.returncode != 0:
-            said = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
+            said = excerpt(answer.stderr) or excerpt(answer.stdout) or f"exit code {answer.returncode}"
             raise ToolFailed(f"virsh {' '.join(arguments)} failed: {said}", argv, answer.returncode)
         return answer.stdout
 

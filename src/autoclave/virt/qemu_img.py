@@ -6,6 +6,7 @@ from autoclave.exceptions import GuestError, HardwareError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.rules.image_hardware import DiskFormat
+from autoclave.rules.plain_text import excerpt
 
 _PATIENCE = 60.0
 """Seconds: only the image's tables are written."""
@@ -25,5 +26,5 @@ def grow(commands: Commands, disk: Path, size: int) -> None:
     except HardwareError as error:
         raise GuestError(f"cannot make {disk} as large as its flavor says: {error}") from error
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"qemu-img ended with {done.returncode}"
+        said = excerpt(done.stderr) or excerpt(done.stdout) or f"qemu-img ended with {done.returncode}"
         raise GuestError(f"cannot make {disk} as large as its flavor says: {said}")
