@@ -10,8 +10,9 @@ for every such device that is idle. Where the command exits with 0, the device i
 The command gets the PCI address and the uuid of the resource provider as its last two arguments, no shell, and no
 input. Everything else than exit code 0 leaves the device burned.
 
-Who is asked is named by clouds.yaml and OS_CLOUD, or by OS_* variables. The user must be allowed to write
-inventories in Placement and to read /autoclave/v1/burned (both are an administrator's). Needs openstacksdk; with a
+clouds.yaml and OS_CLOUD, or OS_* variables, name Placement. --autoclave, AUTOCLAVE_URL or AUTOCLAVE_DATA_DIR (of an
+`autoclave up`) names Autoclave; there is no default. The user must be allowed to write inventories in Placement and to
+read /autoclave/v1/burned (both are an administrator's). Needs openstacksdk; with a
 broker, oslo.messaging too. Polling alone misses nothing. Events only make it faster: an instance whose build failed
 has burned its device as well, and nobody may have been listening.
 
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import openstack.config
+import yaml
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.exceptions import ClientException, Conflict, NotFound
 from openstack.exceptions import SDKException
@@ -140,10 +142,7 @@ class Placement:
 
     def devices(self, host: str) -> Iterator[Device]:
         """What is reserved of the devices of one time use of *host*, whoever has reserved it."""
-        roots = self._get("/resource_providers", name=host)["resource_providers"]
-        if not roots:
-            raise StaysBurned(f"Placement has no provider named {host}; name the host as it does, with --host")
-        tree = self._get("/resource_providers", in_tree=roots[0]["uuid"], required=TRAIT)
+        tree = self._get("/resource_providers", in_tree=self.root(host), required=TRAIT)
         for provider in tree["resource_providers"]:
             uuid, name = provider["uuid"], provider["name"]
             address = name.removeprefix(f"{host}_").lower()  # host names may have a "_" as well
@@ -154,6 +153,16 @@ class Placement:
             [(resource_class, record)] = records.items()
             if record["reserved"] >= record["total"]:
                 yield Device(uuid, address, resource_class)
+
+    def root(self, host: str) -> str:
+        """Return the uuid of the provider of *host* itself.
+
+        :raises StaysBurned: Placement has no such provider.
+        """
+        roots = self._get("/resource_providers", name=host)["resource_providers"]
+        if not roots:
+            raise StaysBurned(f"Placement has no provider named {host}; name the host as it does, with --host")
+        return str(roots[0]["uuid"])
 
     def _get(self, path: str, **params: str) -> Any:
         return self._http.get(path, params=params, timeout=HTTP_TIMEOUT).json()
@@ -175,10 +184,13 @@ class Source(Protocol):
 class Autoclave:
     """It knows what is burned, and so what an operator keeps reserved for reasons of his own."""
 
-    def __init__(self, http: Adapter) -> None:
+    def __init__(self, http: Adapter, placement: Placement) -> None:
         self._http = http
+        self._placement = placement
 
     def devices(self, host: str) -> Iterator[Device]:
+        """What is burned on *host*. An unknown host is an error: Autoclave lists nothing for it."""
+        self._placement.root(host)
         answer = self._http.get("/autoclave/v1/burned", params={"hostname": host}, timeout=HTTP_TIMEOUT).json()
         for row in answer["burned"]:
             yield Device(row["rp_uuid"], row["pci_address"], row["resource_class"])
@@ -390,9 +402,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--os-cloud", default=os.environ.get("OS_CLOUD"), help="the cloud of clouds.yaml (env OS_CLOUD)")
     add(
         "--autoclave",
-        default=os.environ.get("AUTOCLAVE_URL", "http://127.0.0.1:6666"),
+        default=os.environ.get("AUTOCLAVE_URL"),
         metavar="URL",
-        help="where Autoclave listens (env AUTOCLAVE_URL; default http://127.0.0.1:6666)",
+        help="where Autoclave listens (env AUTOCLAVE_URL; or AUTOCLAVE_DATA_DIR, the directory of an `autoclave up`)",
     )
     add(
         "--without-autoclave",
@@ -439,6 +451,7 @@ def connect(args: argparse.Namespace) -> tuple[Placement, Source]:
     """Placement, and who says what is burned.
 
     :raises SDKException: no cloud is named, or clouds.yaml is wrong.
+    :raises ValueError: nothing says where Autoclave listens.
     """
     region = openstack.config.OpenStackConfig().get_one(cloud=args.os_cloud)
     session = region.get_session()
@@ -454,7 +467,26 @@ def connect(args: argparse.Namespace) -> tuple[Placement, Source]:
     if args.without_autoclave:
         LOG.warning("Without Autoclave, burned and held look the same: whatever is reserved is cleaned and released")
         return placement, NovaOnly(placement)
-    return placement, Autoclave(Adapter(session, endpoint_override=args.autoclave.rstrip("/")))
+    url = args.autoclave or _url_of(os.environ.get("AUTOCLAVE_DATA_DIR"))
+    return placement, Autoclave(Adapter(session, endpoint_override=url.rstrip("/")), placement)
+
+
+def _url_of(data_dir: str | None) -> str:
+    """Return where the `autoclave up` of a data directory listens.
+
+    :raises ValueError: no directory is named, or its clouds.yaml does not say where.
+    :raises OSError: its clouds.yaml cannot be read.
+    """
+    if not data_dir:
+        raise ValueError(
+            "no Autoclave is named: set --autoclave, AUTOCLAVE_URL or AUTOCLAVE_DATA_DIR, or --without-autoclave"
+        )
+    file = Path(data_dir) / "clouds.yaml"
+    try:
+        override = yaml.safe_load(file.read_text())["clouds"]["autoclave"]["accelerator_endpoint_override"]
+        return str(override).removesuffix("/accelerator/v2")
+    except (yaml.YAMLError, LookupError, TypeError):
+        raise ValueError(f"{file} does not say where Autoclave listens: restart its `autoclave up`") from None
 
 
 def serve(cleaner: Cleaner, signals: Signals, every: float | None, heard: threading.Event) -> int:

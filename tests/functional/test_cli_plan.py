@@ -9,6 +9,7 @@ import pytest
 from autoclave.cli.main import main
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
 
@@ -264,3 +265,38 @@ def test_an_entry_that_cannot_be_read_is_named(flavors: Planner) -> None:
     flavors.add('[pci]\ndevice_spec = {"vendor_id": "10de", "one_time_us": true}\n')
     said = flavors.ask(code=1)
     assert "[pci] device_spec, entry 1, key 'one_time_us': unknown key; did you mean 'one_time_use'?" in said
+
+
+def test_a_simulated_host_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy is rehearsed on the hosts of `autoclave up --simulate`, which have no nvme-cli in PATH."""
+    Fleet(tmp_path).ensure("sim-1", 1)
+    file = tmp_path / "autoclave.conf"
+    file.write_text('[nvme]\ndevice_spec = {"address": "0000:41:00.0", "clear_action": "zero"}\n')
+    words = ["plan", "--simulated", "sim-1", "--data-dir", str(tmp_path), "--long", "-f", "json"]
+    assert main([*words, "--config-file", str(file)]) == 0
+    rows = {row["address"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["0000:41:00.0"]["action"] == "write_zeroes"
+    assert rows["0000:42:00.0"]["refused"]
+    assert main(words) == 0
+    planned = {row["address"]: row["action"] for row in json.loads(capsys.readouterr().out)}
+    assert planned["0000:42:00.0"] == "write_zeroes"
+
+
+def test_an_unknown_simulated_host_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error lists the hosts that there are."""
+    Fleet(tmp_path).ensure("sim-1", 1)
+    assert main(["plan", "--simulated", "sim-9", "--data-dir", str(tmp_path)]) == 1
+    assert "sim-9" in (said := capsys.readouterr().err)
+    assert "sim-1" in said
+
+
+@pytest.mark.parametrize("option", ["[nvme]\ndevice_spec", "[pci]\ndevice_spec"])
+def test_a_missing_tool_hides_no_invalid_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    """The operator corrects the policy first, wherever `plan` is run."""
+    file = tmp_path / "autoclave.conf"
+    roots = "".join(f"{name}_root = {tmp_path}\n" for name in ("sysfs", "dev", "proc"))
+    file.write_text(f'[agent]\ntools_path = {tmp_path}\n{roots}{option} = {{"vendor_idd": "1b36"}}\n')
+    assert main(["plan", "--config-file", str(file)]) == 1
+    assert "vendor_idd" in capsys.readouterr().err

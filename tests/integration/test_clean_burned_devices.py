@@ -66,13 +66,14 @@ class Cleaner:
 
     def __init__(self, service: Service, host: str, directory: Path) -> None:
         self.host = host
-        self.url = service.url
+        self.url: str | None = service.url
         self.log = directory / "cleaner.log"
         self.environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(service.clouds), "OS_CLOUD": "autoclave"}
         self._directory = directory
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        common = ["--host", self.host, "--autoclave", self.url, "--lock-directory", str(self._directory)]
+        where = ["--autoclave", self.url] if self.url else []
+        common = ["--host", self.host, *where, "--lock-directory", str(self._directory)]
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, str(CLEANER), *common, *arguments], stdout=log, stderr=log, env=self.environment
@@ -123,6 +124,42 @@ def devices(service: Service) -> OneTimeUse:
 @pytest.fixture
 def cleaner(service: Service, devices: OneTimeUse, tmp_path: Path) -> Cleaner:
     return Cleaner(service, devices.host, tmp_path)
+
+
+# Which Autoclave, and which host
+
+
+def test_an_unknown_host_is_an_error(cleaner: Cleaner, tmp_path: Path) -> None:
+    """A mistyped --host must not read as "nothing is burned"."""
+    cleaner.host = "no-such-host"
+    assert cleaner.run("--once", "--", str(Tool(tmp_path).path)) == 1
+    assert "no provider named no-such-host" in cleaner.said
+    assert "No device" not in cleaner.said
+
+
+def test_an_unnamed_service_is_an_error(devices: OneTimeUse, cleaner: Cleaner, tmp_path: Path) -> None:
+    """Something that happens to listen on Autoclave's usual port is not asked."""
+    devices.burned()
+    cleaner.url, tool = None, Tool(tmp_path)
+    for name in ("AUTOCLAVE_URL", "AUTOCLAVE_DATA_DIR"):
+        cleaner.environment.pop(name, None)
+    assert cleaner.run("--once", "--", str(tool.path)) == 1
+    assert "AUTOCLAVE_DATA_DIR" in cleaner.said
+    cleaner.environment["AUTOCLAVE_DATA_DIR"] = str(tmp_path / "nowhere")
+    assert cleaner.run("--once", "--", str(tool.path)) == 1
+    assert "nowhere/clouds.yaml" in cleaner.said
+    assert tool.calls == []
+
+
+def test_the_data_directory_names_the_service(
+    service: Service, devices: OneTimeUse, cleaner: Cleaner, tmp_path: Path
+) -> None:
+    """AUTOCLAVE_DATA_DIR is enough, as for every command of `autoclave`."""
+    rp_uuid, tool = devices.burned(), Tool(tmp_path)
+    cleaner.url = None
+    cleaner.environment["AUTOCLAVE_DATA_DIR"] = str(service.clouds.parent)
+    assert cleaner.run("--once", "--", str(tool.path)) == 0
+    assert tool.calls == [[GPU, rp_uuid]]
 
 
 # What is released
@@ -449,6 +486,7 @@ def test_an_event_of_this_host_wakes_it(
     devices: OneTimeUse, cleaner: Cleaner, tmp_path: Path, rabbitmq_vhost_url: str
 ) -> None:
     topic, tool = f"autoclave-test-{uuid.uuid4().hex[:12]}", Tool(tmp_path)
+    devices.placement.create_provider(str(uuid.uuid4()), devices.host)
     cleaner.environment["CLEANER_TRANSPORT_URL"] = rabbitmq_vhost_url
     running = cleaner.start("--periodic", "3600", "--topic", topic, "--debug", "--", str(tool.path))
     conf = new_config(

@@ -9,18 +9,21 @@ from functools import partial
 from typing import Any
 
 from cliff import lister, show
+from oslo_config import cfg
 
 from autoclave.cli import plan_pci
 from autoclave.cli.cells import Cell
 from autoclave.cli.durations import in_words
-from autoclave.conf import new_config
+from autoclave.cli.sim import add_data_dir
+from autoclave.conf import is_set, new_config
 from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION
+from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, parse_pci_device_spec
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
+from autoclave.simulator.fleet import Fleet
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
 _DETAILS = (
@@ -60,7 +63,7 @@ class Plan(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
         columns = _SUMMARY + _DETAILS if parsed_args.long else _SUMMARY
-        records = _look(parsed_args.config_file)
+        records = _look(_configured(parsed_args))
         return columns, [tuple(_cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
 
 
@@ -80,7 +83,7 @@ class PlanShow(show.ShowOne):  # type: ignore[misc]
         :raises AutoclaveError: an option cannot be used, the host lacks a tool, or nothing there could match.
         """
         wanted = str(parsed_args.address)
-        for record in _look(parsed_args.config_file):
+        for record in _look(_configured(parsed_args)):
             if record["address"] == wanted:
                 return tuple(record), tuple(_cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
@@ -101,6 +104,23 @@ def _in_lines(value: str | Sequence[str], width: int | None) -> str:
 
 def _add_configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-file", action="append", default=[], metavar="FILE", help="configuration file")
+    parser.add_argument(
+        "--simulated", metavar="NAME", help="plan for this simulated host, such as sim-1, instead of the real one"
+    )
+    add_data_dir(parser)
+
+
+def _configured(parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+    """Return the configuration of the host that the plan is for.
+
+    :raises SimulatorError: there is no simulated host of that name.
+    """
+    conf = new_config(parsed_args.config_file)
+    if parsed_args.simulated is None:
+        return conf
+    host = Fleet(parsed_args.data_dir).host(parsed_args.simulated)
+    every_drive = not is_set(conf, "nvme", "device_spec")
+    return new_config(parsed_args.config_file, dict(host.conf_overrides(device_spec=every_drive)))
 
 
 @dataclass(frozen=True)
@@ -118,9 +138,9 @@ class _Planned:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def _look(config_files: Sequence[str]) -> list[dict[str, Any]]:
+def _look(conf: cfg.ConfigOpts) -> list[dict[str, Any]]:
     """A record for every PCI function that could match, in bus order."""
-    conf = new_config(config_files)
+    parse_pci_device_spec(conf.pci.device_spec)  # a missing tool must not hide that an option is wrong
     host, paths = host_name(conf), host_paths(conf)
     seen: dict[str, list[_Planned]] = defaultdict(list)
     for driver in load_drivers(conf, paths):

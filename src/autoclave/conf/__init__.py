@@ -59,6 +59,11 @@ def new_config(
     return conf
 
 
+def is_set(conf: cfg.ConfigOpts, group: str, option: str) -> bool:
+    """Return whether the operator gives *option* a value, in a file or in the environment."""
+    return bool(conf.get_location(option, group).location.is_user_controlled)
+
+
 def read_as_option(group: str, name: str, values: Sequence[str]) -> list[str]:
     """What an option would be if a file said *values* of it, one a line.
 

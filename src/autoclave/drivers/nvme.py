@@ -75,11 +75,13 @@ class NVMeDriver(Driver):
         :raises ToolError: nvme-cli does not work.
         :raises InvalidConfiguration: ``[nvme] device_spec`` or ``[agent] allow_host_device`` is wrong.
         """
+        # The options first: a missing tool must not hide that an option is wrong.
+        specs, allowed = self.device_specs, self.allowed_host_devices
         LOG.info("nvme-cli is version %s", self.nvme.version())
         self.commands.find("shred")
-        if not self.device_specs:
+        if not specs:
             LOG.warning("[nvme] device_spec is empty: the driver %s manages no device", self.name)
-        for address in sorted(self.allowed_host_devices):
+        for address in sorted(allowed):
             LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
 
     @cached_property

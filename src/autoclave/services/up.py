@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from autoclave.api.app import create_app
-from autoclave.conf import new_config
+from autoclave.conf import is_set, new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import require_sound, sqlite_url
@@ -59,7 +59,7 @@ class AllInOne:
         said = new_config(config_files)
         _refuse_authentication(said)
         base["api", "auth_strategy"] = "noauth"
-        if not _says(said, "compute", "enabled"):
+        if not is_set(said, "compute", "enabled"):
             # Where no guest could be run, drives are managed all the same: libvirt-python is an extra.
             base["compute", "enabled"] = bool(simulate) or find_spec("libvirt") is not None
         self._config_files = config_files
@@ -136,22 +136,17 @@ class AllInOne:
     def _simulated(self, number: int) -> dict[tuple[str | None, str], object]:
         """What the configuration of a simulated host says beside the operator's own, which is what is rehearsed."""
         host = Fleet(self.data_dir).ensure(f"sim-{number}", number)
-        every_drive = not _says(self._conf, "nvme", "device_spec")
+        every_drive = not is_set(self._conf, "nvme", "device_spec")
         overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=every_drive))
         for (group, option), seconds in _OFTEN.items():
-            if not _says(self._conf, group, option):
+            if not is_set(self._conf, group, option):
                 overrides[group, option] = seconds
         overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
         return overrides
 
 
-def _says(conf: cfg.ConfigOpts, group: str, option: str) -> bool:
-    """Whether the operator, in a file or in the environment, gives *option* a value."""
-    return bool(conf.get_location(option, group).location.is_user_controlled)
-
-
 def _refuse_authentication(conf: cfg.ConfigOpts) -> None:
-    if _says(conf, "api", "auth_strategy") and conf.api.auth_strategy != "noauth":
+    if is_set(conf, "api", "auth_strategy") and conf.api.auth_strategy != "noauth":
         raise InvalidConfiguration(
             f"is {conf.api.auth_strategy}, but `autoclave up` takes every caller for an administrator; leave it out, "
             "or run the services apart: `autoclave api`, `conductor` and `agent`",

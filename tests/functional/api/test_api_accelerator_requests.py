@@ -64,7 +64,9 @@ def test_a_new_request_has_nothing_and_belongs_to_the_caller(world: World, arq: 
         ([], 400),
         ({"device_profile_name": None}, 400),
         ({"device_profile_name": "one-drive", "count": 2}, 400),
-        ({"device_profile_name": "one-drive", "device_profile_group_id": "0"}, 400),
+        ({"device_profile_name": "one-drive", "device_profile_group_id": "x"}, 400),
+        ({"device_profile_name": "one-drive", "device_profile_group_id": -1}, 400),
+        ({"device_profile_name": "one-drive", "image_uuid": "0"}, 400),
         ({"device_profile_name": ""}, 404),
         ({"device_profile_name": "nobody"}, 404),
     ],
@@ -81,6 +83,15 @@ def test_openstackclients_nulls_are_nothing(world: World) -> None:
     world.add_profile()
     body = {"device_profile_name": "one-drive", "device_profile_group_id": None, "image_uuid": None}
     assert world.call("POST", PATH, body).status_code == 201
+
+
+@pytest.mark.parametrize("group", ["0", 0, 1])
+def test_a_group_id_is_ignored(world: World, group: str | int) -> None:
+    """`openstack accelerator arq create --group-id 0` works with Cyborg, which ignores the field."""
+    world.add_profile()
+    made = world.call("POST", PATH, {"device_profile_name": "one-drive", "device_profile_group_id": group})
+    assert made.status_code == 201
+    assert [arq["device_profile_group_id"] for arq in made.json["arqs"]] == [0]
 
 
 # PATCH

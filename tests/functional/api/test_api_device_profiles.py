@@ -29,6 +29,16 @@ def test_a_profile_keeps_the_uuid_it_was_given(world: World) -> None:
     assert world.call("POST", PATH, profile(uuid=given.upper())).json["uuid"] == given
 
 
+def test_a_profile_from_get_can_be_posted_back(world: World) -> None:
+    """A profile is copied to another cloud, or made anew, by what GET showed."""
+    shown = world.call("POST", PATH, profile(description="one drive")).json
+    assert world.call("DELETE", f"{PATH}/{shown['uuid']}").status_code == 204
+    again = world.call("POST", PATH, [shown])
+    assert again.status_code == 201
+    fields = ("uuid", "name", "description", "groups")
+    assert [again.json[name] for name in fields] == [shown[name] for name in fields]
+
+
 def test_a_whole_number_is_stored_as_text(world: World) -> None:
     made = world.call("POST", PATH, profile(groups=[{"resources:FPGA": 2, "trait:CUSTOM_X": "required"}]))
     assert made.json["groups"] == [{"resources:FPGA": "2", "trait:CUSTOM_X": "required"}]

@@ -26,8 +26,13 @@ CREATE: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "device_profile_name": {"type": "string", "maxLength": 255},
-        # openstackclient sends these as null; one group or image alone cannot be asked for.
-        "device_profile_group_id": {"type": "null", "x-message": "one group alone cannot be asked for"},
+        # Cyborg ignores it as well: a profile's groups are requested together. openstackclient sends text, or null.
+        "device_profile_group_id": {
+            "type": ["integer", "string", "null"],
+            "minimum": 0,
+            "pattern": r"^[0-9]{1,3}$(?!\n)",
+            "x-message": "must be the number of a group, or null; it is ignored, and every group is requested",
+        },
         "image_uuid": {"type": "null", "x-message": "an image cannot be asked for"},
     },
 }

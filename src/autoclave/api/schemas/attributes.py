@@ -3,7 +3,18 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import INTEGER, LINKS, STRING, TIMESTAMP, UUID, UUID_PATTERN, listed, nullable, shape
+from autoclave.api.schemas.common import (
+    INTEGER,
+    LINKS,
+    READ_ONLY,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    UUID_PATTERN,
+    listed,
+    nullable,
+    shape,
+)
 
 MAX_ID = 2_147_483_647
 """The largest id that a row can have."""
@@ -21,6 +32,8 @@ _NEW: dict[str, Any] = {
     "required": ["deployable_id", "key", "value"],
     "additionalProperties": False,
     "properties": {
+        **READ_ONLY,
+        "uuid": {"description": "Ignored: the service chooses it."},
         "deployable_id": DEPLOYABLE_ID,
         "key": {
             "type": "string",

@@ -65,3 +65,6 @@ LINKS: Schema = {
     "type": "array",
     "items": shape("Link", {"href": {"type": "string", "format": "uri"}, "rel": STRING}),
 }
+
+READ_ONLY: Mapping[str, Schema] = {name: {"description": "Ignored."} for name in ("created_at", "updated_at", "links")}
+"""Properties of an answer that are ignored when the answer is sent back as a request."""

@@ -1,1 +1,1 @@
-"""Commands for the ``openstack`` client, beside python-cyborgclient's own."""
+"""Commands for the ``openstack`` client."""

@@ -1,25 +1,112 @@
-"""``openstack accelerator device clean``."""
+"""``openstack accelerator device …`` with ``device_state`` (accelerator API 2.5).
+
+openstackclient 10.x and python-cyborgclient both register ``accelerator device list``, ``show``, ``disable`` and
+``enable``. Theirs lack the column ``device_state``, and report success when the service refuses. The commands here
+are registered in the group ``openstack.extension``, which openstackclient loads after every API's group: they win in
+any order of installation.
+"""
 
 import argparse
 import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from osc_lib import utils
 from osc_lib.command import command
 
 from autoclave.cli.osc.sdk_device import Device
 
+_LIST = ("uuid", "type", "vendor", "hostname", "std_board_info")
+_LONG = ("created_at", "updated_at", "model", "vendor_board_info")
+_STATE = ("status", "device_state")
+_SHOW = (
+    "created_at",
+    "updated_at",
+    "uuid",
+    "type",
+    "vendor",
+    "model",
+    "hostname",
+    "std_board_info",
+    "vendor_board_info",
+    *_STATE,
+)
 
-class CleanDevice(command.Command):  # type: ignore[misc]  # osc-lib comes without types
+
+class ListDevice(command.Lister):  # type: ignore[misc]  # osc-lib comes without types
+    """List all devices."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("--long", dest="detail", action="store_true", help="List additional fields in output")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
+        """List the devices at the newest microversion that client and service share.
+
+        :raises openstack.exceptions.HttpException: the service refused, with its reason.
+        """
+        columns = _LIST + (_LONG if parsed_args.detail else ()) + _STATE
+        devices = list(Device.list(self.app.client_manager.sdk_connection.accelerator))
+        return columns, (utils.get_item_properties(device, columns) for device in devices)
+
+
+class ShowDevice(command.ShowOne):  # type: ignore[misc]
+    """Show device details."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        return _with_device(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Show the device at the newest microversion that client and service share.
+
+        :raises openstack.exceptions.HttpException: the service refused, with its reason.
+        """
+        device = Device(id=parsed_args.device).fetch(self.app.client_manager.sdk_connection.accelerator)
+        return _SHOW, utils.get_item_properties(device, _SHOW)
+
+
+class CleanDevice(command.Command):  # type: ignore[misc]
     """Clean a device again after a failed cleanup (accelerator API 2.5)."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("device", metavar="<device>", type=_uuid, help="uuid of the device, which is in error")
-        return parser
+        """Return the parser of the arguments."""
+        return _with_device(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Ask for it; the cleanup goes on in the background."""
-        Device(id=parsed_args.device).clean(self.app.client_manager.autoclave)
+        """Ask for the cleanup, which goes on in the background."""
+        Device(id=parsed_args.device).clean(self.app.client_manager.sdk_connection.accelerator)
+
+
+class DisableDevice(command.Command):  # type: ignore[misc]
+    """Disable a device (accelerator API 2.3)."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        return _with_device(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Disable the device; fail where the service refuses."""
+        Device(id=parsed_args.device).disable(self.app.client_manager.sdk_connection.accelerator)
+
+
+class EnableDevice(command.Command):  # type: ignore[misc]
+    """Enable a device (accelerator API 2.3)."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        return _with_device(super().get_parser(prog_name))
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Enable the device; fail where the service refuses."""
+        Device(id=parsed_args.device).enable(self.app.client_manager.sdk_connection.accelerator)
+
+
+def _with_device(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("device", metavar="<device>", type=_uuid, help="UUID of the device")
+    return parser
 
 
 def _uuid(text: str) -> str:
@@ -28,5 +115,5 @@ def _uuid(text: str) -> str:
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no uuid: `openstack accelerator device list` shows them. For a device as HOST/PCI-ADDRESS "
-            "there is `autoclave device clean`"
+            "there is `autoclave device show`, and `autoclave device clean`"
         ) from None
