@@ -24,7 +24,7 @@ class Planner:
             DriveSpec(ERASABLE, "S1", crypto=True, iommu_group=7),
             DriveSpec(OWN_DISK, "S2", crypto=True, mounted=True),
             DriveSpec(UNMATCHED, "S3", product="0011", iommu_group=7),
-            DriveSpec(ZEROED, "S4"),
+            DriveSpec(ZEROED, "S4", format_crypto=True),
         ]
         self.host = host = SimulatedHost.create(directory / "host", "compute-1", drives)
         self._capsys = capsys
@@ -300,3 +300,21 @@ def test_a_missing_tool_hides_no_invalid_policy(
     file.write_text(f'[agent]\ntools_path = {tmp_path}\n{roots}{option} = {{"vendor_idd": "1b36"}}\n')
     assert main(["plan", "--config-file", str(file)]) == 1
     assert "vendor_idd" in capsys.readouterr().err
+
+
+def test_quicker_format_is_named_for_overwritten_drives(planner: Planner) -> None:
+    """A drive with Format NVM and no Sanitize is overwritten by ``auto``: the plan names the shorter way."""
+    rows = planner.rows()
+    assert rows[ZEROED]["action"] == "write_zeroes"
+    assert rows[ZEROED]["quicker"].startswith('format_crypto, with "clear_action": "format" in the entry')
+    assert rows[ERASABLE]["quicker"] is None
+
+
+def test_entry_with_format_selects_it(planner: Planner) -> None:
+    """The same drive by an entry of its own."""
+    config = planner._config.read_text()
+    first = f'device_spec = {{"address": "{ZEROED}", "clear_action": "format"}}\n'
+    planner._config.write_text(config.replace("[nvme]\n", f"[nvme]\n{first}"))
+    row = planner.rows()[ZEROED]
+    assert (row["action"], row["refused"], row["quicker"]) == ("format_crypto", [], None)
+    assert row["estimate"].startswith("unknown: no drive of this model has been formatted")

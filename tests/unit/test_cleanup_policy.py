@@ -12,6 +12,7 @@ from autoclave.rules.cleanup_policy import (
     ClearStrategy,
     Resolution,
     allowed_actions,
+    quicker_format,
     resolve,
 )
 
@@ -38,6 +39,7 @@ EXPECTED = {
     (False, False, True): [W, X, W, X, X, X, W, W],
     (False, False, False): [S, X, S, X, X, X, S, S],
 }
+FORMAT_POLICIES = [("format", "auto"), ("format", "crypto"), ("format", "block")]
 CELLS = [
     (*policy, drive, action)
     for drive, actions in EXPECTED.items()
@@ -66,7 +68,7 @@ def test_each_policy_on_each_drive_selects_what_the_specification_says(
 
 def test_the_table_of_this_test_leaves_no_policy_and_no_drive_out() -> None:
     valid = set(itertools.product(ClearAction, ClearStrategy)) - {(ClearAction.ZERO, ClearStrategy.CRYPTO)}
-    assert set(POLICIES) == valid
+    assert {*POLICIES, *FORMAT_POLICIES} == valid
     assert set(EXPECTED) == set(itertools.product([True, False], repeat=3))
 
 
@@ -115,17 +117,23 @@ def test_rejected_actions_say_whether_policy_or_the_drive_or_preference_decided(
     assert result.action == "sanitize_block"
     assert reasons(result) == {
         "sanitize_crypto": "the controller does not support Crypto Erase (SANICAP bit 0)",
+        "format_crypto": "clear_action=sanitize does not allow it",
+        "format_block": "clear_action=sanitize does not allow it",
         "write_zeroes": "clear_action=sanitize does not allow it",
         "shred": "clear_action=sanitize does not allow it",
     }
     assert reasons(resolution("auto", "auto", True, False, True)) == {
         "sanitize_block": "the controller does not support Block Erase (SANICAP bit 1)",
+        "format_crypto": "clear_action=auto does not allow it",
+        "format_block": "clear_action=auto does not allow it",
         "write_zeroes": "sanitize_crypto is preferred by clear_action=auto, clear_strategy=auto",
         "shred": "sanitize_crypto is preferred by clear_action=auto, clear_strategy=auto",
     }
     assert reasons(resolution("zero", "block", True, True, False)) == {
         "sanitize_crypto": "clear_action=zero and clear_strategy=block do not allow it",
         "sanitize_block": "clear_action=zero does not allow it",
+        "format_crypto": "clear_action=zero and clear_strategy=block do not allow it",
+        "format_block": "clear_action=zero does not allow it",
         "write_zeroes": "the controller does not support Write Zeroes (ONCS bit 3)",
     }
     assert reasons(resolution("auto", "crypto", True, True, True))["shred"] == (
@@ -150,3 +158,48 @@ def test_traits_tell_what_the_drive_can_do_in_standard_names() -> None:
     assert Capabilities(False, True, False, True).traits == ("HW_NVME_BES",)
     assert Capabilities(False, False, False, True).traits == ()
     assert set(Capabilities(True, True, True, True).traits) <= set(os_traits.get_traits("HW_NVME_"))
+
+
+@pytest.mark.parametrize(
+    ("clear_strategy", "nvm", "crypto", "action"),
+    [
+        ("auto", True, True, "format_crypto"),
+        ("auto", True, False, "format_block"),
+        ("auto", False, False, None),
+        ("crypto", True, True, "format_crypto"),
+        ("crypto", True, False, None),
+        ("block", True, True, "format_block"),
+        ("block", False, False, None),
+    ],
+)
+def test_format_needs_what_the_drive_claims(clear_strategy: str, nvm: bool, crypto: bool, action: str | None) -> None:
+    """``clear_action=format`` asks OACS and FNA, and nothing else stands in for it."""
+    drive = Capabilities(True, True, True, True, format_nvm=nvm, format_crypto=crypto)
+    assert resolve(ClearAction.FORMAT, ClearStrategy(clear_strategy), drive).action == action
+
+
+@pytest.mark.parametrize(("clear_action", "clear_strategy"), POLICIES)
+def test_format_is_never_selected_by_another_policy(clear_action: str, clear_strategy: str) -> None:
+    """The rows of the specification stay as they are, whatever else a drive can do."""
+    drive = Capabilities(False, False, False, False, format_nvm=True, format_crypto=True)
+    result = resolve(ClearAction(clear_action), ClearStrategy(clear_strategy), drive)
+    assert result.action in (CleanupAction.SHRED, None)
+
+
+@pytest.mark.parametrize(
+    ("action", "nvm", "crypto", "quicker"),
+    [
+        ("write_zeroes", True, True, "format_crypto"),
+        ("shred", True, False, "format_block"),
+        ("shred", False, False, None),
+        ("sanitize_block", True, True, None),
+        ("format_block", True, True, None),
+        (None, True, True, None),
+    ],
+)
+def test_quicker_format_is_named_only_for_overwritten_drives(
+    action: str | None, nvm: bool, crypto: bool, quicker: str | None
+) -> None:
+    """A sanitize reaches more than a format does, so only an overwrite has a quicker way."""
+    drive = Capabilities(False, False, True, False, format_nvm=nvm, format_crypto=crypto)
+    assert quicker_format(CleanupAction(action) if action else None, drive) == quicker

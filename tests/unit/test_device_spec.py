@@ -236,7 +236,11 @@ def test_a_typo_in_a_key_is_refused_by_name_with_the_key_that_was_meant() -> Non
         ({"address": {"bus": "a{99999999999999999999}"}}, "address", "is not a regular expression"),
         ({"address": {"bus": ""}}, "address", "the bus is an empty regular expression"),
         ({"address": {"bus": 10}}, "address", "the bus must be a regular expression in a string, not the number 10"),
-        ({"vendor_id": "*", "clear_action": "shred"}, "clear_action", "one of auto, sanitize, zero, not the string"),
+        (
+            {"vendor_id": "*", "clear_action": "shred"},
+            "clear_action",
+            "one of auto, sanitize, zero, format, not the string",
+        ),
         ({"vendor_id": "*", "clear_action": None}, "clear_action", "not null"),
         ({"vendor_id": "*", "clear_action": True}, "clear_action", "not the boolean true"),
         ({"vendor_id": "*", "clear_action": ["zero"]}, "clear_action", "not a list"),

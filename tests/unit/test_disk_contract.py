@@ -164,3 +164,29 @@ def test_each_failure_to_zero_has_its_own_error(
     monkeypatch.setattr(disk, "_zero_out", fail)
     with pytest.raises(kind, match=words):
         disk.zero(MIB, MIB)
+
+
+def test_marker_is_told_by_its_seed_and_offset(disk: Disk) -> None:
+    """A marker proves an erase only if nothing else can be taken for it."""
+    seed, other = bytes(32), bytes([1] * 32)
+    disk.write_marker(MIB, seed)
+    disk.flush()
+    assert disk.has_marker(MIB, seed)
+    assert not disk.has_marker(MIB, other)
+    assert not disk.has_marker(2 * MIB, seed)
+    disk.zero(MIB, 4096)
+    assert not disk.has_marker(MIB, seed)
+
+
+def test_marker_leaves_its_neighbours_as_they_are(place: Place, disk: Disk) -> None:
+    """It is as long as its offset is aligned, and no longer."""
+    before = place.content(0, 4096), place.content(8192, 4096)
+    disk.write_marker(4096, bytes(32))
+    disk.flush()
+    assert (place.content(0, 4096), place.content(8192, 4096)) == before
+
+
+def test_marker_beyond_the_end_is_refused(disk: Disk) -> None:
+    """The end of a disk is no range to write to."""
+    with pytest.raises(ValueError, match="bytes, not"):
+        disk.write_marker(SIZE, bytes(32))

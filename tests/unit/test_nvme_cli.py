@@ -42,7 +42,7 @@ def test_a_controller_is_the_same_whichever_version_describes_it(tool, nvme, ver
     assert (identity.cntlid, identity.tnvmcap, identity.unvmcap) == (0, 0, 0)
     assert identity.sanicap == 0xA0000003  # negative in 2.3
     assert identity.capabilities == Capabilities(
-        crypto_erase=True, block_erase=True, write_zeroes=True, namespace_management=True
+        crypto_erase=True, block_erase=True, write_zeroes=True, namespace_management=True, format_nvm=True
     )
     assert tool.calls == ["id-ctrl /dev/nvme0 -o json"]
 

@@ -78,3 +78,10 @@ def test_zeroing_takes_all_namespaces_at_the_pace_that_was_measured(host: Host, 
     assert host.estimate(action).seconds is None
     host.rates.remember("Fine Drive", str(action), 10_000_000, 5.0)
     assert host.estimate(action) == Estimate(2.0, "2 MB/s, as the last drive of this model")
+
+
+def test_format_takes_as_long_as_the_last_of_its_model(host: Host) -> None:
+    """No drive says how long its format takes, and its rate is no pace of bytes."""
+    assert host.estimate(CleanupAction.FORMAT_CRYPTO).seconds is None
+    host.rates.remember("Fine Drive", "format_crypto", 10_000_000, 5.0)
+    assert host.estimate(CleanupAction.FORMAT_CRYPTO) == Estimate(2.0, "as the last drive of this model")

@@ -31,7 +31,7 @@ def as_asked(argv: list[str], host: SimulatedHost) -> list[str]:
 def test_every_command_of_every_erase_is_let_pass(tmp_path: Path, action: CleanupAction) -> None:
     spec = DriveSpec(
         address=SLOT, serial="SIM1", size_bytes=4 * MIB, namespaces=2, namespace_management=True,
-        crypto=True, block=True, sanitize_seconds=0.1,
+        crypto=True, block=True, sanitize_seconds=0.1, format_crypto=True,
     )  # fmt: skip
     host = SimulatedHost.create(tmp_path / "host", "h1", [spec])
     watcher = Watcher()
@@ -61,6 +61,9 @@ def test_every_command_of_every_erase_is_let_pass(tmp_path: Path, action: Cleanu
         ["nvme", "id-ctrl", "/dev/nvme0\n"],
         ["nvme", "id-ctrl", "/dev/nvme0", "-o", "json", "--output-format=json"],
         ["nvme", "id-ctrl /dev/nvme0"],
+        ["nvme", "format", "/dev/nvme0n1", "-n", "1", "--lbaf=0", "--ses=1", "--force"],
+        ["nvme", "format", "/dev/nvme0", "-n", "1", "--reset", "--force"],
+        ["nvme", "delete-ns", "/dev/nvme0", "-n", "1", "--force"],
         ["shred", "--iterations=0", "--zero", "--verbose", "/dev/sda"],
         ["shred", "--iterations=0", "--zero", "--verbose", "/dev/nvme0n1", "/dev/nvme1n1"],
         ["shred", "--iterations=0", "--zero", "--verbose", "/etc/passwd"],

@@ -145,6 +145,8 @@ class SimInsert(OfDrive):
         parser.add_argument("--crypto", action="store_true", help="it sanitizes by crypto erase")
         parser.add_argument("--block", action="store_true", help="it sanitizes by block erase")
         parser.add_argument("--no-write-zeroes", action="store_true", help="it has no Write Zeroes command")
+        parser.add_argument("--format", action="store_true", help="it has Format NVM, with user data erase")
+        parser.add_argument("--format-crypto", action="store_true", help="it has Format NVM, with crypto erase too")
         parser.add_argument("--namespace-management", action="store_true", help="it has Namespace Management")
         return parser
 
@@ -161,6 +163,8 @@ class SimInsert(OfDrive):
             block=parsed_args.block,
             write_zeroes=not parsed_args.no_write_zeroes,
             namespace_management=parsed_args.namespace_management,
+            format_nvm=parsed_args.format,
+            format_crypto=parsed_args.format_crypto,
         )
         self.host(parsed_args).insert(parsed_args.address, spec)
 

@@ -11,7 +11,7 @@ OPTS = [
         "device_spec",
         default=[],
         help="Which NVMe controllers are ours and how they are erased: a JSON object, or a list of them, with "
-        "vendor_id, product_id, address, clear_action (auto, sanitize, zero) and clear_strategy (auto, crypto, "
+        "vendor_id, product_id, address, clear_action (auto, sanitize, zero, format) and clear_strategy (auto, crypto, "
         "block). May be given several times; the first entry that matches a controller counts.",
     ),
     cfg.IntOpt(

@@ -115,6 +115,7 @@ class Inspected:
     :param why: why that action.
     :param rejected: which other actions there would be, and why they are not taken.
     :param estimate: how long the erase will take.
+    :param quicker: which erase would be quicker, and how to have it; None: there is none.
     :param holders: who on this host uses it.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
     :param handles: what guests would get, where that is not the function itself.
@@ -130,6 +131,7 @@ class Inspected:
     why: str | None = None
     rejected: Sequence[str] = ()
     estimate: Estimate | None = None
+    quicker: str | None = None
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
     handles: Sequence[str] = ()

@@ -4,7 +4,7 @@ from autoclave.drivers.base import Estimate
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.nvme import Controller
-from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.nvme_cli import SES, NvmeCli
 from autoclave.rules.cleanup_policy import CleanupAction
 
 _REPORTED_AS = {CleanupAction.SANITIZE_CRYPTO: "crypto_erase", CleanupAction.SANITIZE_BLOCK: "block_erase"}
@@ -15,7 +15,8 @@ def estimate(nvme: NvmeCli, rates: EraseRates, controller: Controller, action: C
     """How long *action* takes on a drive.
 
     A sanitize: what the drive itself says in its Sanitize Status log page (81h). Zeroing: its size at the pace of the
-    last drive of its model on this host; reading back everything is not in it.
+    last drive of its model on this host; reading back everything is not in it. A format: what the last drive of its
+    model took on this host.
     """
     if action in _REPORTED_AS:
         try:
@@ -24,6 +25,13 @@ def estimate(nvme: NvmeCli, rates: EraseRates, controller: Controller, action: C
             return Estimate(None, f"its sanitize log cannot be read: {error}")
         return Estimate(seconds, "the drive reports it" if seconds is not None else "the drive does not report it")
     rate = rates.of(controller.model, str(action))
+    if action in SES:
+        if rate is None:
+            return Estimate(
+                None, "no drive of this model has been formatted on this host yet; most take seconds to minutes"
+            )
+        size = sum(namespace.size_bytes for namespace in controller.namespaces)
+        return Estimate(size / rate, "as the last drive of this model")
     if rate is None:
         return Estimate(None, "no drive of this model has been overwritten on this host yet")
     size = sum(namespace.size_bytes for namespace in controller.namespaces)

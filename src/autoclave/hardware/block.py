@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import stat
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, HardwareError
-from autoclave.hardware.disk import LARGEST_STEP, Disk
+from autoclave.hardware.disk import LARGEST_STEP, MARKER_BYTES, Disk
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import programs_with_open
 
@@ -58,6 +59,24 @@ class BlockDevice:
         # The kernel makes Write Zeroes of it, each as large as the controller takes them, without deallocation; where
         # the drive has no such command, the kernel writes the zeroes.
         fcntl.ioctl(self._fd, _BLKZEROOUT, struct.pack("=QQ", offset, length))
+
+    def write_marker(self, offset: int, seed: bytes) -> None:
+        """See :class:`Disk`."""
+        self._check_range(offset, MARKER_BYTES)
+        try:
+            with memoryview(self._piece.memory) as buffer, buffer[:MARKER_BYTES] as marker:
+                marker[:] = _marker(offset, seed)
+                written = os.pwritev(self._fd, [marker], offset)
+        except OSError as e:
+            raise self._failure(e, f"written at offset {offset}") from e
+        if written != MARKER_BYTES:
+            raise EraseFailed(f"{self.path} took {written} of {MARKER_BYTES} bytes at offset {offset}")
+
+    def has_marker(self, offset: int, seed: bytes) -> bool:
+        """See :class:`Disk`."""
+        self._check_range(offset, MARKER_BYTES)
+        self._read_into_piece(offset, offset + MARKER_BYTES)
+        return self._piece.memory[:MARKER_BYTES] == _marker(offset, seed)
 
     def flush(self) -> None:
         """See :class:`Disk`."""
@@ -111,6 +130,11 @@ class BlockDevice:
         """Let go of the disk."""
         os.close(self._fd)
         self._piece.close()
+
+
+def _marker(offset: int, seed: bytes) -> bytes:
+    """Bytes that a drive cannot have by chance, other ones at each offset."""
+    return hashlib.shake_256(seed + offset.to_bytes(8)).digest(MARKER_BYTES)
 
 
 class _Piece:

@@ -6,6 +6,9 @@ from typing import Protocol
 LARGEST_STEP = 256 * 1024 * 1024
 """Bytes that one request zeroes at most: whoever is killed meanwhile leaves no more than that to be done."""
 
+MARKER_BYTES = 4096
+"""Bytes of one marker, which is also what its offset must be a multiple of."""
+
 
 class Disk(Protocol):
     """A disk held open exclusively. Made by :func:`autoclave.hardware.block.open_block`.
@@ -38,6 +41,24 @@ class Disk(Protocol):
         :raises ValueError: there is no such range, or it is longer.
         :raises DeviceVanished: the disk is gone.
         :raises EraseFailed: it cannot be overwritten there; how much of the range was, is not known.
+        """
+        ...
+
+    def write_marker(self, offset: int, seed: bytes) -> None:
+        """Write :data:`MARKER_BYTES` that only *seed* tells, at *offset*.
+
+        :raises ValueError: there is no such range.
+        :raises DeviceVanished: the disk is gone.
+        :raises EraseFailed: it cannot be written there.
+        """
+        ...
+
+    def has_marker(self, offset: int, seed: bytes) -> bool:
+        """Whether what is on the medium at *offset* is the marker of *seed*.
+
+        :raises ValueError: there is no such range.
+        :raises DeviceVanished: the disk is gone.
+        :raises EraseFailed: it cannot be read there.
         """
         ...
 

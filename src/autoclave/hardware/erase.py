@@ -7,12 +7,20 @@ from typing import Any
 from autoclave.exceptions import EraseUnsupported
 from autoclave.hardware.command import Commands
 from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
+from autoclave.hardware.format_erase import Formatter
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
-from autoclave.hardware.nvme_cli import SANACT, NvmeCli
+from autoclave.hardware.nvme_cli import SANACT, SES, NvmeCli
 from autoclave.hardware.sanitize import Sanitizer
 from autoclave.hardware.zero import Zeroer
 from autoclave.rules.cleanup_policy import CleanupAction, missing
+
+
+def _erase(work: EraseWork) -> Mapping[str, Any]:
+    if work.action in SANACT:
+        return Sanitizer(work).run()
+    return Formatter(work).run() if work.action in SES else Zeroer(work).run()
+
 
 Evidence = Mapping[str, Any]
 """JSON-serialisable facts that prove a drive clean."""
@@ -72,7 +80,7 @@ class Eraser:
             identity = work.nvme.identify(controller.path)
         if missing(action, identity.capabilities) is not None:
             raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
-        facts = Sanitizer(work).run() if action in SANACT else Zeroer(work).run()
+        facts = _erase(work)
         return {
             "action": str(action),
             "nvme_cli": version,

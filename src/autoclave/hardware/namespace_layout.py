@@ -51,7 +51,7 @@ class NamespaceLayout:
                     f"{self._work.drive} has no namespace and does not support Namespace Management (OACS bit 3), "
                     "so its storage cannot be reached"
                 )
-            return self._with_block_devices(nsids), made_anew
+            return self.with_block_devices(nsids), made_anew
 
     def _managed(self, identity: ControllerIdentity, attached: list[int]) -> tuple[list[int], bool]:
         """The namespaces that have everything, attached, and whether they were made anew."""
@@ -207,7 +207,7 @@ class NamespaceLayout:
                 return (index & 0xF) | (index >> 4) << 5, lba_format.block_bytes, index
         raise EraseFailed(f"{self._work.drive} offers no LBA format without metadata for a new namespace")
 
-    def _with_block_devices(self, nsids: list[int]) -> Controller:
+    def with_block_devices(self, nsids: list[int]) -> Controller:
         """The controller as sysfs shows it, once every one of *nsids* has its block device."""
         patience = Deadline.after(min(NODE_TIMEOUT, self._work.control.deadline.remaining()))
         while True:

@@ -22,6 +22,9 @@ from autoclave.rules.plain_text import excerpt
 SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}
 """The Sanitize Action field (CDW10 bits 2:0) of each action that is a sanitize."""
 
+SES = {CleanupAction.FORMAT_BLOCK: 1, CleanupAction.FORMAT_CRYPTO: 2}
+"""The Secure Erase Settings of each action that is a format."""
+
 COMMON_NAMESPACE = 0xFFFFFFFF
 """The namespace id under which Identify tells what all namespaces can have."""
 
@@ -31,7 +34,7 @@ IDS_PER_LIST = 1024
 INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
 INVALID_LOG_PAGE, INVALID_FORMAT = 0x109, 0x10A
 INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE = 0x115, 0x116
-SANITIZE_IN_PROGRESS = 0x01D
+SANITIZE_FAILED, SANITIZE_IN_PROGRESS = 0x01C, 0x01D
 
 _STATUS_MASK = 0x7FF  # without DNR and More
 _STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
@@ -132,12 +135,17 @@ class NvmeCli:
         """The Sanitize Status log page."""
         return self._query(nvme_json.sanitize_log, "sanitize-log", controller)
 
-    def create_namespace(self, controller: Path, blocks: int, flbas: int) -> int:
-        """Create a namespace of *blocks* logical blocks, attached to nothing, and return its id."""
+    def create_namespace(self, controller: Path, blocks: int, flbas: int, dps: int = 0) -> int:
+        """Create a namespace of *blocks* logical blocks, attached to nothing, and return its id.
+
+        :param flbas: LBA format and metadata setting, as Identify Namespace has them; *dps* likewise.
+        """
         before = set(self.list_namespaces(controller, allocated=True))
+        protection = [f"--dps={dps}"] if dps else []
         completed = self._run(
-            "create-ns", str(controller), f"--nsze={blocks}", f"--ncap={blocks}", f"--flbas={flbas}", changes=True
-        )
+            "create-ns", str(controller), f"--nsze={blocks}", f"--ncap={blocks}", f"--flbas={flbas}", *protection,
+            changes=True,
+        )  # fmt: skip
         # 3.x does not print the id at all, so the drive's own list has to tell it.
         new = set(self.list_namespaces(controller, allocated=True)) - before
         if len(new) != 1:
@@ -151,6 +159,23 @@ class NvmeCli:
     def delete_namespace(self, controller: Path, nsid: int) -> None:
         """Delete a namespace, attached or not."""
         self._run("delete-ns", str(controller), "-n", str(nsid), changes=True)
+
+    def format(self, controller: Path, nsid: int, lba_format: int, *, erase: int, extended: bool, dps: int) -> None:
+        """Run Format NVM on one namespace, or on all with :data:`COMMON_NAMESPACE`, and wait until it is done.
+
+        The kernel gives the command up at the deadline, and not after the ten minutes that the tool would allow.
+
+        :param lba_format: the index of the LBA format.
+        :param erase: Secure Erase Settings (SES): 0 none, 1 user data erase, 2 cryptographic erase.
+        :param extended: whether metadata follows the data of each block in the same buffer.
+        :param dps: protection information, as Identify Namespace has it.
+        """
+        milliseconds = max(1, int(self._deadline(changes=True).remaining() * 1000))
+        self._run(
+            "format", str(controller), "-n", str(nsid), f"--lbaf={lba_format}", f"--ses={erase}",
+            f"--ms={int(extended)}", f"--pi={dps & 7}", f"--pil={dps >> 3 & 1}", f"--timeout={milliseconds}", "--force",
+            changes=True,
+        )  # fmt: skip
 
     def rescan(self, controller: Path) -> None:
         """Make the kernel look at the controller's namespaces again."""

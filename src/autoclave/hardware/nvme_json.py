@@ -23,9 +23,12 @@ SPROG_WHOLE = 65536
 
 _SANICAP_CRYPTO, _SANICAP_BLOCK = 1 << 0, 1 << 1
 _ONCS_WRITE_ZEROES = 1 << 3
-_OACS_NAMESPACE_MANAGEMENT = 1 << 3
+_OACS_FORMAT_NVM, _OACS_NAMESPACE_MANAGEMENT = 1 << 1, 1 << 3
 _CTRATT_NAMESPACE_GRANULARITY = 1 << 7
 _DECODED_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\x(?=[0-9a-f]{2})")
+_FNA_FORMAT_ALL, _FNA_ERASE_ALL, _FNA_CRYPTO, _FNA_NO_BROADCAST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_NSATTR_WRITE_PROTECTED = 1 << 0
+_FLBAS_EXTENDED = 1 << 4
 _LEADING_NUMBER = re.compile(r"\((\d+)\)")
 
 
@@ -55,11 +58,27 @@ class ControllerIdentity:
     oacs: int
     nn: int = 0
     ctratt: int = 0
+    fna: int = 0
 
     @property
     def reports_granularity(self) -> bool:
         """The controller has a Namespace Granularity List (CTRATT bit 7)."""
         return bool(self.ctratt & _CTRATT_NAMESPACE_GRANULARITY)
+
+    @property
+    def formats_all(self) -> bool:
+        """Whether a format reaches all namespaces, whichever one it is sent to (FNA bit 0)."""
+        return bool(self.fna & _FNA_FORMAT_ALL)
+
+    @property
+    def erases_all(self) -> bool:
+        """Whether a format with secure erase reaches all namespaces (FNA bits 0 and 1)."""
+        return bool(self.fna & (_FNA_FORMAT_ALL | _FNA_ERASE_ALL))
+
+    @property
+    def takes_broadcast(self) -> bool:
+        """Whether Format NVM takes FFFFFFFFh for all namespaces (FNA bit 3 denies it)."""
+        return not self.fna & _FNA_NO_BROADCAST
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,6 +87,8 @@ class ControllerIdentity:
             block_erase=bool(self.sanicap & _SANICAP_BLOCK),
             write_zeroes=bool(self.oncs & _ONCS_WRITE_ZEROES),
             namespace_management=bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT),
+            format_nvm=bool(self.oacs & _OACS_FORMAT_NVM),
+            format_crypto=bool(self.oacs & _OACS_FORMAT_NVM and self.fna & _FNA_CRYPTO),
         )
 
 
@@ -90,12 +111,16 @@ class NamespaceIdentity:
     :param nsze: size in logical blocks; 0 for an id that is not attached to this controller.
     :param ncap: logical blocks that may be allocated at a time.
     :param flbas: the byte that says which LBA format is in use.
+    :param dps: the byte that says which protection information the blocks have.
+    :param write_protected: the namespace takes no writes now.
     """
 
     nsze: int
     ncap: int
     flbas: int
     formats: tuple[LBAFormat, ...]
+    dps: int = 0
+    write_protected: bool = False
 
     @property
     def active(self) -> bool:
@@ -105,7 +130,12 @@ class NamespaceIdentity:
     @property
     def lba_bytes(self) -> int:
         """Bytes of a logical block in the format in use; 0 for an id that is not attached."""
-        return self.formats[self.format_index].block_bytes if self.format_index < len(self.formats) else 0
+        return self.format.block_bytes
+
+    @property
+    def format(self) -> LBAFormat:
+        """The LBA format in use; one without blocks for an id that is not attached."""
+        return self.formats[self.format_index] if self.format_index < len(self.formats) else LBAFormat(0, 0)
 
     @property
     def format_index(self) -> int:
@@ -116,6 +146,11 @@ class NamespaceIdentity:
     def size_bytes(self) -> int:
         """Its size; 0 for an id that is not attached."""
         return self.nsze * self.lba_bytes
+
+    @property
+    def extended(self) -> bool:
+        """Whether metadata follows the data of each block in the same buffer (FLBAS bit 4)."""
+        return bool(self.flbas & _FLBAS_EXTENDED)
 
 
 @dataclass(frozen=True)
@@ -185,6 +220,7 @@ def controller_identity(data: object) -> ControllerIdentity:
         oacs=_number(fields, "oacs"),
         nn=_u32(fields, "nn") if "nn" in fields else 0,
         ctratt=_u32(fields, "ctratt") if "ctratt" in fields else 0,
+        fna=_number(fields, "fna"),
     )
 
 
@@ -199,6 +235,8 @@ def namespace_identity(data: object) -> NamespaceIdentity:
         ncap=_number(fields, "ncap"),
         flbas=_number(fields, "flbas"),
         formats=tuple(_lba_format(_object(item)) for item in _list(fields, "lbafs")),
+        dps=_number(fields, "dps"),
+        write_protected=bool(_number(fields, "nsattr") & _NSATTR_WRITE_PROTECTED) if "nsattr" in fields else False,
     )
     if namespace.active and not namespace.lba_bytes:
         raise Unintelligible(

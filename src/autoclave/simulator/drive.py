@@ -9,10 +9,15 @@ from pathlib import Path
 from autoclave.exceptions import SimulatorError
 from autoclave.simulator import files, media
 from autoclave.simulator.drive_spec import BLOCK, DriveSpec
-from autoclave.simulator.drive_state import LBA_FORMATS, DriveState, Namespace
+from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO, LBA_FORMATS, DriveState, Namespace
 from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
 from autoclave.simulator.sanitize import HALFWAY, Action, Outcome, commanded, refuse_beside
+
+_FLBAS = 0x1F
+_PROTECTION = 8
+"""Bytes of metadata that protection information needs."""
+_CRYPTO_ERASE = 2
 
 
 class Drive:
@@ -50,6 +55,7 @@ class Drive:
             sanicap=spec.sanicap,
             oacs=spec.oacs,
             oncs=spec.oncs,
+            fna=spec.fna,
             capacity=spec.size_bytes + spec.unallocated_bytes + spec.withheld_bytes,
             sanitize_seconds=spec.sanitize_seconds,
             withheld=spec.withheld_bytes,
@@ -118,10 +124,13 @@ class Drive:
 
     def _erase(self, action: Action) -> None:
         for path in self.all_media:
-            if action == Action.CRYPTO_ERASE:
-                media.scramble(path)
-            else:
-                self._zero(path, 0, path.stat().st_size)
+            self._erase_media(path, crypto=action == Action.CRYPTO_ERASE)
+
+    def _erase_media(self, path: Path, *, crypto: bool) -> None:
+        if crypto:
+            media.scramble(path)
+        else:
+            self._zero(path, 0, path.stat().st_size)
 
     def check_not_sanitizing(self) -> None:
         """Refuse what a controller refuses during a sanitize and after a failed one.
@@ -139,7 +148,36 @@ class Drive:
         if self.progress is not None:
             self.state.global_erased = False
 
-    def create_namespace(self, blocks: int, flbas: int, *, shared: bool) -> int:
+    def format(self, nsid: int | None, flbas: int, dps: int, erase: int) -> None:
+        """The Format NVM command. Without a secure erase all bytes stay as they are, the worst that a drive may do.
+
+        :param nsid: the namespace; None: all.
+        :param erase: SES: 1 user data erase, 2 cryptographic erase.
+        :raises CommandFailed: see the specification.
+        """
+        if not self.state.formats:
+            raise CommandFailed(Status.INVALID_OPCODE)
+        self.check_not_sanitizing()
+        if FaultKind.FORMAT_FAILS in self.faults or FaultKind.FORMAT_HANGS in self.faults:
+            raise CommandFailed(Status.INTERNAL_ERROR)
+        metadata = LBA_FORMATS[flbas & 0xF][0] if flbas & 0xF < len(LBA_FORMATS) else None
+        if FaultKind.FORMAT_REFUSED in self.faults or metadata is None or (dps & 7 and metadata < _PROTECTION):
+            raise CommandFailed(Status.INVALID_FORMAT)
+        if erase > _CRYPTO_ERASE or (erase == _CRYPTO_ERASE and not self.state.fna & FNA_CRYPTO):
+            raise CommandFailed(Status.INVALID_FIELD)
+        if nsid is not None:
+            self.namespace(nsid)
+        meant = list(self.state.namespaces) if nsid is None or self.state.fna & FNA_ALL else [nsid]
+        for each in meant:
+            if erase and FaultKind.FORMAT_LEAVES_DATA not in self.faults:
+                self._erase_media(self.media(each), crypto=erase == _CRYPTO_ERASE)
+            if FaultKind.FORMAT_LEAVES_LAYOUT not in self.faults:
+                namespace = self.state.namespaces[each]
+                namespace.flbas, namespace.dps = flbas, dps
+                # The capacity is the media's: what does not fill a large block is there again with smaller ones.
+                namespace.blocks = self.media(each).stat().st_size // namespace.block_size
+
+    def create_namespace(self, blocks: int, flbas: int, *, shared: bool, dps: int = 0) -> int:
         """The Namespace Management command, create: the new id. It is attached to nothing.
 
         Its blocks are those that nobody had, and what was written there before can be read.
@@ -149,9 +187,9 @@ class Drive:
         if not self.state.manages_namespaces or FaultKind.CREATE_NS_REFUSED in self.faults:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
-        if not blocks or flbas >= len(LBA_FORMATS):
+        if not blocks or flbas & ~_FLBAS or flbas & 0xF >= len(LBA_FORMATS):
             raise CommandFailed(Status.INVALID_FIELD)
-        created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared)
+        created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared, dps=dps)
         if self.state.takes(created.size) > self.state.free or FaultKind.CREATE_NS_NO_ROOM in self.faults:
             raise CommandFailed(Status.INSUFFICIENT_CAPACITY)
         nsid = next((n for n in range(1, self.state.max_namespaces + 1) if n not in self.state.namespaces), None)

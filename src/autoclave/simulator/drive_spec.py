@@ -7,6 +7,7 @@ from typing import ClassVar
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
+from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO
 
 MIB = 1 << 20
 BLOCK = 512
@@ -18,6 +19,7 @@ _SANICAP_BLOCK = 1 << 1
 _SANICAP_OVERWRITE = 1 << 2
 _SANICAP_NDI = 1 << 29
 _SANICAP_NODMMAS_MODIFIED = 2 << 30
+_OACS_FORMAT_NVM = 1 << 1
 _OACS_NAMESPACE_MANAGEMENT = 1 << 3
 _OACS_DOORBELL_BUFFER = 1 << 8
 _ONCS_WRITE_ZEROES = 1 << 3
@@ -44,6 +46,9 @@ class DriveSpec:
     :param overwrite: sanitize by overwrite.
     :param write_zeroes: the Write Zeroes command.
     :param namespace_management: create-ns, delete-ns and the like.
+    :param format_nvm: the Format NVM command, with user data erase.
+    :param format_crypto: Format NVM with cryptographic erase, too.
+    :param format_all: a format, and a secure erase, of one namespace is one of all (FNA bits 0 and 1).
     :param namespaces: how many there are, all attached.
     :param sanitize_seconds: how long a sanitize operation takes.
     :param mounted: this host's own disk: a partition of it is mounted on ``/``.
@@ -74,6 +79,9 @@ class DriveSpec:
     overwrite: bool = False
     write_zeroes: bool = True
     namespace_management: bool = False
+    format_nvm: bool = False
+    format_crypto: bool = False
+    format_all: bool = False
     namespaces: int = 1
     sanitize_seconds: float = 1.0
     mounted: bool = False
@@ -126,7 +134,12 @@ class DriveSpec:
 
     @property
     def oacs(self) -> int:
-        return _OACS_DOORBELL_BUFFER | _OACS_NAMESPACE_MANAGEMENT * self.namespace_management
+        formats = _OACS_FORMAT_NVM * (self.format_nvm or self.format_crypto)
+        return _OACS_DOORBELL_BUFFER | _OACS_NAMESPACE_MANAGEMENT * self.namespace_management | formats
+
+    @property
+    def fna(self) -> int:
+        return FNA_ALL * self.format_all | FNA_CRYPTO * self.format_crypto
 
     @property
     def oncs(self) -> int:

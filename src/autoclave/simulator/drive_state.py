@@ -8,6 +8,10 @@ from autoclave.simulator.sanitize import Operation
 LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
 """(metadata bytes, log2 of the data bytes) by index."""
 
+FNA_ALL, FNA_CRYPTO = 0b011, 0b100
+"""FNA bits: formats and secure erases reach all namespaces; Format NVM has cryptographic erase."""
+
+_OACS_FORMAT_NVM = 1 << 1
 _OACS_NAMESPACE_MANAGEMENT = 1 << 3
 _ONCS_WRITE_ZEROES = 1 << 3
 
@@ -17,19 +21,30 @@ class Namespace:
     """One namespace.
 
     :param blocks: NSZE and NCAP, in logical blocks.
-    :param flbas: index into :data:`LBA_FORMATS`.
+    :param flbas: index into :data:`LBA_FORMATS`, and in bit 4 whether metadata follows the data of each block.
     :param attached: ids of the controllers it is attached to.
     :param shared: more than one controller may have it (NMIC bit 0).
+    :param dps: protection information.
     """
 
     blocks: int
     flbas: int
     attached: list[int]
     shared: bool
+    dps: int = 0
+
+    @property
+    def lba_format(self) -> int:
+        return self.flbas & 0xF
 
     @property
     def block_size(self) -> int:
-        return 1 << LBA_FORMATS[self.flbas][1]
+        return 1 << LBA_FORMATS[self.lba_format][1]
+
+    @property
+    def shown_size(self) -> int:
+        """Bytes of the block device: Linux shows none of a namespace whose metadata it cannot use."""
+        return 0 if LBA_FORMATS[self.lba_format][0] else self.size
 
     @property
     def size(self) -> int:
@@ -57,6 +72,12 @@ class DriveState:
     namespaces: dict[int, Namespace] = field(default_factory=dict)
     operation: Operation | None = None
     global_erased: bool = False
+    fna: int = 0
+
+    @property
+    def formats(self) -> bool:
+        """It has the Format NVM command."""
+        return bool(self.oacs & _OACS_FORMAT_NVM)
 
     @property
     def manages_namespaces(self) -> bool:

@@ -144,6 +144,16 @@ class SimulatedHost(DriveSlots):
         with self._command(address) as drive:
             return drive.peek(nsid, offset, length)
 
+    def format(self, address: str, lba_format: int, *, nsid: int | None = None) -> None:
+        """Format one namespace, or all, as a guest would that has the drive. The bytes stay what they are.
+
+        :param lba_format: index into the drive's LBA formats.
+        :raises SimulatorError: the drive refuses it.
+        """
+        with self._command(address) as drive:
+            drive.format(nsid, lba_format, 0, 0)
+            self.sync_namespaces(drive)
+
     def fill(self, address: str, pattern: bytes) -> None:
         """Write *pattern* over and over, until every namespace is full."""
         with self._command(address) as drive:

@@ -7,6 +7,7 @@ from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.slots import DriveSlots
 
 _LOOK_AGAIN = 0.05
+_FORMAT_TIMEOUT = 600.0
 _ROUNDING = 1e-6
 """Percent that are lost between a share and what is shown of it."""
 
@@ -15,6 +16,16 @@ def delay(host: DriveSlots, addresses: Sequence[str]) -> None:
     """Be as slow as the faults say, and hang while they say so."""
     time.sleep(host.faults.active(addresses).get(FaultKind.NVME_SLOW) or 0)
     while FaultKind.NVME_HANGS in host.faults.active(addresses):
+        time.sleep(_LOOK_AGAIN)
+
+
+def hang_format(host: DriveSlots, address: str, seconds: float) -> None:
+    """Hang as a drive whose format does not end, until the kernel gives the command up.
+
+    :param seconds: after which that is; 0: the ten minutes of the tool.
+    """
+    until = time.monotonic() + (seconds or _FORMAT_TIMEOUT)
+    while FaultKind.FORMAT_HANGS in host.faults.active([address]) and time.monotonic() < until:
         time.sleep(_LOOK_AGAIN)
 
 

@@ -143,8 +143,26 @@ def _create_ns(call: Call) -> Answer:
     if blocks != capacity:  # the drive does not provision thinly
         raise CommandFailed(Status.INVALID_FIELD)
     shared = bool((call.options.number("nmic", 8) or 0) & 1)
-    nsid = call.drive.create_namespace(blocks, flbas, shared=shared)
+    dps = call.options.number("dps", 8) or 0
+    nsid = call.drive.create_namespace(blocks, flbas, shared=shared, dps=dps)
     return call.dialect.done("create-ns", "created", nsid, as_json=call.options.as_json)
+
+
+def _format(call: Call) -> Answer:
+    lba_format = call.options.number("lbaf", 8)
+    nsid: int | None = call.nsid()
+    if nsid == _EVERY_NAMESPACE or call.drive.state.fna & 1:  # nvme-cli asks FNA itself
+        nsid = None
+    if lba_format is None:
+        # It keeps the format of a namespace, but not those of all.
+        lba_format = 0 if nsid is None else call.drive.namespace(nsid).lba_format
+    extended, location = call.options.number("ms", 8) or 0, call.options.number("pil", 8) or 0
+    dps = (call.options.number("pi", 8) or 0) | location << 3
+    call.drive.format(nsid, lba_format | extended << 4, dps, call.options.number("ses", 8) or 0)
+    call.host.sync_namespaces(call.drive)
+    if call.dialect.version >= (3, 0) and "verbose" not in call.options:
+        return Answer()
+    return Answer(out=f"Success formatting namespace:{_EVERY_NAMESPACE if nsid is None else nsid:x}\n")
 
 
 def _delete_ns(call: Call) -> Answer:
@@ -210,6 +228,7 @@ COMMANDS: Mapping[str, Callable[[Call], Answer]] = {
     "sanitize-log": _sanitize_log,
     "create-ns": _create_ns,
     "delete-ns": _delete_ns,
+    "format": _format,
     "attach-ns": _attach_ns,
     "detach-ns": _detach_ns,
     "ns-rescan": _ns_rescan,

@@ -10,6 +10,9 @@ from autoclave.simulator.nvme_status import CommandFailed, Status
 _NAMES_1 = {
     Status.INVALID_OPCODE: "INVALID_OPCODE: The associated command opcode field is not valid",
     Status.INVALID_FIELD: "INVALID_FIELD: A reserved coded value or an unsupported value in a defined field",
+    Status.INTERNAL_ERROR: "INTERNAL: The command was not completed successfully due to an internal error",
+    Status.INVALID_FORMAT: "INVALID_FORMAT: The LBA Format specified is not supported. This may be due to various "
+    "conditions",
     Status.INVALID_NAMESPACE: "INVALID_NS: The namespace or the format of that namespace is invalid",
     Status.SANITIZE_FAILED: "SANITIZE_FAILED: The most recent sanitize operation failed and no recovery actions has "
     "been successfully completed",
@@ -29,6 +32,8 @@ _NAMES_2 = {
     Status.INVALID_OPCODE: "Invalid Command Opcode: A reserved coded value or an unsupported value in the command "
     "opcode field",
     Status.INVALID_FIELD: "Invalid Field in Command: A reserved coded value or an unsupported value in a defined field",
+    Status.INTERNAL_ERROR: "Internal Error: The command was not completed successfully due to an internal error",
+    Status.INVALID_FORMAT: "Invalid Format: The LBA Format specified is not supported",
     Status.INVALID_NAMESPACE: "Invalid Namespace or Format: The namespace or the format of that namespace is invalid",
     Status.SANITIZE_FAILED: "Sanitize Failed: The most recent sanitize operation failed and no recovery action has "
     "been successfully completed",
@@ -55,6 +60,7 @@ _ERRNO_1 = {
     Status.NAMESPACE_IS_PRIVATE: 1,
     Status.NOT_ATTACHED: 28,
     Status.WRITE_FAULT: 5,
+    Status.INTERNAL_ERROR: 5,
 }
 _EINVAL = 22
 # It prints control characters as they are, which is no JSON.

@@ -48,6 +48,7 @@ def controller(dialect: Dialect, slot: Slot, state: DriveState) -> dict[str, Any
         "cntlid": slot.cntlid,
         "fguid": "00000000-0000-0000-0000-000000000000",
         "oacs": state.oacs,
+        "fna": state.fna,
         "tnvmcap": dialect.u128(state.capacity if manages else 0),
         "unvmcap": dialect.u128(state.unallocated if manages else 0),
         "megcap": dialect.u128(0),
@@ -87,9 +88,9 @@ def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = Fal
     fields["nlbaf"] = len(lba_formats) - 1
     if active is not None:
         blocks = active.blocks
-        sizes = {"nsze": blocks, "ncap": blocks, "nuse": blocks, "nsfeat": 20, "flbas": active.flbas}
+        sizes = {"nsze": blocks, "ncap": blocks, "nuse": blocks, "nsfeat": 20, "flbas": active.flbas, "dps": active.dps}
         fields |= {**sizes, "mc": 3, "dpc": 31, "nmic": int(active.shared)}
-    in_use = active.flbas if active is not None else 0
+    in_use = active.lba_format if active is not None else 0
     fields["lbafs"] = [
         {"lbaf": index, "ms": ms, "ds": ds, "rp": 0, "in_use": int(index == in_use)}
         if dialect.version >= (2, 16)

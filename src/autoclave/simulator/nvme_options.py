@@ -17,6 +17,7 @@ _OPTIONS = {
     "sanitize": "no-dealloc:d oipbp:i owpass=n ause:u sanact=a ovrpat=p",
     "sanitize-log": "rae:r human-readable:H raw-binary:b",
     "create-ns": "nsze=s ncap=c flbas=f dps=d nmic=m anagrp-id=a nvmset-id=i block-size=b timeout=t csi=y",
+    "format": "namespace-id=n timeout=t lbaf=l ses=s pi=i pil=p ms=m reset:r force: block-size=b",
     "delete-ns": "namespace-id=n timeout=t",
     "attach-ns": "namespace-id=n controllers=c",
     "detach-ns": "namespace-id=n controllers=c",

@@ -83,6 +83,8 @@ class NvmeTool:
 
     def _execute(self, command: str, node: DeviceNode, options: Options) -> Answer:
         address = node.slot.address
+        if command == "format":
+            mishaps.hang_format(self._host, address, (options.number("timeout") or 0) / 1000)
         with self._host.drive(address) as drive:
             if mishaps.vanish(self._host, address, drive.progress):
                 raise SimulatorError(f"{address}: the drive has vanished")

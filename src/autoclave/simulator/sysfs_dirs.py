@@ -31,6 +31,15 @@ class SysfsDirs:
             path.write_text(f"{text}\n")
         aside.rename(target)
 
+    def rewrite(self, target: Path, contents: Mapping[str, str]) -> None:
+        """Change the text of attributes that *target* has, each in one step."""
+        for key, text in contents.items():
+            path = target / key
+            if path.read_text() != f"{text}\n":
+                aside = self._aside(path)
+                aside.write_text(f"{text}\n")
+                aside.rename(path)
+
     def remove(self, target: Path) -> None:
         """Let *target* vanish; nothing happens if it does not exist."""
         aside = self._aside(target)
@@ -42,6 +51,6 @@ class SysfsDirs:
 
     def _aside(self, target: Path) -> Path:
         aside = self._staging / f"{target.name}.{os.getpid()}"
-        if aside.exists():  # left by a process of the same number that was killed
+        if aside.is_dir():  # left by a process of the same number that was killed
             shutil.rmtree(aside)
         return aside

@@ -85,12 +85,16 @@ class NamespaceNodes:
             free = next(y for y in range(1, len(there) + 2) if not (place.disks / f"nvme{place.head}n{y}").exists())
             disk = place.disks / f"nvme{place.head}n{free}"
             self._add_disk(place, disk, free, nsid, namespace, media)
+        else:
+            self._dirs.rewrite(disk, _sizes(namespace))
         if place.subsystem is not None:
             number = disk.name.removeprefix(f"nvme{place.head}n")
             path = place.controller / f"nvme{place.head}c{place.instance}n{number}"
             if not path.exists():
                 self._dirs.add(path, _block_files(nsid, namespace, hidden=True))
                 files.link(self._sys / "block" / path.name, path)
+            else:
+                self._dirs.rewrite(path, _sizes(namespace))
 
     def _add_disk(
         self, place: ControllerPlace, disk: Path, number: int, nsid: int, namespace: Namespace, media: Path
@@ -156,13 +160,20 @@ def _same_file(node: Path, media: Path) -> bool:
 
 def _block_files(nsid: int, namespace: Namespace, *, hidden: bool) -> dict[str, str]:
     return {
-        "size": str(namespace.size // _SECTOR),
+        **_sizes(namespace),
         "nsid": str(nsid),
         "hidden": str(int(hidden)),
         "removable": "0",
         "ro": "0",
-        "queue/logical_block_size": str(namespace.block_size),
-        "queue/physical_block_size": str(namespace.block_size),
         "holders/": "",
         "slaves/": "",
+    }
+
+
+def _sizes(namespace: Namespace) -> dict[str, str]:
+    """What a format changes."""
+    return {
+        "size": str(namespace.shown_size // _SECTOR),
+        "queue/logical_block_size": str(namespace.block_size),
+        "queue/physical_block_size": str(namespace.block_size),
     }

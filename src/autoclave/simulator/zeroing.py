@@ -47,6 +47,18 @@ class Zeroing:
             yield offset, length
             offset += length
 
+    def check_writable(self) -> None:
+        """Take a write of any other bytes, as far as the drive does, which no longer counts as erased then.
+
+        :raises OSError: EIO when the device is gone or the drive refuses.
+        """
+        try:
+            with self._host.drive(self._address) as drive:
+                drive.check_not_sanitizing()
+                drive.state.global_erased = False
+        except (CommandFailed, SimulatorError) as error:
+            raise _io_error() from error
+
     def _write(self, offset: int, end: int) -> int:
         node = find_node(self._host, self._path)
         if not self._is_mine(node) or mishaps.vanish(self._host, self._address, offset / self.size * 100):

@@ -17,7 +17,8 @@ COMMANDS = {
     "nvme": re.compile(
         r"version|(?:id-ctrl|id-ns|id-ns-granularity|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
         rf" {_CONTROLLER}"
-        r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas)=[0-9]+)*"
+        r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas|dps)=[0-9]+)*"
+        rf"|format {_CONTROLLER} -n [0-9]+(?: --(?:lbaf|ses|ms|pi|pil|timeout)=[0-9]+)+ --force"
     ),
     "shred": re.compile(rf"--iterations=0 --zero --verbose {_DISK}"),
 }

@@ -144,6 +144,12 @@ class _HeldDisk:
     def zero(self, offset: int, length: int) -> None:
         _ask(disks.zero, self._token, offset, length)
 
+    def write_marker(self, offset: int, seed: bytes) -> None:
+        _ask(disks.write_marker, self._token, offset, seed)
+
+    def has_marker(self, offset: int, seed: bytes) -> bool:
+        return _ask(disks.has_marker, self._token, offset, seed)
+
     def flush(self) -> None:
         _ask(disks.flush, self._token)
 

@@ -52,6 +52,20 @@ def zero(token: str, offset: int, length: int) -> None:
 
 
 @entrypoint
+def write_marker(token: str, offset: int, seed: bytes) -> None:
+    """See :meth:`Disk.write_marker`."""
+    with _disk(token) as device:
+        device.write_marker(offset, seed)
+
+
+@entrypoint
+def has_marker(token: str, offset: int, seed: bytes) -> bool:
+    """See :meth:`Disk.has_marker`."""
+    with _disk(token) as device:
+        return device.has_marker(offset, seed)
+
+
+@entrypoint
 def flush(token: str) -> None:
     """See :meth:`Disk.flush`."""
     with _disk(token) as device:

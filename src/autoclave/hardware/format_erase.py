@@ -1,0 +1,176 @@
+"""Erase by Format NVM with a secure erase, which counts only with a proof of our own.
+
+Format NVM has no log page: success is all that a drive says of it. So a random marker is written at sampled places
+first. The erase counts if each of them reads as something else afterwards. Zeros are not demanded: what is read after
+a secure erase is indeterminate, and after a cryptographic erase without deallocation it is noise.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
+from autoclave.hardware.block import open_block
+from autoclave.hardware.disk import MARKER_BYTES, Disk
+from autoclave.hardware.drive_layout import FoundLayout, read_layout
+from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.namespace_layout import NamespaceLayout
+from autoclave.hardware.nvme import Controller, Namespace
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SES, refused_as_unsupported
+from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.drive_layout import difference
+
+STEP = {CleanupAction.FORMAT_CRYPTO: "format, crypto erase", CleanupAction.FORMAT_BLOCK: "format, user data erase"}
+"""Names of the operations for operators."""
+
+_VERIFIED = (
+    "random markers, written before at both ends and at samples of every namespace, read as something else afterwards"
+)
+_SPREAD = 128
+"""Markers at even distances, and as many again at random."""
+
+
+class Formatter:
+    """Formats one drive, and proves that its data is gone."""
+
+    def __init__(self, work: EraseWork) -> None:
+        self._work = work
+        self._node = work.controller.path
+        self._erase = SES[work.action]
+
+    def run(self) -> Mapping[str, Any]:
+        """Format the drive and return the evidence.
+
+        :raises EraseUnsupported: the drive does not have the command or this kind of erase.
+        :raises EraseFailed: the drive refused, failed, or its storage cannot be reached as a whole.
+        :raises VerifyFailed: it reported success, but a marker is still there.
+        :raises EraseTimeout: time is up.
+        :raises DeviceInUse: something on this host has a namespace open exclusively.
+        :raises DeviceVanished: the drive went away.
+        :raises HardwareError: anything else that keeps the drive from being proved clean.
+        """
+        controller, made_anew = NamespaceLayout(self._work).expose_everything()
+        with self._work.bounded("nothing was formatted"):
+            identity = self._work.nvme.identify(self._node)
+            before = read_layout(self._work.nvme, self._node, identity)
+        with ExitStack() as held:
+            marked = [self._mark(namespace, held) for namespace in controller.namespaces]
+            at_once = identity.formats_all or (identity.erases_all and before.layout.one_format)
+            targets = self._targets(before, at_once=at_once and identity.takes_broadcast)
+            began = time.monotonic()
+            with self._work.meter(STEP[self._work.action]):
+                for nsid, position in targets:
+                    self._format(nsid, before, position)
+            seconds = time.monotonic() - began
+        after = self._check_layout(before)
+        namespaces = [self._verify(namespace, *each) for namespace, each in zip(after.namespaces, marked, strict=True)]
+        size = sum(namespace["bytes"] for namespace in namespaces)
+        return {
+            "method": "format",
+            "secure_erase_setting": self._erase,
+            "namespaces": [each | {"seconds": round(seconds * each["bytes"] / size, 3)} for each in namespaces],
+            "namespaces_made_anew": made_anew,
+            "bytes": size,
+            "verified": _VERIFIED,
+        }
+
+    def _mark(self, namespace: Namespace, held: ExitStack) -> tuple[bytes, Sequence[int]]:
+        """Write the markers of a namespace, and hold it until *held* ends; return their seed and their places."""
+        disk = held.enter_context(open_block(self._work.paths, namespace.path))
+        # The name cannot come to mean another drive while this one is held open under it.
+        self._work.must_be_same_drive()
+        if disk.size < MARKER_BYTES:
+            raise EraseFailed(
+                f"{self._work.drive}: this host sees {disk.size} bytes of namespace {namespace.nsid}, too few for a "
+                "marker, so a format could not be proved; nothing was formatted"
+            )
+        seed, places = secrets.token_bytes(32), sorted(set(_places(disk.size)))
+        for place in places:
+            disk.write_marker(place, seed)
+        disk.flush()
+        self._check_deadline("nothing was formatted")
+        if lost := [place for place in places if not disk.has_marker(place, seed)]:
+            raise EraseFailed(
+                f"{self._work.drive}: {namespace.path} does not keep what is written at byte {lost[0]}, so a format "
+                "could not be proved; nothing was formatted"
+            )
+        return seed, places
+
+    @staticmethod
+    def _targets(before: FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
+        """The namespace ids to send the command to, each with the position of one whose format it keeps."""
+        if at_once:
+            return [(COMMON_NAMESPACE, 0)]
+        return [(nsid, position) for position, nsid in enumerate(before.nsids)]
+
+    def _format(self, nsid: int, before: FoundLayout, position: int) -> None:
+        self._work.must_be_same_drive()
+        kept = before.identities[position]
+        with self._work.bounded("it may still be formatting"):
+            try:
+                self._work.nvme.format(
+                    self._node, nsid, kept.format_index, erase=self._erase, extended=kept.extended, dps=kept.dps
+                )
+            except ToolFailed as e:
+                self._work.must_be_there(e)
+                self._check_deadline("it may still be formatting")
+                if refused_as_unsupported(e):
+                    raise EraseUnsupported(f"{self._work.drive} cannot do {self._work.action}: {e}") from e
+                raise EraseFailed(f"{self._work.drive} failed {self._work.action}: {e}") from e
+            self._work.nvme.rescan(self._node)
+
+    def _check_layout(self, before: FoundLayout) -> Controller:
+        """The controller as it is now, once the drive says that it has what it had."""
+        with self._work.bounded("it is formatted, but not proved to be erased"):
+            identity = self._work.nvme.identify(self._node)
+            after = read_layout(self._work.nvme, self._node, identity)
+            if (identity.serial, identity.model) != (self._work.controller.serial, self._work.controller.model):
+                raise EraseFailed(f"{self._work.drive} says after its format: {identity.model} {identity.serial}")
+            if changed := difference(before.layout, after.layout):
+                raise EraseFailed(f"{self._work.drive} was formatted, and its layout is another now: {changed}")
+            return NamespaceLayout(self._work).with_block_devices(list(after.nsids))
+
+    def _verify(self, namespace: Namespace, seed: bytes, places: Sequence[int]) -> dict[str, Any]:
+        began = time.monotonic()
+        with open_block(self._work.paths, namespace.path) as disk:
+            self._work.must_be_same_drive()
+            self._check_deadline("it is formatted, but was not read back")
+            survivor = next((place for place in places if self._still_has(disk, place, seed)), None)
+            size = disk.size
+        if survivor is not None:
+            raise VerifyFailed(
+                f"{self._work.drive}: {self._work.action} reported success, but {namespace.path} still has at byte "
+                f"{survivor} what was written there before"
+            )
+        return {
+            "nsid": namespace.nsid,
+            "block_device": namespace.block_name,
+            "bytes": size,
+            "markers": len(places),
+            "read_back_seconds": round(time.monotonic() - began, 3),
+        }
+
+    def _still_has(self, disk: Disk, place: int, seed: bytes) -> bool:
+        try:
+            return disk.has_marker(place, seed)
+        except EraseFailed as error:
+            self._work.must_be_there(error)
+            raise
+
+    def _check_deadline(self, left_behind: str) -> None:
+        if self._work.control.deadline.passed:
+            raise self._work.out_of_time(left_behind)
+
+
+def _places(size: int) -> Iterator[int]:
+    """Offsets of markers on a disk: its ends, even distances, and random ones."""
+    last = size // MARKER_BYTES - 1
+    spread = min(_SPREAD, max(1, math.isqrt(last + 1)))
+    for index in range(spread + 1):
+        yield last * index // spread * MARKER_BYTES
+    chance = secrets.SystemRandom()
+    for _ in range(spread):
+        yield chance.randrange(last + 1) * MARKER_BYTES
