@@ -23,6 +23,7 @@ _PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "uuid": ("Its uuid.", UUID),
     "key": ("Its uuid; from microversion 2.2 on, its name will do.", TEXT),
     "provider": ("The uuid of its resource provider; before a PCI address, the name of its host.", TEXT),
+    "host": ("Name of the host.", TEXT),
     "device": ("Its uuid; before a PCI address, the name of its host.", TEXT),
     "address": ("Its PCI address on that host, such as 0000:41:00.0.", _PCI_ADDRESS),
     "flavor": ("Its id.", TEXT),

@@ -123,6 +123,20 @@ RULES = (
         "POST /autoclave/v1/burned/{provider}/release",
     ),
     _documented(
+        "autoclave:host:get",
+        ADMIN,
+        "See the hosts, and which are in maintenance.",
+        "GET /autoclave/v1/hosts",
+        "GET /autoclave/v1/hosts/{host}",
+    ),
+    _documented(
+        "autoclave:host:act",
+        ADMIN,
+        "Put hosts into maintenance, and end that.",
+        "POST /autoclave/v1/hosts/{host}/maintenance",
+        "POST /autoclave/v1/hosts/{host}/resume",
+    ),
+    _documented(
         "autoclave:explain",
         ADMIN,
         "See which hosts an instance could go to, and what the others lack.",

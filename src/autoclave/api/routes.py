@@ -19,7 +19,7 @@ from autoclave.api.image.files import ImageFile
 from autoclave.api.image.tags import ImageTag
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
-from autoclave.api.operator import actions, burned
+from autoclave.api.operator import actions, burned, hosts
 from autoclave.api.operator import devices as operator_devices
 from autoclave.api.operator.explain import Explain
 
@@ -91,7 +91,7 @@ def _operator(api: Api) -> dict[str, Resource]:
         "/history": burned.History(api),
         "/release": burned.Release(api),
     }
-    devices_root, burned_root = "/autoclave/v1/devices", "/autoclave/v1/burned"
+    devices_root, burned_root, hosts_root = "/autoclave/v1/devices", "/autoclave/v1/burned", "/autoclave/v1/hosts"
     return {
         devices_root: operator_devices.Devices(api),
         **{f"{devices_root}/{{device}}{path}": resource for path, resource in of_device.items()},
@@ -99,6 +99,10 @@ def _operator(api: Api) -> dict[str, Resource]:
         burned_root: burned.BurnedDevices(api),
         **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
         **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
+        hosts_root: hosts.Hosts(api),
+        f"{hosts_root}/{{host}}": hosts.Host(api),
+        f"{hosts_root}/{{host}}/maintenance": hosts.Maintenance(api),
+        f"{hosts_root}/{{host}}/resume": hosts.Resume(api),
         "/autoclave/v1/explain": Explain(api),
     }
 

@@ -38,7 +38,7 @@ class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without t
 
 
 def _second(at: str) -> str:
-    return f"{at[:10]} {at[11:19]}"
+    return f"{at[:10]} {at[11:19]} UTC"
 
 
 def _cell(name: str, value: Any) -> Cell:
@@ -70,7 +70,7 @@ class BurnedShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
         """Ask, and show."""
         row = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}")
-        return tuple(row), tuple(Cell(value) for value in row.values())
+        return tuple(row), tuple(_cell(name, value) for name, value in row.items())
 
 
 class BurnedHistory(_OfDevice, lister.Lister):  # type: ignore[misc]

@@ -25,5 +25,19 @@ class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without type
         text = "" if self._value is None else printable(self._shown(self._value), keep="\n")
         return text if self._width is None else textwrap.fill(text, self._width)
 
+    def __lt__(self, other: Any) -> bool:
+        """Sort empty values last, numbers by value, and the rest by text: cliff sorts a column by its cells."""
+        if not isinstance(other, Cell):
+            return NotImplemented
+        return self._sort_key() < other._sort_key()
+
+    def _sort_key(self) -> tuple[int, float, str]:
+        value = self._value
+        if value is None or value == "":
+            return 2, 0.0, ""
+        if isinstance(value, bool | int | float):
+            return 0, float(value), ""
+        return 1, 0.0, self._shown(value)
+
     def machine_readable(self) -> Any:
         return self._value

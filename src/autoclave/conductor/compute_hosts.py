@@ -6,6 +6,7 @@ from datetime import timedelta
 from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.db import agents as agent_rows
 from autoclave.db import compute_hosts as host_rows
+from autoclave.db import host_maintenances
 from autoclave.db.agents import AgentRecord
 from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.lifecycle.ports import Ports
@@ -42,10 +43,16 @@ class ComputeHosts:
         """
         with self._ports.db.read() as tx:
             hosts = host_rows.list_all(tx)
+            maintenances = host_maintenances.by_host(tx)
             agents = {agent.hostname: agent for agent in agent_rows.list_all(tx)}
-        return [
-            ComputeHost(host.hostname, host.rp_uuid, self._why_not(host, agents.get(host.hostname))) for host in hosts
-        ]
+        found = []
+        for host in hosts:
+            maintenance = maintenances.get(host.hostname)
+            why_not = self._why_not(host, agents.get(host.hostname))
+            if maintenance is not None:
+                why_not = f"is in maintenance: {maintenance.reason}"
+            found.append(ComputeHost(host.hostname, host.rp_uuid, why_not))
+        return found
 
     def unheard(self, name: str) -> str | None:
         """Why a message to the agent of a host may wait long, as the end of a sentence about the host; None if not.

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.filters import device_matches
 from autoclave.db.paging import BY_ID, Order, paged
-from autoclave.db.tables import devices
+from autoclave.db.tables import DeviceStatus, devices
 
 
 class DeviceSummary(NamedTuple):
@@ -30,8 +30,17 @@ class DeviceSummary(NamedTuple):
 
 # The enums as text: what they are is decided elsewhere, and a type that does not exist is then no error. No CAST, whose
 # result MariaDB compares without case.
-_COLUMNS = [
-    sa.type_coerce(column, sa.String).label(column.name) if isinstance(column.type, sa.Enum) else column
+_STATUS = sa.case(
+    (devices.c.host_maintained.is_(True), DeviceStatus.MAINTAINING.value),
+    else_=sa.type_coerce(devices.c.status, sa.String),
+).label("status")
+"""A device in a host in maintenance is in maintenance, too."""
+_COLUMNS: list[sa.ColumnElement[Any]] = [
+    _STATUS
+    if column is devices.c.status
+    else sa.type_coerce(column, sa.String).label(column.name)
+    if isinstance(column.type, sa.Enum)
+    else column
     for column in (devices.c[name] for name in DeviceSummary._fields)
 ]
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import agents as agent_rows
+from autoclave.db import compute_hosts as host_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.tables import DeviceStatus, arqs, devices
@@ -28,16 +29,20 @@ class Holder:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device, its providers, the ARQs that hold it, and when its host's agent was last seen."""
+    """A device, its providers, the ARQs that hold it, and when its host's agent was last seen.
+
+    ``host_disabled``: the compute service of the host is disabled, with this reason, which may be empty.
+    """
 
     device: DeviceRecord
     deployables: tuple[DeployableRecord, ...]
     holders: tuple[Holder, ...]
     agent_last_seen: datetime | None
+    host_disabled: str | None = None
 
 
 def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
-    """The views of *records*: three queries, or none for none."""
+    """The views of *records*: four queries, or none for none."""
     if not records:
         return []
     # Beyond a page, all rows cost less than a list of ids, which an engine may not even take.
@@ -46,9 +51,16 @@ def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
     for deployable in device_rows.deployables_of(tx, only):
         deployables[deployable.device_id].append(deployable)
     holders = _holders(tx, only)
+    disabled = {host.hostname: host.disabled_reason or "" for host in host_rows.list_all(tx) if host.disabled}
     seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
     return [
-        DeviceView(record, tuple(deployables[record.id]), tuple(holders.get(record.id, ())), seen.get(record.hostname))
+        DeviceView(
+            record,
+            tuple(deployables[record.id]),
+            tuple(holders.get(record.id, ())),
+            seen.get(record.hostname),
+            disabled.get(record.hostname),
+        )
         for record in records
     ]
 
@@ -94,6 +106,7 @@ def census(tx: Connection) -> list[Census]:
         devices.c.missing,
         excluded,
         devices.c.status,
+        devices.c.host_maintained,
         devices.c.progress_stalled,
     )
     return [
@@ -104,11 +117,11 @@ def census(tx: Connection) -> list[Census]:
             held,
             missing,
             bool(out),
-            status is DeviceStatus.MAINTAINING,
+            status is DeviceStatus.MAINTAINING or in_host,
             stalled,
             count,
         )
-        for host, kind, state, held, missing, out, status, stalled, count in tx.execute(
+        for host, kind, state, held, missing, out, status, in_host, stalled, count in tx.execute(
             sa.select(*keys, sa.func.count()).group_by(*keys)
         )
     ]

@@ -33,6 +33,7 @@ class DeviceRecord:
     ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
     ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
+    ``host_maintained``: its host is in maintenance.
     ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
     """
 
@@ -58,6 +59,7 @@ class DeviceRecord:
     held: bool
     hold_reason: str | None
     forgetting: bool
+    host_maintained: bool
     missing: bool
     excluded_reason: str | None
     agent_run_id: str | None
@@ -99,7 +101,7 @@ class DeviceRecord:
         """What ``rules.reserved`` needs to know."""
         return Offer(
             device_state=self.device_state,
-            maintaining=self.status is DeviceStatus.MAINTAINING,
+            maintaining=self.status is DeviceStatus.MAINTAINING or self.host_maintained,
             held=self.held or self.forgetting,
             excluded=self.excluded_reason is not None,
             missing=self.missing,
@@ -204,6 +206,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
         sa.or_(
             devices.c.device_state == DeviceState.ERROR,
             devices.c.status == DeviceStatus.MAINTAINING,
+            devices.c.host_maintained.is_(True),
             devices.c.held.is_(True),
             devices.c.forgetting.is_(True),
             devices.c.missing.is_(True),

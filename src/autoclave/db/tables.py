@@ -67,6 +67,7 @@ devices = sa.Table(
     flag("held"),
     sa.Column("hold_reason", sa.Text),
     flag("forgetting"),
+    flag("host_maintained"),
     flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("agent_run_id", sa.String(36)),
@@ -193,6 +194,16 @@ dirty_serials = sa.Table(
     sa.Column("device_uuid", sa.String(36), nullable=False),
     sa.Column("created_at", moment(), nullable=False, default=utcnow),
     sa.UniqueConstraint("serial", "drive_model"),
+)
+
+host_maintenances = sa.Table(
+    "host_maintenances",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("hostname", sa.String(255), nullable=False, unique=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("actor", sa.String(255), nullable=False),
+    sa.Column("began_at", moment(), nullable=False),
 )
 
 agents = sa.Table(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import controlpaths, ledger, pci
+from autoclave.db import controlpaths, host_maintenances, ledger, pci
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
@@ -84,6 +84,7 @@ def register(
             "release_number": 1 if state is DeviceState.AVAILABLE else 0,
             "excluded_reason": found.excluded,
             "agent_run_id": run_id,
+            "host_maintained": host_maintenances.get(tx, hostname) is not None,
         },
     )
     deployable_id = device_rows.insert_deployable(

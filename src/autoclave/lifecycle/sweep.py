@@ -7,6 +7,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.holds import finish_forget
+from autoclave.lifecycle.host_maintenance import follow_hosts
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import complete_unbind, take_bind_back
 from autoclave.lifecycle.settle import secure, settle
@@ -40,6 +41,7 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
             finish_forget(ports, device.uuid, cause)
         except AutoclaveError as error:
             LOG.warning("Device %s was not forgotten, as the operator had asked: %s", device.uuid, error)
+    follow_hosts(ports, Cause(Actor.CONDUCTOR, who, context.request_id, "its host began or ended a maintenance"))
     pay_debts(ports)
 
 

@@ -48,6 +48,7 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "status": "enabled",
         "held": False,
         "hold_reason": None,
+        "host_maintained": False,
         "forgetting": False,
         "missing": False,
         "excluded_reason": None,

@@ -179,6 +179,7 @@ class Case:
 
 
 ARQS = "/v2/accelerator_requests"
+HOSTS = "/autoclave/v1/hosts"
 OURS = "/autoclave/v1/devices"
 BURNED = "/autoclave/v1/burned"
 BY_UUID, BY_PLACE = "/{device}", "/{device}/{address}"
@@ -419,6 +420,10 @@ CASES = [
     ),
     # there is no such flavor: who may, is told that
     Case("GET", "/autoclave/v1/explain", admin(404), lambda _o: {"query": "flavor=f&image=i"}),
+    Case("GET", HOSTS, admin(200)),
+    Case("GET", f"{HOSTS}/{{host}}", admin(404), lambda _o: {"host": "nowhere"}),
+    Case("POST", f"{HOSTS}/{{host}}/maintenance", admin(404), lambda _o: {"host": "nowhere", "body": {"reason": "x"}}),
+    Case("POST", f"{HOSTS}/{{host}}/resume", admin(409), lambda _o: {"host": "nowhere", "body": {}}),
     Case("GET", OURS, admin(200)),
     *(
         case

@@ -9,23 +9,42 @@ from autoclave.api.context import Api
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents as agent_rows
 from autoclave.db import compute_hosts as host_rows
+from autoclave.db import host_maintenances
 from autoclave.db.compute_hosts import ComputeHostRecord
+from autoclave.db.host_maintenances import MaintenanceRecord
 
 
 @dataclass(frozen=True)
 class HostState:
-    """A host. ``up``: its agent was seen lately, and the operator does not know better."""
+    """A host. ``up``: its agent was seen lately, and the operator does not know better.
+
+    ``maintenance``: that of ``autoclave host maintenance``; clients of Nova see it as a disabled service.
+    """
 
     record: ComputeHostRecord
     last_seen: datetime | None
     up: bool
+    maintenance: MaintenanceRecord | None
+
+    @property
+    def disabled(self) -> bool:
+        """Whether the host gets no new servers."""
+        return self.record.disabled or self.maintenance is not None
+
+    @property
+    def disabled_reason(self) -> str | None:
+        """Why it gets none."""
+        reason = self.record.disabled_reason
+        if self.maintenance is None:
+            return reason
+        return f"in maintenance: {self.maintenance.reason}" + (f"; {reason}" if reason else "")
 
     @property
     def status(self) -> str:
         """The ``host_status`` that servers show."""
         if self.record.forced_down:
             return "DOWN"
-        if self.record.disabled:
+        if self.disabled:
             return "MAINTENANCE"
         return "UP" if self.up else "UNKNOWN"
 
@@ -33,7 +52,11 @@ class HostState:
 def host_states(tx: Connection, api: Api) -> list[HostState]:
     """All hosts, by name."""
     seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
-    return [_state(record, seen.get(record.hostname), api) for record in host_rows.list_all(tx)]
+    maintenances = host_maintenances.by_host(tx)
+    return [
+        _state(record, seen.get(record.hostname), maintenances.get(record.hostname), api)
+        for record in host_rows.list_all(tx)
+    ]
 
 
 def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
@@ -42,9 +65,11 @@ def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
     if record is None:
         return None
     agent = agent_rows.get(tx, record.hostname)
-    return _state(record, None if agent is None else agent.last_seen, api)
+    return _state(record, None if agent is None else agent.last_seen, host_maintenances.get(tx, record.hostname), api)
 
 
-def _state(record: ComputeHostRecord, last_seen: datetime | None, api: Api) -> HostState:
+def _state(
+    record: ComputeHostRecord, last_seen: datetime | None, maintenance: MaintenanceRecord | None, api: Api
+) -> HostState:
     lately = last_seen is not None and api.ports.clock() - last_seen <= patience_with_agents(api.conf)
-    return HostState(record, last_seen, lately and not record.forced_down)
+    return HostState(record, last_seen, lately and not record.forced_down, maintenance)

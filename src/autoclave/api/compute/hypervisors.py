@@ -86,7 +86,7 @@ def _summary(state: HostState) -> dict[str, Any]:
         "id": state.record.uuid,
         "hypervisor_hostname": state.record.hostname,
         "state": "up" if state.up else "down",
-        "status": "disabled" if state.record.disabled else "enabled",
+        "status": "disabled" if state.disabled else "enabled",
     }
 
 
@@ -98,7 +98,7 @@ def _detail(state: HostState) -> dict[str, Any]:
         "hypervisor_version": host.hypervisor_version,
         "host_ip": None,
         "uptime": None,
-        "service": {"id": host.uuid, "host": host.hostname, "disabled_reason": host.disabled_reason},
+        "service": {"id": host.uuid, "host": host.hostname, "disabled_reason": state.disabled_reason},
     }
 
 

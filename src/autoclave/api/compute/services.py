@@ -107,9 +107,9 @@ def _shown(state: HostState) -> dict[str, Any]:
         "binary": BINARY,
         "host": host.hostname,
         "zone": ZONE,
-        "status": "disabled" if host.disabled else "enabled",
+        "status": "disabled" if state.disabled else "enabled",
         "state": "up" if state.up else "down",
         "updated_at": novas_moment(state.last_seen),
-        "disabled_reason": host.disabled_reason,
+        "disabled_reason": state.disabled_reason,
         "forced_down": host.forced_down,
     }

@@ -34,7 +34,7 @@ class ZonesInDetail(Resource):
         hosts = {
             state.record.hostname: {
                 BINARY: {
-                    "active": not state.record.disabled,
+                    "active": not state.disabled,
                     "available": state.up,
                     "updated_at": novas_moment(state.last_seen),
                 }

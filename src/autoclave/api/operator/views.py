@@ -29,6 +29,7 @@ def device(view: DeviceView) -> dict[str, Any]:
         "status": record.status.value,
         "held": record.held,
         "hold_reason": record.hold_reason,
+        "host_maintained": record.host_maintained,
         "forgetting": record.forgetting,
         "missing": record.missing,
         "excluded_reason": record.excluded_reason,
@@ -49,7 +50,7 @@ def device(view: DeviceView) -> dict[str, Any]:
             for holder in view.holders
         ],
         "agent_last_seen": view.agent_last_seen,
-        "waiting_for": waiting_for(record, silence(view, utcnow())),
+        "waiting_for": waiting_for(record, silence(view, utcnow()), view.host_disabled),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }

@@ -18,10 +18,13 @@ def silence(view: DeviceView, now: datetime) -> timedelta | None:
     return now - view.agent_last_seen
 
 
-def waiting_for(device: DeviceRecord, agent_silent: timedelta | None = None) -> str | None:
+def waiting_for(
+    device: DeviceRecord, agent_silent: timedelta | None = None, host_disabled: str | None = None
+) -> str | None:
     """What somebody must do before the device is offered again; None if the system goes on by itself.
 
     :param agent_silent: see :func:`silence`.
+    :param host_disabled: why the compute service of its host is disabled; None if it is enabled.
     """
     reasons = [
         _unknown_state(device),
@@ -31,6 +34,8 @@ def waiting_for(device: DeviceRecord, agent_silent: timedelta | None = None) -> 
         _error(device),
         _held(device),
         _maintained(device),
+        _host_maintained(device),
+        _host_disabled(host_disabled),
     ]
     return " ".join(reason for reason in reasons if reason) or None
 
@@ -75,6 +80,19 @@ def _maintained(device: DeviceRecord) -> str | None:
     if device.status is not DeviceStatus.MAINTAINING:
         return None
     return "It is in maintenance: `openstack accelerator device enable` ends that."
+
+
+def _host_maintained(device: DeviceRecord) -> str | None:
+    if not device.host_maintained:
+        return None
+    return f"Its host is in maintenance: `autoclave host resume {device.hostname}` ends that."
+
+
+def _host_disabled(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    why = f" ({reason})" if reason else ""
+    return f"The compute service of its host is disabled{why}: `openstack compute service set --enable` ends that."
 
 
 def _held(device: DeviceRecord) -> str | None:

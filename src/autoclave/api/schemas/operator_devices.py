@@ -54,6 +54,7 @@ DEVICE = shape(
         "status": one_of(DeviceStatus),
         "held": BOOLEAN,
         "hold_reason": nullable(STRING),
+        "host_maintained": BOOLEAN,
         "forgetting": BOOLEAN,
         "missing": BOOLEAN,
         "excluded_reason": nullable(STRING),

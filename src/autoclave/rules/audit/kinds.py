@@ -81,7 +81,11 @@ class Kind(Enum):
         _INFO, "The policy of its device_spec entry cannot be met by it.", "See `autoclave plan show` on {host}."
     )
     DEVICE_HELD = _Text(_INFO, "An operator holds it.", "`autoclave device release {slot}` when it may be offered.")
-    DEVICE_IN_MAINTENANCE = _Text(_INFO, "An operator disabled it.", "Enable it when that is over.")
+    DEVICE_IN_MAINTENANCE = _Text(
+        _INFO,
+        "An operator disabled it, or its host is in maintenance.",
+        "Enable it, or run `autoclave host resume`, when that is over.",
+    )
     DEVICE_IN_ERROR = _Text(
         _INFO,
         "It is not proved clean, or not trusted.",

@@ -1,0 +1,83 @@
+"""``autoclave host``: which hosts there are, and their maintenance, over ``/autoclave/v1``."""
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from cliff import command, lister, show
+
+from autoclave.cli.cells import Cell
+from autoclave.cli.client import add_service, service_of
+
+_HOSTS = "/autoclave/v1/hosts"
+_COLUMNS = ("hostname", "in_maintenance", "reason", "since", "by", "devices", "devices_offered")
+_WIDTHS = {"reason": 30, "by": 30}
+
+
+class HostList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+    """List the hosts, and which of them are in maintenance."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
+        """Request the list, and show it."""
+        hosts = service_of(parsed_args).ask("GET", _HOSTS)["hosts"]
+        return _COLUMNS, [tuple(Cell(each[name], width=_WIDTHS.get(name)) for name in _COLUMNS) for each in hosts]
+
+
+class _OfHost(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command about one host."""
+
+    needs_reason: bool | None = None
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_service(parser)
+        parser.add_argument("host", help="name of the host, as `autoclave host list` shows it")
+        if self.needs_reason is not None:
+            parser.add_argument(
+                "--reason", required=self.needs_reason, help="why; kept in the history of the host's devices"
+            )
+        return parser
+
+
+class HostShow(_OfHost, show.ShowOne):  # type: ignore[misc]
+    """Show a host."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
+        """Request the host, and show it."""
+        host = service_of(parsed_args).ask("GET", f"{_HOSTS}/{parsed_args.host}")
+        return tuple(host), tuple(Cell(value) for value in host.values())
+
+
+class _Act(_OfHost):
+    what: str
+    done: str
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Request it, and print whether Placement agrees already."""
+        body = {"reason": parsed_args.reason} if parsed_args.reason else {}
+        answer = service_of(parsed_args).ask("POST", f"{_HOSTS}/{parsed_args.host}/{self.what}", body)
+        later = "" if answer["placement_settled"] else "; Placement does not agree yet, Autoclave keeps trying"
+        self.app.stdout.write(f"{parsed_args.host}: {self.done}{later}\n")
+
+
+class HostMaintenance(_Act):
+    """Put a host into maintenance: no new instances, no device offered. Running instances keep their devices."""
+
+    what = "maintenance"
+    done = "in maintenance"
+    needs_reason = True
+
+
+class HostResume(_Act):
+    """End the maintenance of a host. Devices that are held or disabled stay so."""
+
+    what = "resume"
+    done = "out of maintenance"
+    needs_reason = False

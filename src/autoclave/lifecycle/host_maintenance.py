@@ -1,0 +1,116 @@
+"""Put a host into maintenance, and end that.
+
+The record of the host and the flags of its devices are one transaction. Placement follows, as after any other intent
+(``lifecycle.intent``). Devices in use keep their guests, and unbind and erase go on: only the offer waits.
+"""
+
+from dataclasses import replace
+
+from oslo_db.exception import DBDuplicateEntry
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.db import devices as device_rows
+from autoclave.db import host_maintenances as rows
+from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementUnavailable
+from autoclave.lifecycle.intent import debt, tell_placement
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.swap import Cause
+
+LOG = logging.getLogger(__name__)
+
+
+def begin(ports: Ports, hostname: str, cause: Cause) -> bool:
+    """Keep the devices of a host from being offered until :func:`end`.
+
+    A host that is in maintenance already keeps its first reason; Placement is reconciled once more.
+
+    :returns: whether Placement agrees already, for all devices.
+    :raises NotFound: no such host.
+    """
+
+    def record(tx: Connection) -> None:
+        if hostname not in rows.hostnames(tx):
+            raise NotFound(f"Host {hostname} not found. `autoclave host list` shows the hosts.")
+        if rows.get(tx, hostname) is None:
+            rows.insert(tx, hostname, cause.reason or "", str(cause))
+        _flag_all(tx, hostname, cause, maintained=True)
+
+    try:
+        ports.db.transact(record)
+    except DBDuplicateEntry:
+        # Another request was first with the row of the host: this one finds it now.
+        ports.db.transact(record)
+    LOG.info("Host %s is in maintenance, says %s: %s", hostname, cause, cause.reason)
+    return _reconcile(ports, hostname)
+
+
+def end(ports: Ports, hostname: str, cause: Cause) -> bool:
+    """Offer the devices of a host again, except those that something else keeps back.
+
+    :returns: whether Placement agrees already, for all devices.
+    :raises Conflict: the host is not in maintenance.
+    """
+
+    def record(tx: Connection) -> None:
+        if not rows.delete(tx, hostname):
+            raise Conflict(f"Host {hostname} is not in maintenance. `autoclave host list` shows which hosts are.")
+        _flag_all(tx, hostname, cause, maintained=False)
+
+    ports.db.transact(record)
+    LOG.info("Host %s is out of maintenance, says %s.", hostname, cause)
+    return _reconcile(ports, hostname)
+
+
+def follow_hosts(ports: Ports, cause: Cause) -> None:
+    """Give each device the flag of its host.
+
+    A device can be discovered at the moment in which a maintenance begins or ends, so that neither sees the other.
+
+    :raises DatabaseUnavailable: nothing could be read or written.
+    """
+    with ports.db.read() as tx:
+        unlike = rows.unlike_their_host(tx)
+    for uuid in unlike:
+
+        def record(tx: Connection, uuid: str = uuid) -> None:
+            device = device_rows.get(tx, uuid, lock=True)
+            if device is not None:
+                maintained = rows.get(tx, device.hostname) is not None
+                _flag(tx, uuid, cause, maintained=maintained)
+
+        ports.db.transact(record)
+        tell_placement(ports, uuid)
+
+
+def _flag_all(tx: Connection, hostname: str, cause: Cause, *, maintained: bool) -> None:
+    for device in device_rows.list_all(tx, hostname=hostname):
+        _flag(tx, device.uuid, cause, maintained=maintained)
+
+
+def _flag(tx: Connection, uuid: str, cause: Cause, *, maintained: bool) -> None:
+    device = device_rows.get(tx, uuid, lock=True)
+    if device is None or device.host_maintained is maintained:
+        return
+    if maintained:
+        remark(tx, device, "host_maintenance", cause, {"host_maintained": True})
+    else:
+        remark(tx, device, "host_resumed", replace(cause, evidence={}), {"host_maintained": False, **debt(device)})
+
+
+def _reconcile(ports: Ports, hostname: str) -> bool:
+    with ports.db.read() as tx:
+        devices = device_rows.list_all(tx, hostname=hostname)
+    agrees = True
+    for device in devices:
+        try:
+            settle(ports.db, ports.placement, device.uuid)
+        except PlacementUnavailable as error:
+            LOG.warning("Host %s: its devices will be reconciled later: %s", hostname, error)
+            return False
+        except PlacementError as error:
+            LOG.warning("Device %s will be reconciled later: %s", device.uuid, error)
+            agrees = False
+    return agrees
