@@ -36,6 +36,12 @@ class ScriptedNvme:
             if suffix != "hook" or text:
                 (self.root / f"{command}.{number}.{suffix}").write_text(text)
 
+    def forgets(self, command: str) -> None:
+        """Take back the answers of *command*."""
+        for number in range(1, self._said.pop(command, 0) + 1):
+            for each in self.root.glob(f"{command}.{number}.*"):
+                each.unlink()
+
     def replays(self, command: str, version: str, case: str) -> None:
         """Add what a real nvme-cli printed."""
         stdout, stderr, rc = ((SAMPLES / version / f"{case}.{suffix}").read_text() for suffix in ("out", "err", "rc"))

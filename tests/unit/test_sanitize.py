@@ -18,6 +18,7 @@ from autoclave.exceptions import (
     ToolGarbage,
     WrongDrive,
 )
+from autoclave.hardware import nvme_cli, sanitize
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction
@@ -33,13 +34,16 @@ WORDS = {
     3: "(3) Most Recent Sanitize Command Failed.",
     4: "(4) Most Recent Sanitize Command (No-Deallocate After Sanitize) Completed Successfully.",
 }
+VERIFICATION = "(4) Media Verification"
 IN_PROGRESS = "NVMe status: Sanitize In Progress: The requested function is prohibited(0x1d)\n"
 
 
-def log(status, cdw10=2, progress=None):
+def log(status, cdw10=2, progress=None, state=None):
     rest = {} if cdw10 is None else {"cdw10_info": cdw10}
     progress = 65535 if progress is None else progress
     sstat = {"global_erased": 1 if status == 1 else 0, "no_cmplted_passes": 0, "status": WORDS[status]}
+    if state is not None:
+        rest |= {"sanitize_state_information": {"sanitize_state": state}}
     return json.dumps({"nvme7": {"sprog": progress, "sstat": sstat, **rest, "time_block_erase": 4294967295}})
 
 
@@ -294,11 +298,94 @@ def test_a_drive_that_never_answers_again_is_not_clean(drive):
     drive.logs(log(0, 0), log(2, progress=1))
     drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1)
     drive.tool.says("sanitize")
+    drive.watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match=r"its latest answer: .*Input/output error"):
+        drive.erase()
+
+
+def test_drive_in_reset_is_asked_until_it_answers(drive):
+    """A reset may take longer than any number of looks; it ends the cleaning only at the deadline."""
+    drive.logs(log(0, 0), log(2, progress=1))
+    for _ in range(8):
+        drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1)
+    drive.logs(log(2, progress=2), log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase()["log_after"]["status"] == 1
+
+
+@pytest.mark.parametrize("command", ["id-ctrl", "sanitize-log", "sanitize"])
+def test_command_that_was_not_sent_is_repeated(drive, monkeypatch, command):
+    """The kernel answers EAGAIN while it resets the controller, whichever command comes first then."""
+    monkeypatch.setattr(nvme_cli, "_RETRY_PAUSE", 0.01)
+    identity = (drive.tool.root / "id-ctrl.1.out").read_text()
+    drive.tool.forgets("id-ctrl")
+    pages = {"id-ctrl": [identity], "sanitize-log": [log(0, 0), log(2, progress=1), log(1)], "sanitize": [""]}
+    for name, answers in pages.items():
+        for _ in range(4 if name == command else 0):
+            drive.tool.says(name, stderr="Resource temporarily unavailable\n", rc=1)
+        for answer in answers:
+            drive.tool.says(name, answer)
+    assert drive.erase()["log_after"]["status"] == 1
+
+
+def test_controller_that_the_kernel_gave_up_ends_the_wait(drive):
+    drive.logs(log(0, 0), log(2, progress=1))
+    state = drive.function / "nvme/nvme7/state"
+    drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1, hook=f"echo dead > {state}")
+    drive.tool.says("sanitize")
     with pytest.raises(ToolFailed, match="Input/output error"):
         drive.erase()
 
 
-def test_a_log_that_turns_into_garbage_is_not_success(drive):
+def test_stalled_sanitize_is_named_in_the_reason(drive):
+    drive.logs(log(0, 0), log(2, progress=655))
+    drive.tool.says("sanitize")
+    drive.watcher = Watcher(3)
+    with pytest.raises(EraseTimeout, match=r"sanitize, block erase has stalled at 1 % for \d+ s"):
+        drive.erase(stall_timeout=0.1)
+
+
+def test_media_verification_is_ended_by_action_5(drive):
+    """The drive has sanitized, and waits for the host to look at its media before the operation counts as completed."""
+    waiting = log(2, 2 | 1 << 10, state=VERIFICATION)
+    drive.logs(waiting, waiting, log(2, 2 | 1 << 10, state="(5) Post-Verification Deallocation"), log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase()["log_after"]["status"] == 1
+    assert [call for call in drive.tool.calls if call.startswith("sanitize ")] == [
+        f"sanitize {drive.controller.path} --sanact=5"
+    ]
+
+
+def test_media_verification_of_another_action_is_ended_first(drive):
+    drive.logs(log(2, 4, state=VERIFICATION), log(1, 4), log(2, progress=1), log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase(BLOCK)["started"]
+    actions = [call.split("=")[1] for call in drive.tool.calls if call.startswith("sanitize ")]
+    assert actions == ["5", "2"]
+
+
+def test_media_verification_that_does_not_end_is_named(drive):
+    drive.logs(log(2, state=VERIFICATION))
+    drive.tool.says("sanitize", stderr="Invalid Sanitize Action\n", rc=1)
+    with pytest.raises(EraseFailed, match=r"waits in Media Verification.*Invalid Sanitize Action"):
+        drive.erase()
+
+
+def test_media_verification_that_ended_by_itself_is_judged(drive):
+    drive.logs(log(2, state=VERIFICATION), log(2, state=VERIFICATION), log(1))
+    drive.tool.says("sanitize", stderr="NVMe status: Invalid Field in Command(0x4002)\n", rc=1)
+    assert drive.erase()["log_after"]["status"] == 1
+
+
+def test_old_tool_leaves_media_verification_to_be_guessed(drive):
+    drive.logs(log(2))
+    drive.watcher = Watcher(2)
+    with pytest.raises(EraseTimeout, match="Media Verification"):
+        drive.erase()
+
+
+def test_a_log_that_turns_into_garbage_is_not_success(drive, monkeypatch):
+    monkeypatch.setattr(sanitize, "PATIENCE", 0.1)
     drive.logs(log(0, 0), log(2, progress=1), '{"nvme7": {"sprog": 65535, "sstat": {}}}')
     drive.tool.says("sanitize")
     with pytest.raises(ToolGarbage):

@@ -407,3 +407,19 @@ def test_a_simulated_drive_is_sanitized_whatever_the_version_of_the_tool(make, s
     assert not host.find(SLOT, SECRET)
     assert evidence["log_after"]["status"] == 1
     assert evidence["bytes"] == SIZE
+
+
+@pytest.mark.parametrize("style", ["2.13", "3.0"])
+def test_drive_in_media_verification_is_sanitized(make, style):
+    host = make(style, block=True, sanitize_seconds=0.1)
+    host.set_fault(SLOT, Fault(FaultKind.SANITIZE_VERIFIES))
+    evidence = erase(host, CleanupAction.SANITIZE_BLOCK)
+    assert evidence["log_after"]["status"] == 1
+    assert not host.find(SLOT, SECRET)
+
+
+def test_drive_in_reset_is_erased_when_it_is_back(make):
+    host = make(block=True, sanitize_seconds=0.1)
+    host.set_fault(SLOT, Fault(FaultKind.NVME_BUSY))
+    threading.Timer(1.5, host.clear_faults).start()
+    assert erase(host, CleanupAction.SANITIZE_BLOCK)["log_after"]["status"] == 1

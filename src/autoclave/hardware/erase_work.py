@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout, ToolError, ToolTimeout, WrongDrive
@@ -57,6 +57,7 @@ class EraseWork:
     stall_timeout: float
     verify: Verify
     layout: DriveLayout | None = None
+    meters: list[ProgressMeter] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def drive(self) -> str:
@@ -65,7 +66,8 @@ class EraseWork:
 
     def meter(self, step: str) -> ProgressMeter:
         """Progress of one step."""
-        return ProgressMeter(self.control.progress, step, stall_timeout=self.stall_timeout)
+        self.meters.append(ProgressMeter(self.control.progress, step, stall_timeout=self.stall_timeout))
+        return self.meters[-1]
 
     def pause(self) -> None:
         """Wait until the next look, or until the deadline."""
@@ -76,7 +78,9 @@ class EraseWork:
 
         :param left_behind: what an operator must know of the drive now.
         """
-        return EraseTimeout(f"{self.drive} was not erased within [nvme] cleanup_timeout; {left_behind}")
+        stalled = self.meters[-1].standstill if self.meters else None
+        why = f" ({stalled})" if stalled else ""
+        return EraseTimeout(f"{self.drive} was not erased within [nvme] cleanup_timeout{why}; {left_behind}")
 
     def namespace(self, nsid: int) -> NamespaceIdentity:
         """What the drive says of a namespace that is attached to it.

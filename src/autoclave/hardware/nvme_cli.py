@@ -5,10 +5,13 @@ and never the text of a success, which every version words differently or leaves
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
+
+from oslo_log import log as logging
 
 from autoclave.exceptions import ToolFailed, ToolGarbage
 from autoclave.hardware import nvme_json
@@ -18,6 +21,8 @@ from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, 
 from autoclave.hardware.tool import Completed, ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.plain_text import excerpt
+
+LOG = logging.getLogger(__name__)
 
 SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}
 """The Sanitize Action field (CDW10 bits 2:0) of each action that is a sanitize."""
@@ -35,6 +40,16 @@ INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
 INVALID_LOG_PAGE, INVALID_FORMAT = 0x109, 0x10A
 INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE = 0x115, 0x116
 SANITIZE_FAILED, SANITIZE_IN_PROGRESS = 0x01C, 0x01D
+
+EXIT_MEDIA_VERIFICATION = 5
+"""The Sanitize Action that ends Media Verification."""
+
+_RETRY_PAUSE = 1.0
+"""Seconds until a controller is asked again that is being reset."""
+_NOT_SENT = "Resource temporarily unavailable"
+"""What the kernel says of a command that it does not send, because the controller is being reset."""
+_CANCELLED = "Interrupted system call"
+"""Likewise of one that was sent before the reset: whether the drive has obeyed it is not known."""
 
 _STATUS_MASK = 0x7FF  # without DNR and More
 _STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
@@ -131,6 +146,10 @@ class NvmeCli:
         completed = self._run("sanitize", str(controller), f"--sanact={SANACT[action]}")
         return _reason([*completed.stdout.splitlines(), *completed.stderr.splitlines()])
 
+    def exit_media_verification(self, controller: Path) -> None:
+        """End the Media Verification state of a sanitize; nvme-cli knows the action since 2.11."""
+        self._run("sanitize", str(controller), f"--sanact={EXIT_MEDIA_VERIFICATION}")
+
     def sanitize_log(self, controller: Path) -> SanitizeLog:
         """The Sanitize Status log page."""
         return self._query(nvme_json.sanitize_log, "sanitize-log", controller)
@@ -182,7 +201,7 @@ class NvmeCli:
         self._run("ns-rescan", str(controller))
 
     def _query(self, read: Callable[[object], _Meaning], command: str, controller: Path, *options: str) -> _Meaning:
-        completed = self._run(command, str(controller), *options, "-o", "json")
+        completed = self._run(command, str(controller), *options, "-o", "json", query=True)
         try:
             data = nvme_json.parse(completed.stdout)
         except (ValueError, RecursionError) as e:  # the latter of what is nested without end
@@ -194,12 +213,22 @@ class NvmeCli:
         except (nvme_json.Unintelligible, RecursionError) as e:
             _garbage(completed, str(e))
 
-    def _run(self, *arguments: str, changes: bool = False) -> Completed:
-        completed = self.commands.run(["nvme", *arguments], deadline=self._deadline(changes), tools=self.tools)
-        # Success with an NVMe status in the text is a contradiction; the worse half of it is believed.
-        if completed.returncode != 0 or _STATUS_IN_TEXT.search(completed.stderr):
-            raise _failure(completed)
-        return completed
+    def _run(self, *arguments: str, changes: bool = False, query: bool = False) -> Completed:
+        while True:
+            completed = self.commands.run(["nvme", *arguments], deadline=self._deadline(changes), tools=self.tools)
+            # Success with an NVMe status in the text is a contradiction; the worse half of it is believed.
+            if completed.returncode == 0 and not _STATUS_IN_TEXT.search(completed.stderr):
+                return completed
+            failure = _failure(completed)
+            # A reset takes as long as it takes.
+            reset = _NOT_SENT in str(failure) or (query and _CANCELLED in str(failure))
+            if failure.status is not None or not reset or not self._time_for_another():
+                raise failure
+            LOG.warning("%s; asking again", failure)
+            time.sleep(_RETRY_PAUSE)
+
+    def _time_for_another(self) -> bool:
+        return self.deadline is not None and self.deadline.remaining() > _RETRY_PAUSE
 
     def _deadline(self, changes: bool) -> Deadline:
         own = Deadline.after(self.command_timeout)

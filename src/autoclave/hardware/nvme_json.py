@@ -21,6 +21,8 @@ NOT_REPORTED = 0xFFFFFFFF
 SPROG_WHOLE = 65536
 """SPROG counts in this fraction; 65535 stands for "nothing is running"."""
 
+SPROG_AT_REST = 65535
+
 _SANICAP_CRYPTO, _SANICAP_BLOCK = 1 << 0, 1 << 1
 _ONCS_WRITE_ZEROES = 1 << 3
 _OACS_FORMAT_NVM, _OACS_NAMESPACE_MANAGEMENT = 1 << 1, 1 << 3
@@ -163,6 +165,7 @@ class SanitizeLog:
     :param progress: SPROG, in 1/65536; 65535 when nothing is running.
     :param global_data_erased: nothing was written since the last successful sanitize.
     :param cdw10: dword 10 of the command that started the operation; None when the tool does not show it.
+    :param state: the sanitize state as the tool puts it; None when it does not show it.
     :param estimates: seconds by kind of operation, None where not reported.
     """
 
@@ -172,10 +175,21 @@ class SanitizeLog:
     global_data_erased: bool
     cdw10: int | None
     estimates: Mapping[str, int | None]
+    state: str | None = None
 
     @property
     def in_progress(self) -> bool:
         return self.status == 2
+
+    @property
+    def verifying(self) -> bool:
+        """The operation has ended in Media Verification, where it stays until the host ends it."""
+        return self.in_progress and self.state is not None and "media verification" in self.state.lower()
+
+    @property
+    def may_be_verifying(self) -> bool:
+        """The log shows no progress of a running operation, as in Media Verification, and does not show its state."""
+        return self.in_progress and self.state is None and self.progress == SPROG_AT_REST
 
     @property
     def succeeded(self) -> bool:
@@ -301,7 +315,13 @@ def sanitize_log(data: object) -> SanitizeLog:
             for key in fields
             if key.startswith("time_")
         },
+        state=_sanitize_state(fields.get("sanitize_state_information")),
     )
+
+
+def _sanitize_state(information: object) -> str | None:
+    state = information.get("sanitize_state") if isinstance(information, dict) else None
+    return excerpt(state) if isinstance(state, str) else None
 
 
 def _object(data: object) -> dict[str, Any]:

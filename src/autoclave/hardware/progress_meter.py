@@ -53,6 +53,15 @@ class ProgressMeter:
                     self._lock.notify()
             self._report()
 
+    @property
+    def standstill(self) -> str | None:
+        """Where progress has stalled, and for how long; None: it has not."""
+        with self._lock:
+            if not self._stalled:
+                return None
+            where = "without any progress" if self._percent is None else f"at {self._percent:.0f} %"
+            return f"{self._step} has stalled {where} for {time.monotonic() - self._changed:.0f} s"
+
     def _watch(self) -> None:
         with self._lock:
             while not self._over:

@@ -14,7 +14,8 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolError, ToolFailed, ToolMissing
+from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolError, ToolFailed, ToolGarbage, ToolMissing
+from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.nvme_cli import SANACT, SANITIZE_IN_PROGRESS, refused_as_unsupported
 from autoclave.hardware.nvme_json import SanitizeLog
@@ -24,8 +25,17 @@ LOG = logging.getLogger(__name__)
 STEP = {2: "sanitize, block erase", 3: "sanitize, overwrite", 4: "sanitize, crypto erase"}
 """Names of the operations by Sanitize Action."""
 
-PATIENCE = 3
-"""Looks in a row that a sanitizing drive may leave unanswered: some reset themselves meanwhile."""
+PATIENCE = 10.0
+"""Seconds for which a drive at work may answer what makes no sense. One that does not answer has until the deadline."""
+
+STILL = "it may still be sanitizing"
+_BUT_VERIFYING = (
+    ", or wait in Media Verification for Sanitize action 5: it shows no progress, and which state it is in, only "
+    "nvme-cli 2.13 and later show"
+)
+
+_DEAD_STATES = frozenset({"dead", "deleting", "deleting (no IO)"})
+"""The kernel's word for a controller that it does not bring back."""
 
 
 class Sanitizer:
@@ -34,6 +44,7 @@ class Sanitizer:
     def __init__(self, work: EraseWork) -> None:
         self._work = work
         self._sanact = SANACT[work.action]
+        self._left_verification = False
 
     def run(self) -> Mapping[str, Any]:
         """Sanitize the drive and return the evidence.
@@ -45,9 +56,9 @@ class Sanitizer:
         :raises ToolError: nvme-cli did not do what was asked.
         """
         with self._work.bounded("no sanitize was started"):
-            before = self._look()
+            before = self._look_patiently("no sanitize was started", patience=0.0)
         joined, said = self._begin(before)
-        with self._work.bounded("it may still be sanitizing"):
+        with self._work.bounded(STILL):
             after = self._watch(seen_running=joined, said=said)
         return {
             "method": "sanitize",
@@ -83,7 +94,7 @@ class Sanitizer:
                 return False, said
             with self._work.bounded("another sanitize was running, and ours was not started"):
                 self._pause("another sanitize was running all the time, and ours was not started")
-                latest = self._look()
+                latest = self._look_patiently("ours was not started")
 
     def _start(self) -> str | None:
         """Start our operation, and return what the tool said; None if another one got there first."""
@@ -107,14 +118,15 @@ class Sanitizer:
         with self._work.bounded(left_behind), self._work.meter(f"waiting for {name} to end") as meter:
             while running.in_progress:
                 meter.update(running.percent)
+                self._end_verification(running)
                 self._pause(left_behind)
-                running = self._look()
+                running = self._look_patiently(left_behind)
 
     def _watch(self, *, seen_running: bool, said: str) -> SanitizeLog:
         with self._work.meter(STEP[self._sanact]) as meter:
-            looked_twice = False
+            looked_twice, still = False, STILL
             while True:
-                latest = self._look_patiently()
+                latest = self._look_patiently(still)
                 if latest.in_progress:
                     if latest.action != self._sanact:
                         raise EraseFailed(
@@ -123,16 +135,24 @@ class Sanitizer:
                         )
                     seen_running = True
                     meter.update(latest.percent)
+                    self._end_verification(latest)
                 elif seen_running or looked_twice:
                     self._judge(latest, said="" if seen_running else said)
                     meter.update(100.0)
                     return latest
                 else:
                     looked_twice = True
-                self._pause("it may still be sanitizing")
+                still = STILL + _BUT_VERIFYING if latest.may_be_verifying else STILL
+                self._pause(still)
 
-    def _look_patiently(self) -> SanitizeLog:
-        unanswered = 0
+    def _look_patiently(self, left_behind: str, *, patience: float | None = None) -> SanitizeLog:
+        """Look until the drive answers: some reset themselves while they sanitize.
+
+        :param left_behind: what an operator must know of the drive if it does not.
+        :param patience: seconds for which an answer may make no sense, by default :data:`PATIENCE`.
+        """
+        sense = Deadline.after(PATIENCE if patience is None else patience)
+        unanswered: ToolError | None = None
         while True:
             try:
                 return self._look()
@@ -140,11 +160,43 @@ class Sanitizer:
                 raise
             except ToolError as e:
                 self._work.must_be_there(e)
-                unanswered += 1
-                if unanswered == PATIENCE:
+                nonsense = isinstance(e, ToolGarbage) or (isinstance(e, ToolFailed) and refused_as_unsupported(e))
+                if (nonsense and sense.passed) or self._work.must_be_same_drive().state in _DEAD_STATES:
                     raise
-                LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
-            self._pause("it may still be sanitizing")
+                if unanswered is None:
+                    LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
+                # At the deadline the tool is killed, which says nothing of the drive.
+                if not self._work.control.deadline.passed:
+                    unanswered = e
+                self._pause(left_behind if unanswered is None else f"{left_behind}; its latest answer: {unanswered}")
+
+    def _end_verification(self, latest: SanitizeLog) -> None:
+        """Have the drive leave Media Verification, once for each operation.
+
+        The operation that led there has completed: leaving it deallocates the media and changes no data.
+        Its end is judged as any other.
+
+        :raises EraseFailed: it does not.
+        """
+        if not latest.verifying:
+            self._left_verification = False
+            return
+        if self._left_verification:
+            return
+        self._work.must_be_same_drive()
+        LOG.info("%s: ending the Media Verification of its sanitize", self._work.drive)
+        try:
+            self._work.nvme.exit_media_verification(self._work.controller.path)
+        except ToolFailed as e:
+            self._work.must_be_there(e)
+            if not self._look().verifying:
+                return  # it has left by itself in the meantime
+            raise EraseFailed(
+                f"{self._work.drive} has sanitized its media and waits in Media Verification, which it does not leave "
+                f"by Sanitize action 5: {e}; use nvme-cli 2.11 or later, or nvme sanitize --sanact=5 by hand, and "
+                "clean it again"
+            ) from e
+        self._left_verification = True
 
     def _judge(self, ended: SanitizeLog, *, said: str) -> None:
         """Decide whether the log proves the erase. *said*: what must not have been said for that."""

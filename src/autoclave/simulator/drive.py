@@ -115,7 +115,8 @@ class Drive:
         if before is None or not before.running:
             return
         after = before.advanced(now, self.state.sanitize_seconds, self.faults)
-        if after.outcome in (Outcome.COMPLETED, Outcome.COMPLETED_WITHOUT_DEALLOCATION):
+        done = after.outcome in (Outcome.COMPLETED, Outcome.COMPLETED_WITHOUT_DEALLOCATION)
+        if done or (after.verifying and not before.verifying):
             # The media first: whoever dies between the two leaves an operation that still runs.
             self._erase(after.action)
             self.state.global_erased = True

@@ -104,7 +104,7 @@ def _sanitize(call: Call) -> Answer:
     text = call.options.text("sanact")
     words = _ACTION_WORDS if call.dialect.version >= (2, 0) else {}
     code = int(words[text]) if text in words else call.options.number("sanact", 8)
-    if not code or code > 7:
+    if not code or code > 7 or (code == Action.EXIT_MEDIA_VERIFICATION and call.dialect.version < (2, 11)):
         raise Refused("Invalid Sanitize Action")
     if call.dialect.version >= (3, 0) and code in tuple(_SANICAP_TEXT):
         bit, name = _SANICAP_TEXT[Action(code)]
@@ -117,6 +117,7 @@ def _sanitize(call: Call) -> Answer:
         | (passes & 15) << 4
         | ("oipbp" in call.options) << 8
         | ("no-dealloc" in call.options) << 9
+        | ("emvs" in call.options) << 10
     )
     return Answer()
 

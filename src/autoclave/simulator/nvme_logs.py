@@ -42,12 +42,14 @@ def sanitize_log(dialect: Dialect, state: DriveState) -> dict[str, Any]:
     new = dialect.version >= (2, 13)
     if new:
         status = {"media_verification_canceled": 0, **status}
-    sprog = int(operation.fraction * 65536) if operation and running else _AT_REST
+    sprog = int(operation.fraction * 65536) if operation and running and not operation.verifying else _AT_REST
     log: dict[str, Any] = {"sprog": sprog, "sstat": status, "cdw10_info": cdw10}
     log |= {key: dialect.u32(_NOT_REPORTED) for key in _ESTIMATES}
     if new:
         log["time_post_verification_dealloc"] = 0
-        log["sanitize_state_information"] = {"sanitize_state": "(0) Idle state"}
+        log["sanitize_state_information"] = {
+            "sanitize_state": "(4) Media Verification" if operation and operation.verifying else "(0) Idle state"
+        }
     return log
 
 

@@ -68,6 +68,10 @@ class NvmeTool:
         faults = self._host.faults.active([node.slot.address])
         if FaultKind.NVME_GARBAGE in faults:
             return _GARBAGE
+        if FaultKind.NVME_BUSY in faults:
+            error = Refused(f"{path}: {os.strerror(errno.EAGAIN)}", errno.EAGAIN)
+            as_json = self._dialect.errors_as_json(as_json=options.as_json)
+            return self._dialect.refused(str(error), as_json=as_json, code=self._dialect.error_code(error.errno))
         as_json = self._dialect.errors_as_json(as_json=options.as_json) or FaultKind.NVME_JSON_ERRORS in faults
         try:
             answer = self._execute(command, node, options)

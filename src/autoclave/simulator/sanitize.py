@@ -17,6 +17,7 @@ class Action(IntEnum):
     BLOCK_ERASE = 2
     OVERWRITE = 3
     CRYPTO_ERASE = 4
+    EXIT_MEDIA_VERIFICATION = 5
 
 
 _SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.OVERWRITE: 1 << 2}
@@ -34,6 +35,7 @@ class Outcome(IntEnum):
 
 _AUSE = 1 << 3
 _NO_DEALLOCATE = 1 << 9
+_ENTER_MEDIA_VERIFICATION = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Operation:
     :param fraction: how much of it is done, 0 to 1.
     :param seen: the time, in seconds since the epoch, at which *fraction* was right.
     :param failure_mode: it failed, and nothing has got the drive out of that yet.
+    :param verifying: it has erased, and stays in Media Verification.
     """
 
     cdw10: int
@@ -52,6 +55,7 @@ class Operation:
     fraction: float
     seen: float
     failure_mode: bool = False
+    verifying: bool = False
 
     @classmethod
     def start(cls, cdw10: int, now: float) -> "Operation":
@@ -72,7 +76,7 @@ class Operation:
 
     def advanced(self, now: float, seconds: float, faults: Active) -> "Operation":
         """The operation as it is at *now*, if it takes *seconds* and *faults* have held since it was last seen."""
-        if not self.running:
+        if not self.running or self.verifying:
             return self
         if FaultKind.SANITIZE_SECONDS in faults:
             seconds = faults[FaultKind.SANITIZE_SECONDS] or 0.0
@@ -86,6 +90,8 @@ class Operation:
             fraction = min(fraction, max(self.fraction, vanishes_at / 100))
         if FaultKind.SANITIZE_FAILS in faults and fraction >= _percent(faults, FaultKind.SANITIZE_FAILS):
             return replace(self, fraction=fraction, seen=now, outcome=Outcome.FAILED, failure_mode=True)
+        if fraction >= 1.0 and (self.cdw10 & _ENTER_MEDIA_VERIFICATION or FaultKind.SANITIZE_VERIFIES in faults):
+            return replace(self, fraction=1.0, seen=now, verifying=True)
         if fraction >= 1.0:
             done = Outcome.COMPLETED_WITHOUT_DEALLOCATION if self.cdw10 & _NO_DEALLOCATE else Outcome.COMPLETED
             return replace(self, fraction=1.0, seen=now, outcome=done)
@@ -111,11 +117,13 @@ def commanded(previous: Operation | None, cdw10: int, sanicap: int, now: float) 
 
     :raises CommandFailed: it is not supported, or not allowed now.
     """
+    code = cdw10 & 7
+    if previous and previous.verifying and code == Action.EXIT_MEDIA_VERIFICATION:
+        return replace(previous, verifying=False, outcome=Outcome.COMPLETED)
     if previous and previous.running:
         raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
     if not sanicap & 7:
         raise CommandFailed(Status.INVALID_OPCODE)
-    code = cdw10 & 7
     failed_restricted = previous is not None and previous.failure_mode and not previous.unrestricted
     if code == Action.EXIT_FAILURE_MODE:
         if failed_restricted:
