@@ -52,6 +52,24 @@ def test_openstacksdk_drives_a_drives_trip(world: World, url: str, mount: str, v
     assert [asked.uuid for asked in world.agent.asked] == [device.uuid]
 
 
+def test_openstacksdk_sees_whether_libvirt_manages(world: World, url: str) -> None:
+    """The SDK shows a handle's ``managed`` from microversion 2.4 on, and no such key below."""
+    world.add_profile()
+    for version, managed, bus in (("2.4", True, "01"), ("2.3", None, "02")):
+        device = world.add_device(f"0000:{bus}:00.0")
+        cloud = openstack.connection.Connection(
+            auth_type="none",
+            endpoint=url,
+            accelerator_endpoint_override=f"{url}/v2",
+            accelerator_default_microversion=version,
+        )
+        arq = cloud.accelerator.create_accelerator_request(device_profile_name="one-drive")
+        cloud.accelerator.patch_accelerator_request(arq.uuid, world.add_ops(device, new_uuid()))
+        info = cloud.accelerator.get_accelerator_request(arq.uuid).attach_handle_info
+        assert info.get("managed") is managed
+        assert info["bus"] == bus
+
+
 def test_openstacksdk_disables_and_enables_a_device(world: World, url: str) -> None:
     device = world.add_device()
     accelerator = accelerator_of(f"{url}/accelerator/v2")
