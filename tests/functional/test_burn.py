@@ -10,6 +10,7 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.placement.faults import after, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.rules.burn import BurnState
 from burnedrows import OPERATOR
 
 
@@ -81,6 +82,54 @@ def test_the_operators_release_by_hand_ends_the_burn(pci_world: PCIWorld, gpu: s
     assert (row.burned, row.burn_confirmed, row.release_pending, row.burned_for) == (False, False, False, None)
     assert pci_world.offered(gpu)
     pci_world.use_up(gpu, TWO)
+    assert not pci_world.offered(gpu)
+
+
+def amend_total(world: PCIWorld, rp_uuid: str, total: int) -> None:
+    """Another writes the whole record with a total of its own, and leaves ``reserved`` as it reads it."""
+    present = world.onlooker.get_inventories(rp_uuid)
+    record = Inventory(total, present.records[CLASS].reserved, 1, total, 1, 1.0)
+    world.onlooker.put_inventories(rp_uuid, present.generation, {CLASS: record})
+
+
+def test_a_raised_total_is_no_release(pci_world: PCIWorld, gpu: str, caplog: pytest.LogCaptureFixture) -> None:
+    """``reserved`` below a total that another wrote says nothing about the device."""
+    pci_world.use_up(gpu)
+    amend_total(pci_world, gpu, 2)
+    assert pci_world.offered(gpu)  # until it is settled
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert pci_world.row(gpu).burn_state is BurnState.CONFIRMED
+    assert pci_world.inventory(gpu) == Inventory(1, 1, 1, 1, 1, 1.0)
+    assert "total=2 and reserved=1" in caplog.text
+    assert "is still burned" in caplog.text
+
+
+def test_a_raised_total_and_a_release_is_a_release(pci_world: PCIWorld, gpu: str) -> None:
+    """Whatever else of the record is changed, reserved=0 is the operator's release."""
+    pci_world.use_up(gpu)
+    amend_total(pci_world, gpu, 2)
+    pci_world.lower(gpu)
+    assert pci_world.settle(gpu) is Settled.LOWERED
+    assert pci_world.inventory(gpu) == Inventory(1, 0, 1, 1, 1, 1.0)
+
+
+def test_a_raised_total_before_the_burn_is_confirmed(pci_world: PCIWorld, gpu: str) -> None:
+    """The burn is confirmed with the record put back in the same write."""
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.free()
+    pci_world.deallocate()
+    amend_total(pci_world, gpu, 3)
+    assert pci_world.settle(gpu) is Settled.CONFIRMED
+    assert pci_world.inventory(gpu) == Inventory(1, 1, 1, 1, 1, 1.0)
+
+
+def test_a_hold_survives_another_total(pci_world: PCIWorld, gpu: str) -> None:
+    """An operator's hold in Placement is ``reserved`` of all that we offer."""
+    pci_world.lower(gpu, 1)
+    amend_total(pci_world, gpu, 2)
+    assert pci_world.settle(gpu) is Settled.OPERATORS_HOLD
     assert not pci_world.offered(gpu)
 
 

@@ -23,7 +23,7 @@ from pciworld import ONE, TWO
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import additions, compute_hosts, events, pci
 from autoclave.db.columns import utcnow
-from autoclave.exceptions import GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
+from autoclave.exceptions import ClaimRefused, GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
 from autoclave.lifecycle.burn import ask_release, burn
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import before, refuse
@@ -204,6 +204,74 @@ def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement
     host_world.synced()
     assert host_world.row().burn_confirmed
     assert host_world.offered() == 0
+
+
+def test_an_unknown_consumer_burns_a_one_time_use_device(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`openstack resource provider allocation set` gives a device to something that is no instance of ours."""
+    tree = host_world.synced()
+    row = host_world.row()
+    host_world.onlooker.put_allocations(
+        ConsumerAllocations(ONE, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    )
+    tree.sync()
+    assert (host_world.row().burned, host_world.row().burned_for, host_world.reserved()) == (True, None, 1)
+    assert ONE in caplog.text
+    host_world.onlooker.delete_allocations(ONE)
+    assert host_world.offered() == 0
+    tree.sync()
+    assert host_world.row().burn_confirmed
+    assert host_world.offered() == 0
+    assert ask_release(host_world.db, host_world.onlooker, row.uuid, OPERATOR).value == "lowered"
+    assert host_world.offered() == 1
+
+
+def test_an_unknown_consumer_after_a_release_burns_it_again(host_world: HostWorld) -> None:
+    """The operator releases in Placement, and the device is allocated before a period has seen the release."""
+    use_up(host_world)
+    tree = host_world.tree()
+    tree.sync()
+    host_world.by_hand(0)
+    row = host_world.row()
+    host_world.onlooker.put_allocations(
+        ConsumerAllocations(TWO, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    )
+    tree.sync()
+    host_world.onlooker.delete_allocations(TWO)
+    tree.sync()
+    assert host_world.row().burned
+    assert host_world.offered() == 0
+
+
+def test_an_instance_before_its_claim_burns_nothing(host_world: HostWorld) -> None:
+    """What fails before the claim burns nothing, also where a period comes between allocation and claim."""
+    tree = host_world.synced()
+    row = host_world.row()
+    with host_world.db.write() as tx:
+        make_instance(tx, uuid=ONE)
+    host_world.onlooker.put_allocations(
+        ConsumerAllocations(ONE, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    )
+    tree.sync()
+    assert not host_world.row().burned
+
+
+def test_a_raised_total_lets_no_instance_claim(host_world: HostWorld) -> None:
+    """Placement allocates a burned device whose total another has raised; its claim is refused before any guest."""
+    use_up(host_world)
+    row = host_world.row()
+    present = host_world.onlooker.get_inventories(row.uuid)
+    record = replace(present.records[GPU_CLASS], total=2, max_unit=2)
+    host_world.onlooker.put_inventories(row.uuid, present.generation, {GPU_CLASS: record})
+    allocation = ConsumerAllocations(TWO, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
+    host_world.onlooker.put_allocations(allocation)
+    with host_world.db.write() as tx:
+        make_instance(tx, uuid=TWO)
+    with pytest.raises(ClaimRefused, match="its total was changed"):
+        ResourceTracker(host_world.ports, HOST).instance_claim(TWO, allocation, {"pci0": [row.uuid]})
+    assert host_world.row().burned_for == ONE
+    assert host_world.records(GPU) == {GPU_CLASS: Inventory(1, 1, 1, 1, 1, 1.0)}
 
 
 def test_an_instance_on_its_way_to_what_becomes_one_time_use_burns_it_by_its_claim(host_world: HostWorld) -> None:

@@ -2,7 +2,8 @@
 
 Every interleaving of two instances (allocated, claimed, settled, spawned, deleted), the agent's period, an operator who
 cleans and lowers ``reserved``, who edits it carelessly, deletes the inventory or the provider, or releases by the API,
-and deaths of the agent at any moment. Versions and generations are kept as "still what I read?" bits.
+a second writer that amends only ``total``, a consumer without an instance that allocates the device, and deaths of the
+agent at any moment. Versions and generations are kept as "still what I read?" bits.
 
 Promises: a guest never gets a device that is dirty. A dirty device is never offered; after a careless edit, from the
 end of the next whole period on. Where there is a cleaner, some path leads from every state to an offer of the device.
@@ -22,6 +23,10 @@ MUTATIONS = {
     "release seen without confirmation": ("the agent dies", "never offered dirty"),
     "claim keeps the confirmation": ("a cleaner releases", "never offered dirty"),
     "claim of what is not released": ("somebody writes carelessly", "never given dirty"),
+    "claim of what was confirmed": ("a second writer amends the total", "never given dirty"),
+    "full by the total that is read": ("a second writer amends the total", "never given dirty"),
+    "a stranger's allocation is not burned": ("a stranger allocates", "never offered dirty"),
+    "strangers are looked for before settling": ("a stranger allocates", "never offered dirty"),
     "a release noted at any version": ("a cleaner releases", "never offered dirty"),
     "a seen release is noted at once": ("the agent dies", "never lost for good"),
     "made again as if clean": ("a provider vanishes", "never offered dirty"),
@@ -30,18 +35,23 @@ MUTATIONS = {
 }
 """Each broken rule, where that shows soonest, and the promise that it breaks."""
 
-NAMES = ("one", "two", "period", "api", "cleaner")
+NAMES = ("one", "two", "period", "api", "cleaner", "stranger")
 INSTANCES = ("one", "two")
 AGENT = ("one", "two", "period")
 
 
 class Process(NamedTuple):
-    """``version`` and ``generation``: what it read of them is still so. ``then``: what comes after settling."""
+    """``version`` and ``generation``: what it read of them is still so. ``then``: what comes after settling.
+
+    ``reading``: whether ``reserved`` was read as our total or more; None: there was no inventory. ``amended``: another
+    total than ours was read.
+    """
 
     at: str = "idle"
     version: bool = False
     generation: bool = False
     reading: int | None = None
+    amended: bool = False
     target: str = ""
     then: str = ""
 
@@ -52,7 +62,8 @@ IDLE = Process()._asdict()
 class State(NamedTuple):
     """``parties``: who takes part besides the instances.
 
-    ``there``: 0 no provider, 1 a provider without inventory, 2 with one. Instances are 1 and 2, 0 is nobody.
+    ``there``: 0 no provider, 1 a provider without inventory, 2 with one. Instances are 1 and 2, 0 is nobody. ``used``
+    is a bit for each consumer: 1 and 2 the instances, 4 the stranger. ``total`` is Placement's; ours is 1.
 
     ``dirty``: a guest has had it since the operator cleaned it. ``seen``: idle and full, since it was claimed last.
     ``edited``: carelessly, since the last whole period.
@@ -64,6 +75,7 @@ class State(NamedTuple):
     burned_for: int = 0
     holder: int = 0
     there: int = 2
+    total: int = 1
     reserved: int = 0
     used: int = 0
     dirty: bool = False
@@ -98,7 +110,7 @@ class State(NamedTuple):
 
     @property
     def offered(self) -> bool:
-        return self.there == 2 and not self.reserved and not self.used
+        return self.there == 2 and self.total - self.reserved - self.used.bit_count() > 0
 
 
 class Broken(Exception):
@@ -108,7 +120,7 @@ class Broken(Exception):
 def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
     """One step of settling; it ends at ``then``, or at ``failed`` when the provider is gone."""
     p = s.of(name)
-    after = {"at": p.then, "reading": None, "target": "", "version": False, "generation": False, "then": ""}
+    after = Process(p.then)._asdict()
     if p.at == "read":
         target = _decide(s, 0, mutation) if mutation == "row read before the generation only" else ""
         yield "reads the row", s.with_process(name, at="get", version=True, target=target)
@@ -116,8 +128,10 @@ def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
         if not s.there:
             yield "finds no provider", s.with_process(name, **{**after, "at": f"failed {p.then}"})
             return
-        reading = s.reserved if s.there == 2 else None
-        x = s.with_process(name, at="again", generation=True, reading=reading)
+        ours = s.total if mutation == "full by the total that is read" else 1
+        reading = int(s.reserved >= ours) if s.there == 2 else None
+        amended = s.there == 2 and s.total != 1
+        x = s.with_process(name, at="again", generation=True, reading=reading, amended=amended)
         if mutation == "row read before the generation only":
             x = _judged(x, name, mutation, decided=True)
         yield "gets the inventory", x
@@ -128,7 +142,8 @@ def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
             yield "reads the row again", _judged(s.with_process(name, version=True), name, mutation)
     elif p.at == "usage":
         if s.used:
-            yield "sees a user", s.with_process(name, **after)
+            keeps = {"at": "put", "target": "keep"} if p.amended else after
+            yield "sees a user", s.with_process(name, **keeps)
         else:
             yield "sees no user", s.with_process(name, at="put" if mutation != "not written to confirm" else "mark")
     elif p.at == "mark":
@@ -153,7 +168,8 @@ def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
         elif not p.generation and mutation != "generation ignored":
             yield "is refused", s.with_process(name, **_anew(p))
         else:
-            x = s.provider(there=2, reserved=int(p.target != "lower"))
+            kept = p.target == "keep" and not p.reading
+            x = s.provider(there=2, total=1, reserved=int(p.target != "lower" and not kept))
             if p.target == "confirm":
                 yield "writes to confirm", x._replace(seen=True).with_process(name, at="mark")
             else:
@@ -188,13 +204,13 @@ def _judged(s: State, name: str, mutation: str, *, decided: bool = False) -> Sta
     target = _decide(s, p.reading, mutation)
     if decided:  # by the row as it was before the inventory was read; what was read of that counts
         target = p.target if p.target in ("raise", "lower") and p.reading is not None else target
-    if target in ("raise", "lower"):
+    if target in ("raise", "lower") or (target == "keep" and p.amended):
         return s.with_process(name, at="put", target=target)
     if target == "confirm":
         return s.with_process(name, at="usage", target=target)
     if target == "released":
         return s.with_process(name, at="over", target=target)
-    return s.with_process(name, at=p.then, reading=None, target="", version=False, generation=False, then="")
+    return s.with_process(name, **Process(p.then)._asdict())
 
 
 SETTLING = ("read", "get", "again", "usage", "mark", "over", "put", "clear")
@@ -223,9 +239,15 @@ def _live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str
         yield from settle(s, name, mutation)
     elif p.at == "idle" and s.offered and s.lives[number - 1]:
         lives = tuple(n - (i == number - 1) for i, n in enumerate(s.lives))
-        yield "is allocated it", s.provider(used=number, lives=lives).with_process(name, at="allocated")
-    elif p.at == "allocated":
-        may = not s.burned or s.confirmed or s.pending or mutation == "claim of what is not released"
+        yield "is allocated it", s.provider(used=s.used | number, lives=lives).with_process(name, at="allocated")
+    elif (
+        p.at == "allocated" and s.burned and s.confirmed and not s.pending and mutation != "claim of what was confirmed"
+    ):
+        # Placement has allocated it: either an operator has lowered reserved, or another has written the record.
+        yield "settles before its claim", s.with_process(name, at="read", then="claiming")
+    elif p.at in ("allocated", "claiming"):
+        may = not s.burned or s.pending or mutation == "claim of what is not released"
+        may = may or (s.confirmed and mutation == "claim of what was confirmed")
         if s.holder or not may:
             yield "is refused", s.with_process(name, at="stuck")
         else:
@@ -243,7 +265,7 @@ def _live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str
     elif p.at == "free":
         yield "is freed", s._replace(holder=0 if s.holder == number else s.holder).with_process(name, at="deallocate")
     elif p.at == "deallocate":  # the deletion of an allocation does not move the generation
-        x = s._replace(used=0 if s.used == number else s.used)
+        x = s._replace(used=s.used & ~number)
         mine = number == s.burned_for
         yield "is deallocated", x.with_process(name, **({"at": "read", "then": "idle"} if mine else {"at": "idle"}))
 
@@ -253,14 +275,26 @@ def _period(s: State, mutation: str) -> Iterator[tuple[str, State]]:
     if p.at == "idle" and "period" not in s.parties:
         return
     if p.at == "idle":
-        yield "begins", s._replace(edited_in_period=False).with_process("period", at="make", then="ended")
+        yield "begins", s._replace(edited_in_period=False).with_process("period", at="make", then="look")
     elif p.at == "make":
-        x = s if s.there else s.provider(there=1, reserved=0)
-        yield "makes the provider", x.with_process("period", at="read")
+        x = s if s.there else s.provider(there=1, reserved=0, total=1)
+        first = "look" if mutation == "strangers are looked for before settling" else "read"
+        yield "makes the provider", x.with_process("period", at=first, then="ended" if first == "look" else "look")
+    elif p.at == "look":
+        known = s.burned and not s.confirmed and not s.pending
+        if s.used & 4 and not known and mutation != "a stranger's allocation is not burned":
+            x = s.row(burned=True, confirmed=False, pending=False, burned_for=0)._replace(seen=False)
+            yield "burns what a stranger has", x.with_process("period", at="read", then="ended")
+        else:
+            early = mutation == "strangers are looked for before settling"
+            yield "finds no stranger", s.with_process("period", at="read" if early else "ended", then="ended")
     elif p.at in SETTLING:
         yield from settle(s, "period", mutation)
     elif p.at == "ended":
-        yield "ends", s._replace(edited=s.edited and s.edited_in_period).with_process("period", at="idle")
+        x = s._replace(edited=s.edited and s.edited_in_period)
+        if x.of("stranger").at == "holds" and not x.edited_in_period:
+            x = x.with_process("stranger", at="known")
+        yield "ends", x.with_process("period", at="idle")
     else:
         yield "fails", s.with_process("period", **IDLE)
 
@@ -282,6 +316,15 @@ def _operator(s: State, mutation: str) -> Iterator[tuple[str, State]]:
             yield "somebody lowers it", x._replace(dirty=False)  # on his word: it was seen idle and burned
         else:
             yield "somebody lowers it", x._replace(edited=True, edited_in_period=True)
+    if "second" in s.parties and s.edits and s.there == 2 and s.total == 1:
+        x = s.provider(total=2, edits=s.edits - 1, edited=True, edited_in_period=True)
+        yield "another amends the total", x
+    stranger = s.of("stranger")
+    if "stranger" in s.parties and stranger.at == "idle" and s.offered and s.edits and not s.dirty:
+        x = s.provider(used=s.used | 4, dirty=True, edits=s.edits - 1, edited=True, edited_in_period=True)
+        yield "a stranger is allocated it", x.with_process("stranger", at="holds")
+    elif stranger.at == "known":  # what comes and goes between two periods is not seen by anybody
+        yield "the stranger leaves", s._replace(used=s.used & ~4).with_process("stranger", at="gone")
     if s.removals and s.there and not s.used:
         yield "somebody deletes it", s.provider(there=0, reserved=0, removals=s.removals - 1)
         if s.there == 2:
@@ -312,6 +355,8 @@ STARTS = {
     "somebody writes carelessly": CALM._replace(edits=1, lives=(1, 1), parties=("period", "careless")),
     "a release by word": CALM._replace(edits=1, lives=(1, 1), parties=("api",)),
     "a provider vanishes": CALM._replace(removals=1),
+    "a second writer amends the total": CALM._replace(edits=1, lives=(1, 1), parties=("period", "second")),
+    "a stranger allocates": CALM._replace(edits=1, lives=(1, 0), parties=("period", "cleaner", "stranger")),
 }
 """What goes wrong, one after the other: all at once has too many states for a test."""
 

@@ -7,8 +7,8 @@ specification, hold a small edit of ``src`` for each row::
     sentence = "Below 2.4 absent"
     edits = [{file = "src/autoclave/api/accelerator/arq_views.py", old = "if version >= MANAGED", new = "if True"}]
 
-or, where no edit can remove the behaviour, ``why = "…"`` says so. ``old`` stands in its file exactly once. The edits are
-made in this checkout, one row at a time, and taken back; therefore ``src`` must have no uncommitted change.
+or, where no edit can remove the behaviour, ``why = "…"`` says so. ``old`` stands in its file exactly once. The edits
+are made in this checkout, one row at a time, and taken back; therefore ``src`` must have no uncommitted change.
 
     .venv/bin/python tests/rows/run.py                      # every row; takes long
     .venv/bin/python tests/rows/run.py --table managed-mode --sentence 'Below 2.4'
@@ -32,7 +32,7 @@ PATIENCE = 900
 """Seconds for the tests of one row. Tests that the edit lets hang have noticed it."""
 
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
-from test_specification_table import SPECIFICATIONS, TABLES
+from test_specification_table import SPECIFICATIONS, TABLES  # noqa: E402
 
 FILES = dict(
     zip(SPECIFICATIONS, ("nvme", "managed-mode", "provider-config", "one-time-use", "image-traits"), strict=True)

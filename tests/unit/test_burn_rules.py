@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from autoclave.rules.burn import BurnFacts, Reading, Verdict, may_be_claimed, must_be_reserved, verdict
 
-FULL, FREE = Reading(1, 1), Reading(1, 0)
+FULL, FREE = Reading(1, 1, 1), Reading(1, 0, 1)
+AMENDED = Reading(2, 1, 1)
+"""Another has written the record with a total of its own, and ``reserved`` as it was."""
 BURNED = BurnFacts(one_time_use=True, burned=True, confirmed=False, release_pending=False, claimed=False)
 IN_USE = BURNED._replace(claimed=True)
 CONFIRMED = BURNED._replace(confirmed=True)
@@ -14,7 +16,7 @@ RELEASED = CONFIRMED._replace(release_pending=True)
 CLEAN = BURNED._replace(burned=False)
 
 facts = st.builds(BurnFacts, *[st.booleans()] * 6)
-readings = st.sampled_from([None, FULL, FREE, Reading(4, 0), Reading(4, 3)])
+readings = st.sampled_from([None, FULL, FREE, AMENDED, Reading(4, 0, 4), Reading(4, 3, 4), Reading(1, 1, 4)])
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,10 @@ readings = st.sampled_from([None, FULL, FREE, Reading(4, 0), Reading(4, 3)])
         ("idle and reserved for the first time", BURNED, FULL, Verdict.CONFIRM),
         ("idle and reserved ever since", CONFIRMED, FULL, Verdict.KEEP),
         ("lowered by the operator", CONFIRMED, FREE, Verdict.RELEASED),
+        ("idle and reserved, with another total", CONFIRMED, AMENDED, Verdict.KEEP),
+        ("idle and reserved, with a smaller total", CONFIRMED, Reading(1, 1, 2), Verdict.KEEP),
+        ("partly lowered", CONFIRMED, Reading(2, 1, 2), Verdict.RELEASED),
+        ("clean, and held with another total", CLEAN, AMENDED, Verdict.HOLD),
         ("released by word", RELEASED, FULL, Verdict.LOWER),
         ("released by word, and already lowered", RELEASED, FREE, Verdict.LOWER),
         ("released by word, and yet an instance has it", RELEASED._replace(claimed=True), FREE, Verdict.RAISE),
@@ -53,6 +59,6 @@ def test_without_an_inventory_nothing_is_taken_for_a_release(facts: BurnFacts) -
     assert verdict(facts, None) is (Verdict.RAISE if must_be_reserved(facts) else Verdict.LOWER)
 
 
-@pytest.mark.parametrize(("facts", "may"), [(CLEAN, True), (CONFIRMED, True), (RELEASED, True), (BURNED, False)])
+@pytest.mark.parametrize(("facts", "may"), [(CLEAN, True), (CONFIRMED, False), (RELEASED, True), (BURNED, False)])
 def test_a_burned_device_is_claimed_only_after_a_release(facts: BurnFacts, may: bool) -> None:
     assert may_be_claimed(facts) is may

@@ -10,6 +10,7 @@ from autoclave.agent.pci_bus import PCIBus
 from autoclave.db import additions, pci
 from autoclave.db import instances as instance_rows
 from autoclave.db.additions import AdditionKind
+from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import (
     HardwareError,
@@ -18,11 +19,14 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
 )
-from autoclave.lifecycle.burn import Settled, is_settled, settle_provider
+from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, settle_provider
 from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.records import Provider
+from autoclave.lifecycle.swap import Cause
+from autoclave.placement.records import Inventory, Provider
 from autoclave.placement.sync import provider_named
+from autoclave.rules.burn import BurnState
+from autoclave.rules.device_states import Actor
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_providers import PCIProvider
@@ -175,12 +179,7 @@ class PCITree:
         """
         held = {}
         for row in late:
-            try:
-                consumers = self._ports.placement.get_allocations_for_provider(row.uuid)
-            except PlacementNotFound:
-                continue  # nobody can hold anything of it
-            with self._ports.db.read() as tx:
-                known = [instance_rows.get(tx, consumer) for consumer in consumers]
+            known = self._consumers(row).values()
             used = any(instance is None or instance.task_state not in _COMING for instance in known)
             held[row.address] = Adopted(row.uuid, used)
         return held
@@ -206,11 +205,16 @@ class PCITree:
             self._ports.placement.ensure_traits(traits)
             self._ports.placement.put_traits(row.uuid, known.generation, traits)
         inventories = self._ports.placement.get_inventories(row.uuid)
-        if is_settled(self._ports.db, row.uuid, inventories):
-            if known.names == traits and present is not None and inventories.generation == present.generation:
-                self._verified[row.uuid] = fingerprint
-            return
-        record = inventories.records.get(row.resource_class)
+        settled = is_settled(self._ports.db, row.uuid, inventories)
+        if not settled:
+            self._settle(row, inventories.records.get(row.resource_class))
+        # After settling: a release that was seen has ended the burn, and does not cover what was allocated since.
+        if row.one_time_use and not claimed and self._burn_for_unknown(row.uuid):
+            self._settle(row, None)
+        elif settled and known.names == traits and present and inventories.generation == present.generation:
+            self._verified[row.uuid] = fingerprint
+
+    def _settle(self, row: ProviderRecord, record: Inventory | None) -> None:
         if settle_provider(self._ports.db, self._ports.placement, row.uuid) is Settled.RAISED and record is not None:
             LOG.warning(
                 "Provider %s had reserved=%d, but %s is burned and must not be offered: raised to %d. Something other "
@@ -220,6 +224,38 @@ class PCITree:
                 row.address,
                 row.total,
             )
+
+    def _burn_for_unknown(self, rp_uuid: str) -> bool:
+        """Burn a provider if Placement has a consumer of it that no instance on record is; return whether it did.
+
+        An allocation moves the generation, so an unchanged provider costs no request. A consumer that comes and goes
+        between two periods is not seen.
+        """
+        with self._ports.db.read() as tx:
+            row = pci.get(tx, rp_uuid)
+        if row is None or row.burn_state is BurnState.BURNED:
+            return False
+        consumers = self._consumers(row)
+        unknown = [consumer for consumer, instance in consumers.items() if instance is None]
+        by = Cause(Actor.AGENT, self._host)
+        if not unknown or not burn_for_unknown(self._ports.db, row, unknown, self._ports.clock(), by):
+            return False
+        LOG.warning(
+            "Provider %s is allocated by %s, of which no instance is on record: %s is burned until it is released.",
+            self._name(row),
+            ", ".join(sorted(unknown)),
+            row.address,
+        )
+        return True
+
+    def _consumers(self, row: ProviderRecord) -> dict[str, InstanceRecord | None]:
+        """What holds an allocation of *row*, each with its instance on record; empty without a provider."""
+        try:
+            consumers = self._ports.placement.get_allocations_for_provider(row.uuid)
+        except PlacementNotFound:
+            return {}
+        with self._ports.db.read() as tx:
+            return {consumer: instance_rows.get(tx, consumer) for consumer in consumers}
 
     def _make(self, root: str, tree: Sequence[Provider], row: ProviderRecord) -> None:
         taken = provider_named(tree, self._name(row))

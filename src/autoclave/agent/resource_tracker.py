@@ -13,12 +13,12 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import additions, devices, pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.exceptions import ClaimRefused
+from autoclave.exceptions import ClaimRefused, TraitsMissing
 from autoclave.lifecycle.burn import burn, settle_provider
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.burn import may_be_claimed
+from autoclave.rules.burn import BurnState, may_be_claimed
 from autoclave.rules.device_states import Actor
 from autoclave.rules.resource_request import ALIAS_KEY
 
@@ -56,7 +56,7 @@ class ResourceTracker:
             of a provider that is none of ours, there are not as many functions as it says, or one is burned and was
             not released.
         :raises DatabaseUnavailable: it is not known whether they were given.
-        :raises PlacementError: they were given, but ``reserved`` may not stand: the guest must not run.
+        :raises PlacementError: they may be given, but ``reserved`` may not stand: the guest must not run.
         """
 
         def claim(tx: Connection) -> list[FunctionRecord]:
@@ -69,6 +69,7 @@ class ResourceTracker:
                 )
             return claimed
 
+        self._settle_confirmed(allocation)
         claimed = self._ports.db.transact(claim)
         self.settle(instance_uuid)
         return claimed
@@ -82,6 +83,21 @@ class ResourceTracker:
             burned = [each for each in pci.providers_of_instance(tx, instance_uuid) if each.burned]
         for provider in burned:
             settle_provider(self._ports.db, self._ports.placement, provider.uuid)
+
+    def _settle_confirmed(self, allocation: ConsumerAllocations) -> None:
+        """Settle what was allocated although its burn is confirmed.
+
+        Either an operator has lowered ``reserved`` and no period has seen it yet: that ends the burn now. Or another
+        has written the record, such as a larger ``total``: the device stays burned, and its claim is refused.
+        """
+        with self._ports.db.read() as tx:
+            rows = [row for row in pci.providers(tx, self._host) if row.uuid in allocation.allocations]
+        for row in rows:
+            if row.burn_state is BurnState.CONFIRMED:
+                try:
+                    settle_provider(self._ports.db, self._ports.placement, row.uuid)
+                except TraitsMissing as error:
+                    LOG.debug("A release of %s is pending until its traits stand: %s", row.address, error)
 
     def functions_of(self, instance_uuid: str) -> list[FunctionRecord]:
         """What the instance has."""
@@ -157,7 +173,8 @@ class ResourceTracker:
         if not may_be_claimed(row.facts(claimed=len(free) < len(own))):
             raise ClaimRefused(
                 f"{row.address} of {self._host} is burned, and was not released: Placement must not have allocated it. "
-                "Somebody has lowered its reserved amount before Autoclave had seen it idle"
+                "Its reserved amount was lowered before Autoclave had seen it idle, or its total was changed. Release "
+                "it with `autoclave burned release`, or by reserved=0 in Placement"
             )
         if not pci.claim(tx, [each.id for each in free[:amount]], instance_uuid):
             raise ClaimRefused(f"{row.address} of {self._host} was given to another instance at the same moment")

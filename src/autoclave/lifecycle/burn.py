@@ -4,7 +4,7 @@ Nothing else writes ``reserved`` of providers of PCI functions. As in ``lifecycl
 Placement follows, and whoever dies in between leaves something that the next one finishes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -16,13 +16,13 @@ from autoclave.db import additions, pci
 from autoclave.db.engine import Database
 from autoclave.db.pci import NOT_BURNED, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
-from autoclave.lifecycle.burn_moves import move, record
+from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.settle import ATTEMPTS, IN_USE, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventories, Inventory
-from autoclave.rules.burn import BurnEvent, BurnFacts, BurnState, Reading, Verdict, must_be_reserved, verdict
+from autoclave.rules.burn import BurnEvent, BurnFacts, Reading, Verdict, must_be_reserved, verdict
 
 LOG = logging.getLogger(__name__)
 
@@ -62,12 +62,24 @@ def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: date
     if not provider.one_time_use and not provider.burned:
         return True
     cause = replace(by, reason=f"instance {instance_uuid} gets it")
-    if provider.burn_state is BurnState.CONFIRMED:
-        # Placement could not have allocated it, had nobody lowered reserved; no period has seen that yet.
-        record(tx, provider, replace(provider, release_pending=True), BurnEvent.RELEASE_SEEN, None)
     if not provider.one_time_use:
         return move(tx, provider, BurnEvent.BURN_ENDS, cause, NOT_BURNED)
     return move(tx, provider, BurnEvent.BURN, cause, pci.burned_for(instance_uuid, now))
+
+
+def burn_for_unknown(
+    db: Database, provider: ProviderRecord, consumers: Iterable[str], now: datetime, by: Cause
+) -> bool:
+    """Burn a one-time-use device that consumers without an instance on record have allocated in Placement.
+
+    The specification reserves PCI devices that are allocated, whatever has allocated them.
+
+    :param by: the agent, for the history.
+    :returns: whether the row still was as *provider* says; if not, the next period looks again.
+    """
+    names = ", ".join(sorted(consumers))
+    cause = replace(by, reason=f"allocated by {names}, of which no instance is on record")
+    return db.transact(lambda tx: move(tx, provider, BurnEvent.BURN, cause, pci.burned_for(None, now), idle=True))
 
 
 def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
@@ -198,6 +210,17 @@ def _attempt(
         # From here on as any release: lowered by a PUT, which defeats a slow writer that would raise it once more.
         _write(db, provider, BurnEvent.RELEASE_SEEN, {"release_pending": True})
         return None
+    if provider.burned and reading is not None and reading.total != total:
+        LOG.warning(
+            "Provider %s of %s had total=%d and reserved=%d; Autoclave writes total=%d back. Another service or an "
+            "operator has changed the total, which releases nothing: %s is still burned.",
+            provider.uuid,
+            provider.hostname,
+            reading.total,
+            reading.reserved,
+            total,
+            provider.address,
+        )
     wanted = {name: kept for name, kept in present.records.items() if name in row.added}
     wanted[provider.resource_class] = whole_record(total, _reserved(judged, reading, total))
     if others_in_use:
@@ -231,7 +254,7 @@ def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
     if known is None and not row.facts.burned:
         # It had another class when somebody held it.
         known = next((each for name, each in records.items() if name not in row.added and each.is_full), None)
-    return Reading(known.total, known.reserved) if known else None
+    return Reading(known.total, known.reserved, row.provider.total) if known else None
 
 
 def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:

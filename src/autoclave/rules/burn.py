@@ -58,15 +58,21 @@ class BurnFacts(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What Placement says of the provider's resource class."""
+    """What Placement says of the provider's resource class.
+
+    Others may write the record as a whole, so no field of it is judged by another field alone.
+
+    :param ours: the total that Autoclave has written, or is to write.
+    """
 
     total: int
     reserved: int
+    ours: int
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is offered, whatever is in use."""
-        return self.reserved >= self.total
+        """Return whether everything that we offer is reserved. A larger total that another wrote changes nothing."""
+        return self.reserved >= min(self.total, self.ours)
 
 
 class Verdict(StrEnum):
@@ -110,9 +116,9 @@ def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
 
 
 def may_be_claimed(facts: BurnFacts) -> bool:
-    """Whether an instance to which Placement has allocated the device may have it.
+    """Return whether an instance to which Placement has allocated the device may have it.
 
-    Placement allocates only what is not reserved. Of a burned device that means a release, if it was confirmed or a
-    release is pending; else something has lowered ``reserved`` that must not have.
+    An allocation proves no release: another may have raised ``total``. Settle a confirmed device before its claim;
+    then a release that was given directly in Placement has ended the burn, or is pending.
     """
-    return not facts.burned or facts.confirmed or facts.release_pending
+    return not facts.burned or facts.release_pending

@@ -25,15 +25,17 @@ def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
         seen = f"provider {lent.uuid} has no inventory of {lent.resource_class}"
         yield about_lent(Kind.INVENTORY_MISSING, lent, seen)
         return
-    reading = Reading(stock.total, stock.reserved)
+    reading = Reading(stock.total, stock.reserved, lent.total)
     seen = f"reserved={stock.reserved} of {stock.total}"
     if must_be_reserved(lent.facts):
-        if reading.is_full:
+        if reading.is_full and stock.reserved >= stock.total:
             return
         if verdict(lent.facts, reading) is Verdict.RELEASED:
             yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, which counts as its release")
         else:
             why = "in use" if lent.facts.claimed else "not yet seen idle"
+            if reading.is_full:
+                why = f"its total is {lent.total}"
             yield about_lent(Kind.RESERVED_TOO_LOW, lent, f"{seen}, while it is burned and {why}")
     elif lent.facts.release_pending:
         yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, and it was released")
