@@ -141,6 +141,38 @@ def test_the_hosts_own_disk_is_offered_if_the_operator_insists_but_not_erased_wh
         assert state.state.operation is None
 
 
+def test_a_mount_during_the_erase_is_no_clean_drive(make):
+    """An automounter of the host mounts the namespace as soon as the sanitize has ended."""
+    driver, host = make(drive(ONE, "S1", block=True))
+    [disk] = [path.name for path in host.paths.dev.glob("nvme*n1")]
+
+    class Automounter(Watcher):
+        def progress(self, progress):
+            super().progress(progress)
+            if progress.percent == 100.0:
+                device = (host.paths.sysfs / "class/block" / disk / "dev").read_text().strip()
+                mounts = host.paths.proc / "self/mountinfo"
+                mounts.write_text(mounts.read_text() + f"99 1 {device} / /media/x rw shared:9 - ext4 /dev/{disk} rw\n")
+
+    with pytest.raises(DeviceInUse, match="was erased, but this host uses it") as refused:
+        driver.cleanup(row(), control(Automounter()))
+    assert "/media/x" in str(refused.value)
+
+
+def test_a_write_after_the_sanitize_is_no_clean_drive(make):
+    """A journal is flushed to the namespace once the sanitize has ended, and before its log page is read."""
+    driver, host = make(drive(ONE, "S1", block=True, sanitize_seconds=0.0))
+
+    class Journal(Watcher):
+        def ended(self, pid):
+            if "sanitize" in self.running[pid]:
+                host.write(ONE, 0, SECRET)
+            super().ended(pid)
+
+    with pytest.raises(HardwareError, match="data was written since"):
+        driver.cleanup(row(), control(Journal()))
+
+
 def test_a_virtual_function_is_refused_with_its_physical_function(make):
     driver, _ = make(drive(ONE, "S1"), drive("0000:41:00.1", "S2", physfn=ONE))
     assert [device.pci_address for device in driver.discover()] == [ONE]

@@ -38,10 +38,14 @@ VERIFICATION = "(4) Media Verification"
 IN_PROGRESS = "NVMe status: Sanitize In Progress: The requested function is prohibited(0x1d)\n"
 
 
-def log(status, cdw10=2, progress=None, state=None):
+def log(status, cdw10=2, progress=None, state=None, erased=None):
     rest = {} if cdw10 is None else {"cdw10_info": cdw10}
     progress = 65535 if progress is None else progress
-    sstat = {"global_erased": 1 if status == 1 else 0, "no_cmplted_passes": 0, "status": WORDS[status]}
+    sstat = {
+        "global_erased": int(status in (1, 4) if erased is None else erased),
+        "no_cmplted_passes": 0,
+        "status": WORDS[status],
+    }
     if state is not None:
         rest |= {"sanitize_state_information": {"sanitize_state": state}}
     return json.dumps({"nvme7": {"sprog": progress, "sstat": sstat, **rest, "time_block_erase": 4294967295}})
@@ -120,6 +124,29 @@ def test_success_without_deallocation_is_success(drive):
     drive.logs(log(0, 0), log(2, 0x204), log(4, 0x204))
     drive.tool.says("sanitize")
     assert drive.erase(CRYPTO)["log_after"]["status"] == 4
+
+
+def test_a_write_before_the_log_is_read_is_noticed(drive):
+    """Something of the host wrote to a namespace while, or after, the drive sanitized; the drive itself says so."""
+    drive.logs(log(0, 0), log(2), log(1, erased=False))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="data was written since"):
+        drive.erase()
+
+
+def test_an_old_success_with_data_written_since_is_refused(drive):
+    """The tool exits with 0 and says nothing, the drive does nothing, and the log still has the last success."""
+    drive.logs(log(1, erased=False))
+    drive.tool.says("sanitize")
+    with pytest.raises(EraseFailed, match="Global Data Erased is 0"):
+        drive.erase()
+
+
+def test_a_repeated_sanitize_of_an_erased_drive_counts(drive):
+    """A second crypto erase with nothing written since is over at once, and leaves the log as it was."""
+    drive.logs(log(1, 4))
+    drive.tool.says("sanitize")
+    assert drive.erase(CRYPTO)["log_after"]["global_data_erased"] is True
 
 
 def test_an_older_success_never_counts_when_the_command_is_refused(drive):

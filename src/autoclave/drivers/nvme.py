@@ -143,6 +143,7 @@ class NVMeDriver(Driver):
         )
         with self.controller_to_erase(device, control) as controller:
             evidence = eraser.erase(controller, action, control)
+            self._check_is_unused(controller_at(self.paths, PCIAddress.parse(device.pci_address)))
         for namespace in evidence.get("namespaces", ()):
             self._rates.remember(controller.model, str(action), namespace["bytes"], namespace["seconds"])
         return evidence
@@ -199,6 +200,19 @@ class NVMeDriver(Driver):
             raise DeviceInUse(
                 f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join(users)}; it was not "
                 "touched",
+                users,
+            )
+
+    def _check_is_unused(self, controller: Controller) -> None:
+        """Look for users once more, after the erase: a mount or a holder since then may have written to the drive.
+
+        :raises DeviceInUse: this host uses it by now.
+        """
+        users = holders(self.paths, controller)
+        if users:
+            raise DeviceInUse(
+                f"{controller.address} ({controller.name}) was erased, but this host uses it: {'; '.join(users)}. "
+                "What that wrote is on the drive: end it and clean the drive again",
                 users,
             )
 

@@ -7,6 +7,10 @@ command. The second suffices since the specification has a controller rewrite th
 operation begins, so an older success cannot survive an accepted command. For firmware that is late
 in doing so, a log that was never seen in progress is looked at twice, one poll interval apart. If
 the command was refused, nothing in the log counts.
+
+In each case the log must also have Global Data Erased set at the end: it is cleared by the first write to a namespace
+after the sanitize, so a drive on which something of the host wrote in between is not clean. It also tells an older
+success with data written since from a new one, where firmware ignored the command.
 """
 
 from collections.abc import Mapping
@@ -207,6 +211,13 @@ class Sanitizer:
             raise EraseFailed(
                 f"{self._work.drive} shows a completed sanitize, but not ours: its log has {shown}, "
                 f"and {self._work.action} is action {self._sanact}"
+            )
+        if not ended.global_data_erased:
+            raise EraseFailed(
+                f"{self._work.drive} shows a completed {self._work.action}, but its log says that data was written "
+                "since (Global Data Erased is 0): find what on this host writes to the drive, such as an automount, "
+                "end it, and clean the drive again. Firmware that never sets the bit needs an update, or another "
+                "clear_action"
             )
         if said:
             raise EraseFailed(
