@@ -181,7 +181,7 @@ def test_a_drive_pulled_while_it_is_read_has_vanished(
 ) -> None:
     tree.controller(A, "nvme0", "nvme-subsys0")
     function = tree.sys / "bus/pci/devices" / A
-    read = attribute.read
+    read = attribute.drive_string
 
     def pull_then_read(path: Path) -> str:
         if path.name == "serial":
@@ -190,7 +190,7 @@ def test_a_drive_pulled_while_it_is_read_has_vanished(
                 function.unlink()
         return read(path)
 
-    monkeypatch.setattr(nvme.attribute, "read", pull_then_read)
+    monkeypatch.setattr(nvme.attribute, "drive_string", pull_then_read)
 
     with pytest.raises(DeviceVanished, match="went away"):
         controller_at(tree.paths, AT_A)

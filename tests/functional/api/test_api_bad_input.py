@@ -34,6 +34,7 @@ GOOD_BODIES: dict[str, Any] = {
         f"POST /autoclave/v1/burned/{place}/release": {"reason": "r"}
         for place in ("{provider}", "{provider}/{address}")
     },
+    **{f"POST /autoclave/v1/hosts/{{host}}/{action}": {"reason": "r"} for action in ("maintenance", "resume")},
 }
 FLAVORS, SERVERS, IMAGES = "/compute/v2.1/flavors", "/compute/v2.1/servers", "/image/v2/images"
 BOOT = {"uuid": SOME_UUID, "boot_index": 0, "source_type": "image", "destination_type": "local"}

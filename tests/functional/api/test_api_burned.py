@@ -279,8 +279,11 @@ def test_a_release_by_hand_is_told_also_if_an_instance_was_faster_than_the_agent
 ) -> None:
     rp_uuid = devices.burned()
     lower(world, rp_uuid)
+    assert (
+        devices.settle(rp_uuid) is Settled.LOWERED
+    )  # as a claim does before it gives a device whose burn is confirmed
     devices.use(rp_uuid)
-    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release_seen", "burn"]
+    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release_seen", "offer", "burn"]
 
 
 def test_the_history_of_a_provider_that_is_gone_stays_under_its_uuid(world: World, devices: OneTimeUse) -> None:

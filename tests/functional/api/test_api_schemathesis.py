@@ -87,6 +87,8 @@ def known(world: World, path: str) -> list[dict[str, str]]:
     if path.startswith("/v2"):
         [rows] = world.call("GET", f"/v2/{noun}").json.values()
         return [{"uuid": row["uuid"], "key": row["uuid"]} for row in rows]
+    if "{host}" in path:
+        return [{"host": row["hostname"]} for row in world.call("GET", "/autoclave/v1/hosts").json["hosts"]]
     if "{provider}" in path:
         burned = world.call("GET", "/autoclave/v1/burned").json["burned"]
         if "{address}" in path:
