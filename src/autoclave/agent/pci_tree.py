@@ -237,6 +237,9 @@ class PCITree:
             return False
         consumers = self._consumers(row)
         unknown = [consumer for consumer, instance in consumers.items() if instance is None]
+        if unknown:
+            # An instance that was deleted between the two reads has no allocation any longer, either.
+            unknown = [consumer for consumer in unknown if consumer in self._consumers(row)]
         by = Cause(Actor.AGENT, self._host)
         if not unknown or not burn_for_unknown(self._ports.db, row, unknown, self._ports.clock(), by):
             return False

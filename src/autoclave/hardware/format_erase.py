@@ -129,6 +129,11 @@ class Formatter:
             after = read_layout(self._work.nvme, self._node, identity)
             if (identity.serial, identity.model) != (self._work.controller.serial, self._work.controller.model):
                 raise EraseFailed(f"{self._work.drive} says after its format: {identity.model} {identity.serial}")
+            if tuple(after.nsids) != tuple(before.nsids):
+                raise EraseFailed(
+                    f"{self._work.drive} had the namespaces {list(before.nsids)} before its format, and has "
+                    f"{list(after.nsids)} now: something has replaced them, so the markers prove nothing"
+                )
             if changed := difference(before.layout, after.layout):
                 raise EraseFailed(f"{self._work.drive} was formatted, and its layout is another now: {changed}")
             return NamespaceLayout(self._work).with_block_devices(list(after.nsids))
