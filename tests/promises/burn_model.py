@@ -62,7 +62,7 @@ IDLE = Process()._asdict()
 class State(NamedTuple):
     """``parties``: who takes part besides the instances.
 
-    ``there``: 0 no provider, 1 a provider without inventory, 2 with one. Instances are 1 and 2, 0 is nobody. ``used``
+    ``there``: 0 no provider, 1 a provider without inventory, 2 with one. Instances are 1 and 2, 0 is none. ``used``
     is a bit for each consumer: 1 and 2 the instances, 4 the stranger. ``total`` is Placement's; ours is 1.
 
     ``dirty``: a guest has had it since the operator cleaned it. ``seen``: idle and full, since it was claimed last.

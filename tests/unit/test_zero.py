@@ -279,6 +279,23 @@ def test_namespace_is_kept_when_none_can_be_created(make, spec):
     assert namespaces(host) == [SIZE]
 
 
+def test_rest_refused_for_no_lack_of_capacity_is_an_error(make):
+    """Invalid Field does not say that the rest belongs to the drive: a tenant's deleted namespace may lie there."""
+    host = make(namespace_management=True, unallocated_bytes=MIB)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
+    with pytest.raises(EraseFailed, match=f"has {MIB} bytes in no namespace.*nothing was deleted"):
+        erase(host)
+    assert namespaces(host) == [SIZE]
+
+
+def test_rest_that_a_new_namespace_leaves_must_be_explained(make):
+    """After the namespaces were replaced by the largest one, the drive refuses the rest for another reason."""
+    host = make(namespace_management=True, namespaces=2, withheld_bytes=WITHHELD)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 2))
+    with pytest.raises(EraseFailed, match=f"has {WITHHELD} bytes in no namespace"):
+        erase(host)
+
+
 def test_drive_that_does_not_remake_a_namespace_keeps_the_rest(make):
     host = make(namespace_management=True, namespaces=2)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))

@@ -17,7 +17,6 @@ from autoclave.hardware.progress import ProgressSink
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.hardware.tool import ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
-from autoclave.rules.drive_layout import DriveLayout
 
 LEFT_BEHIND = "it is partly overwritten"
 """What an operator must know of a drive whose zeroing has ended early."""
@@ -44,7 +43,6 @@ class EraseWork:
     :param nvme: bound to the control's deadline.
     :param poll_interval: seconds between two looks at the drive.
     :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
-    :param layout: the recorded layout, which the drive must have in the end; None: there is no record.
     """
 
     paths: HostPaths
@@ -56,7 +54,6 @@ class EraseWork:
     poll_interval: float
     stall_timeout: float
     verify: Verify
-    layout: DriveLayout | None = None
     meters: list[ProgressMeter] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -85,7 +82,7 @@ class EraseWork:
     def namespace(self, nsid: int) -> NamespaceIdentity:
         """What the drive says of a namespace that is attached to it.
 
-        :raises EraseFailed: it is not attached any more.
+        :raises EraseFailed: it is no longer attached.
         """
         identity = self.nvme.identify_namespace(self.controller.path, nsid)
         if not identity.active:

@@ -10,18 +10,19 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
 from autoclave.hardware.block import open_block
 from autoclave.hardware.disk import MARKER_BYTES, Disk
-from autoclave.hardware.drive_layout import FoundLayout, read_layout
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SES, refused_as_unsupported
+from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 from autoclave.rules.cleanup_policy import CleanupAction
-from autoclave.rules.drive_layout import difference
+from autoclave.rules.drive_layout import DriveLayout, NamespaceShape, difference
 
 STEP = {CleanupAction.FORMAT_CRYPTO: "format, crypto erase", CleanupAction.FORMAT_BLOCK: "format, user data erase"}
 """Names of the operations for operators."""
@@ -31,6 +32,19 @@ _VERIFIED = (
 )
 _SPREAD = 128
 """Markers at even distances, and as many again at random."""
+
+
+@dataclass(frozen=True)
+class _FoundLayout:
+    """What a look at a drive has shown.
+
+    :param nsids: ids of the attached namespaces.
+    :param identities: what Identify Namespace says of each, in the same order.
+    """
+
+    layout: DriveLayout
+    nsids: tuple[int, ...]
+    identities: tuple[NamespaceIdentity, ...]
 
 
 class Formatter:
@@ -55,7 +69,7 @@ class Formatter:
         controller, made_anew = NamespaceLayout(self._work).expose_everything()
         with self._work.bounded("nothing was formatted"):
             identity = self._work.nvme.identify(self._node)
-            before = read_layout(self._work.nvme, self._node, identity)
+            before = self._read_layout(identity)
         with ExitStack() as held:
             marked = [self._mark(namespace, held) for namespace in controller.namespaces]
             at_once = identity.formats_all or (identity.erases_all and before.layout.one_format)
@@ -76,6 +90,21 @@ class Formatter:
             "bytes": size,
             "verified": _VERIFIED,
         }
+
+    def _read_layout(self, identity: ControllerIdentity) -> _FoundLayout:
+        """Ask the drive for the layout that it has now.
+
+        :raises ToolError: it does not answer.
+        """
+        nvme = self._work.nvme
+        nsids = tuple(nvme.list_namespaces(self._node))
+        unattached = 0
+        if identity.capabilities.namespace_management:
+            # Without the list, NamespaceLayout has taken what is attached for all that there is.
+            allocated = NamespaceLayout(self._work).allocated(list(nsids))
+            unattached = len(set(allocated) - set(nsids))
+        identities = tuple(nvme.identify_namespace(self._node, nsid) for nsid in nsids)
+        return _FoundLayout(DriveLayout(tuple(map(_shape, identities)), unattached), nsids, identities)
 
     def _mark(self, namespace: Namespace, held: ExitStack) -> tuple[bytes, Sequence[int]]:
         """Write the markers of a namespace, and hold it until *held* ends; return their seed and their places."""
@@ -100,13 +129,13 @@ class Formatter:
         return seed, places
 
     @staticmethod
-    def _targets(before: FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
+    def _targets(before: _FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
         """The namespace ids to send the command to, each with the position of one whose format it keeps."""
         if at_once:
             return [(COMMON_NAMESPACE, 0)]
         return [(nsid, position) for position, nsid in enumerate(before.nsids)]
 
-    def _format(self, nsid: int, before: FoundLayout, position: int) -> None:
+    def _format(self, nsid: int, before: _FoundLayout, position: int) -> None:
         self._work.must_be_same_drive()
         kept = before.identities[position]
         with self._work.bounded("it may still be formatting"):
@@ -122,11 +151,11 @@ class Formatter:
                 raise EraseFailed(f"{self._work.drive} failed {self._work.action}: {e}") from e
             self._work.nvme.rescan(self._node)
 
-    def _check_layout(self, before: FoundLayout) -> Controller:
+    def _check_layout(self, before: _FoundLayout) -> Controller:
         """The controller as it is now, once the drive says that it has what it had."""
         with self._work.bounded("it is formatted, but not proved to be erased"):
             identity = self._work.nvme.identify(self._node)
-            after = read_layout(self._work.nvme, self._node, identity)
+            after = self._read_layout(identity)
             if (identity.serial, identity.model) != (self._work.controller.serial, self._work.controller.model):
                 raise EraseFailed(f"{self._work.drive} says after its format: {identity.model} {identity.serial}")
             if tuple(after.nsids) != tuple(before.nsids):
@@ -179,3 +208,14 @@ def _places(size: int) -> Iterator[int]:
     chance = secrets.SystemRandom()
     for _ in range(spread):
         yield chance.randrange(last + 1) * MARKER_BYTES
+
+
+def _shape(namespace: NamespaceIdentity) -> NamespaceShape:
+    return NamespaceShape(
+        blocks=namespace.nsze,
+        block_bytes=namespace.lba_bytes,
+        metadata_bytes=namespace.format.metadata_bytes,
+        extended=namespace.extended,
+        dps=namespace.dps,
+        write_protected=namespace.write_protected,
+    )

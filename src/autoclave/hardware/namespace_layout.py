@@ -10,9 +10,9 @@ from oslo_log import log as logging
 from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
-from autoclave.hardware.namespace_maker import NamespaceMaker
+from autoclave.hardware.namespace_maker import NO_ROOM, NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INVALID_OPCODE, NSID_UNAVAILABLE, refused_as_unsupported
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class NamespaceLayout:
 
     def _managed(self, identity: ControllerIdentity, attached: list[int]) -> tuple[list[int], bool]:
         """The namespaces that have everything, attached, and whether they were made anew."""
-        allocated = self._allocated(attached)
+        allocated = self.allocated(attached)
         present = {nsid: self._work.namespace(nsid) for nsid in attached}
         flbas, lba_bytes, index = self._format(present)
         granularity = self._granularity(identity, index)
@@ -78,6 +78,7 @@ class NamespaceLayout:
             self._delete_all(maker, allocated, {nsid: present[nsid].size_bytes // lba_bytes for nsid in present})
             nsids = [maker.create_largest(total, known=sizes)]
             nsids += maker.fill(self._nvme.identify(self._node).unvmcap // lba_bytes)
+            self._check_rest(maker, max(lba_bytes, granularity))
             maker.attach(nsids)
         except ToolFailed as e:
             self._work.must_be_there(e)
@@ -93,7 +94,7 @@ class NamespaceLayout:
                 )
         return sorted(nsids), True
 
-    def _allocated(self, attached: list[int]) -> list[int]:
+    def allocated(self, attached: list[int]) -> list[int]:
         """The namespaces that exist, attached or not."""
         try:
             return self._nvme.list_namespaces(self._node, allocated=True)
@@ -128,15 +129,27 @@ class NamespaceLayout:
             LOG.warning("%s claims Namespace Management, but does not create namespaces: %s", self._work.drive, e)
             return True
         refused = maker.refusal.status if maker.refusal else None
-        # Without an id to spare, the refusal does not tell whether the rest belongs to what there is.
-        no_id = refused == NSID_UNAVAILABLE or identity.nn == 1
-        if not no_id:
-            LOG.info(
-                "%s: %d bytes belong to no namespace, and the drive gives them to none",
-                self._work.drive,
-                identity.unvmcap,
+        # Only a lack of capacity tells that the drive keeps the rest to itself. Without an id to spare, or with an
+        # answer such as Invalid Field, a tenant's deleted namespace may lie there.
+        if refused != INSUFFICIENT_CAPACITY or identity.nn == 1:
+            return False
+        LOG.info(
+            "%s: %d bytes belong to no namespace, and the drive gives them to none", self._work.drive, identity.unvmcap
+        )
+        return True
+
+    def _check_rest(self, maker: NamespaceMaker, least: int) -> None:
+        """Refuse what is left after a new namespace, unless the drive has no capacity or no id for it.
+
+        :param least: fewer bytes than these make no namespace.
+        :raises EraseFailed: the drive refuses the rest for another reason, so its storage is not reached.
+        """
+        rest = self._nvme.identify(self._node).unvmcap
+        if rest >= least and (maker.refusal is None or maker.refusal.status not in NO_ROOM):
+            raise EraseFailed(
+                f"{self._work.drive} has {rest} bytes in no namespace, and creates none for them ({maker.refusal}), so "
+                "they cannot be reached"
             )
-        return not no_id
 
     def _as_it_is(self, maker: NamespaceMaker, attached: list[int], allocated: list[int], unreached: int) -> list[int]:
         """All namespaces of a drive that does not create any, attached.

@@ -49,7 +49,7 @@ _RETRY_PAUSE = 1.0
 _NOT_SENT = "Resource temporarily unavailable"
 """What the kernel says of a command that it does not send, because the controller is being reset."""
 _CANCELLED = "Interrupted system call"
-"""Likewise of one that was sent before the reset: whether the drive has obeyed it is not known."""
+"""The same for a command that was sent before the reset: the drive may have obeyed it."""
 
 _STATUS_MASK = 0x7FF  # without DNR and More
 _STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
@@ -157,7 +157,7 @@ class NvmeCli:
     def create_namespace(self, controller: Path, blocks: int, flbas: int, dps: int = 0) -> int:
         """Create a namespace of *blocks* logical blocks, attached to nothing, and return its id.
 
-        :param flbas: LBA format and metadata setting, as Identify Namespace has them; *dps* likewise.
+        :param flbas: LBA format and metadata setting, as Identify Namespace has them; *dps* in the same encoding.
         """
         before = set(self.list_namespaces(controller, allocated=True))
         protection = [f"--dps={dps}"] if dps else []

@@ -46,7 +46,7 @@ class ControllerIdentity:
     :param tnvmcap: bytes of NVM in all; 0 when the controller does not report it.
     :param unvmcap: bytes of NVM that belong to no namespace; 0 likewise.
     :param nn: the highest namespace id; 0 when the tool does not show it.
-    :param ctratt: controller attributes; likewise.
+    :param ctratt: controller attributes (CTRATT); 0: not reported.
     """
 
     serial: str

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autoclave.exceptions import SimulatorError
 from autoclave.simulator import files, media
-from autoclave.simulator.drive_spec import BLOCK, DriveSpec
+from autoclave.simulator.drive_spec import BLOCK, MIB, DriveSpec
 from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO, LBA_FORMATS, DriveState, Namespace
 from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
@@ -191,6 +191,10 @@ class Drive:
         if not blocks or flbas & ~_FLBAS or flbas & 0xF >= len(LBA_FORMATS):
             raise CommandFailed(Status.INVALID_FIELD)
         created = Namespace(blocks=blocks, flbas=flbas, attached=[], shared=shared, dps=dps)
+        if FaultKind.CREATE_NS_INVALID in self.faults:
+            least = self.faults[FaultKind.CREATE_NS_INVALID]
+            if least is None or created.size < least * MIB:
+                raise CommandFailed(Status.INVALID_FIELD)
         if self.state.takes(created.size) > self.state.free or FaultKind.CREATE_NS_NO_ROOM in self.faults:
             raise CommandFailed(Status.INSUFFICIENT_CAPACITY)
         nsid = next((n for n in range(1, self.state.max_namespaces + 1) if n not in self.state.namespaces), None)

@@ -37,6 +37,8 @@ class FaultKind(StrEnum):
     """create-ns answers Invalid Command Opcode, whatever OACS claims."""
     CREATE_NS_NO_ROOM = "create-ns-no-room"
     """create-ns answers Namespace Insufficient Capacity, whatever size is asked for."""
+    CREATE_NS_INVALID = "create-ns-invalid"
+    """create-ns answers Invalid Field to sizes below so many MiB, or to every size."""
     LIST_NS_REFUSED = "list-ns-refused"
     """list-ns answers Invalid Field, as controllers of NVMe 1.0 do."""
     SANITIZE_LOG_REFUSED = "sanitize-log-refused"
