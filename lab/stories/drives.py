@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHUNK = 1 << 20
+ZEROS = bytes(CHUNK)
 PATTERN = (b"This belongs to a tenant. " * (CHUNK // 26 + 1))[:CHUNK]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from stories.clients import DATA_DIR
-from stories.drives import CHUNK, SECRET, SECRET_AT
+from stories.drives import SECRET, SECRET_AT, ZEROS
 from stories.facts import wait_for
 from stories.host import MARK, MARKED, RESOURCE_CLASS, Host
 from stories.libvirt import DISK, END, said_by
@@ -12,7 +12,6 @@ IMAGE = "tenant"
 FLAVOR = "with-drive"
 PROFILE = "own-drive"
 SERVER = "web-1"
-ZEROS = bytes(CHUNK)
 
 
 def tell(host: Host) -> None:

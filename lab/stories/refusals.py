@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from stories.drives import PATTERN
+from stories.drives import PATTERN, ZEROS
 from stories.facts import wait_for
 from stories.host import Host, pci
 
@@ -47,11 +47,15 @@ def held_open(host: Host) -> None:
 
 
 def two_namespaces(host: Host) -> None:
-    """The controller claims that it manages namespaces, and refuses when it is asked to."""
+    """The controller claims that it manages namespaces, and refuses to create one: both are zeroed as they are."""
     host.facts.say("two namespaces, and a controller that cannot make one of them")
-    visit = host.bind(host.drives["LABTWO"])
+    drive = host.drives["LABTWO"]
+    visit = host.bind(drive)
+    drive.write(PATTERN, at=0)
     host.give_back(visit)
-    host.check_out_of_reach("a drive that refuses to manage its namespaces", visit.device, "Invalid Command Opcode")
+    host.check_offered("a drive that refuses to manage its namespaces", visit.device)
+    left = drive.differs_from(ZEROS)
+    host.facts.check("and it is zeroes", left is None, "all zeroes" if left is None else left)
 
 
 def sanitize_goes_wrong(host: Host) -> None:

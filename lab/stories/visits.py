@@ -2,10 +2,9 @@
 
 import subprocess
 
-from stories.drives import CHUNK, PATTERN, SECRET, SECRET_AT
+from stories.drives import PATTERN, SECRET, SECRET_AT, ZEROS
 from stories.host import REBIND_TIMEOUT, Host, Visit, give_to
 
-ZEROS = bytes(CHUNK)
 METHODS = {"LAB0001": "zeros", "LABCRYPT": "sanitize, crypto erase", "LABBLOCK": "sanitize, block erase"}
 
 
