@@ -16,6 +16,7 @@
     ├── StateConflict                 a swap found the row changed: somebody else was there first
     ├── DatabaseUnavailable           the database did not answer; nothing was decided
     │   └── TransactionAborted        the engine let another transaction go first; nothing was written
+    ├── PolicyUnavailable             a service that a policy rule asks did not answer; nothing was decided
     ├── StorageError                  a file of an image could not be read or written
     ├── HardwareError                 something on this host
     │   ├── DeviceVanished            the function or its controller is no longer there
@@ -150,6 +151,10 @@ class TransactionAborted(DatabaseUnavailable):
 
     Nothing of it was written: the same transaction may be tried again.
     """
+
+
+class PolicyUnavailable(AutoclaveError):
+    """A service that a policy rule asks (``http:``, ``https:``) did not answer, so nothing is decided."""
 
 
 class StorageError(AutoclaveError):

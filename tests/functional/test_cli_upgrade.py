@@ -140,7 +140,7 @@ def test_a_cap_that_was_forgotten_is_a_warning(site: Site) -> None:
     [
         ('{"cyborg:device:clean": "role:admin"}', 2, "JSON"),
         ('"cyborg:device:clean": "role:ops"\n', 0, "Success"),
-        ('"cyborg:fpga:program": "role:ops"\n"my_rule": "role:x"\n', 1, "govern nothing: cyborg:fpga:program"),
+        ('"cyborg:fpga:program": "role:ops"\n', 2, "'cyborg:fpga:program' governs nothing"),
         ("- a list\n", 2, "cannot be read as rules"),
     ],
 )

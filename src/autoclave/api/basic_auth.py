@@ -69,16 +69,21 @@ def http_basic(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     :raises InvalidConfiguration: see :class:`Users`.
     """
     users = Users(Path(conf.api.http_basic_auth_user_file))
+    logged: str | None = None
 
     def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        nonlocal logged
         environ = dict(environ)
         try:
             name, password = basic_auth.parse_token(basic_auth.parse_header(environ))
             known = users.knows(name, password)
+            logged = None
         except HTTPError:
             known = False
         except InvalidConfiguration as error:
-            LOG.error("Nobody is let in: %s", error)
+            if str(error) != logged:  # once, not for each request
+                LOG.error("Every caller is refused until the file of users is mended: %s", error)
+            logged = str(error)
             return answer(environ, start_response, 503, "The service cannot find out who you are; its log tells why.")
         if not known:
             said = "Say who you are: a user and a password of this service, as HTTP basic authentication."

@@ -19,6 +19,7 @@ from autoclave.exceptions import (
     DatabaseUnavailable,
     PlacementConflict,
     PlacementError,
+    PolicyUnavailable,
     RPCTimeout,
     RPCUnavailable,
     StateConflict,
@@ -35,6 +36,7 @@ NEUTRAL = "The service failed; its log tells why, under the id of this request."
 _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
     (StateConflict, 409, "Somebody else changed this meanwhile; look at it again."),
     (DatabaseUnavailable, 503, "The database did not answer; the request may or may not have been carried out."),
+    (PolicyUnavailable, 503, "A service that the policy asks did not answer; nothing was done. Ask again later."),
     (StorageError, 503, "The image's data could not be read or written; the log tells why. Ask again later."),
     (RPCUnavailable, 503, "No service took the request over; nothing was done. Ask again later."),
     (RPCTimeout, 504, "No answer came in time; the request may still be carried out. Look before asking again."),

@@ -3,13 +3,15 @@
 ``/etc/autoclave/policy.yaml`` (``[oslo_policy] policy_file``) changes them.
 """
 
+import threading
 from typing import Any
 
-from oslo_config import cfg
 from oslo_log import log as logging
-from oslo_policy import policy
+from oslo_policy import opts, policy
+from requests import RequestException
 
-from autoclave.exceptions import Forbidden, InvalidConfiguration
+from autoclave.api.policy_files import PolicyFiles
+from autoclave.exceptions import Forbidden, InvalidConfiguration, PolicyUnavailable
 from autoclave.objects.context import RequestContext
 
 LOG = logging.getLogger(__name__)
@@ -255,25 +257,29 @@ def list_rules() -> list[Any]:
 
 
 class Policy:
-    """The rules in force: the defaults, and what the operator's policy file says instead.
+    """The rules in force: the defaults, and what the operator's policy files say instead.
 
-    :raises InvalidConfiguration: the file that the configuration names does not exist, or cannot be read.
+    Files that change are read again before the next decision. While they cannot be used, the last good rules hold.
+
+    :raises InvalidConfiguration: see :meth:`autoclave.api.policy_files.PolicyFiles.read`.
     """
 
     def __init__(self, conf: Any) -> None:
-        self._enforcer = policy.Enforcer(conf)
-        self._enforcer.register_defaults(list_rules())
-        option, name = "[oslo_policy] policy_file", conf.oslo_policy.policy_file
-        try:
-            self._enforcer.load_rules()
-        except (ValueError, AttributeError, OSError, cfg.Error) as error:  # all that the library lets through
-            raise InvalidConfiguration(f"{name} cannot be read as rules: {error}", option=option) from error
-        named = conf.get_location("policy_file", "oslo_policy").location.is_user_controlled
-        if named and self._enforcer.policy_path is None:
-            raise InvalidConfiguration(f"{name} does not exist; make it, or leave the option out", option=option)
+        opts.set_defaults(conf)  # registers the options of [oslo_policy]
+        self._conf = conf
+        self._defaults = list_rules()
+        self._files = PolicyFiles(conf, {rule.name: rule.check_str for rule in self._defaults})
+        self._reading = threading.Lock()
+        self._fault: str | None = None
+        self._seen = self._files.stamps()
+        self._enforcer = self._made_of(self._files.read(self._seen))
 
     def allows(self, context: RequestContext, rule: str) -> bool:
-        """Whether *context* may do what *rule* governs, within its own project."""
+        """Whether *context* may do what *rule* governs, within its own project.
+
+        :raises PolicyUnavailable: the rule asks another service, which did not answer.
+        """
+        self._refresh()
         # A token without a project is in no project: it must not match "None" with "None".
         target = {} if context.project_id is None else {"project_id": context.project_id}
         if context.user_id is not None:
@@ -284,6 +290,8 @@ class Policy:
         except policy.InvalidScope as error:
             LOG.info("Denied to %s: %s", context.user_id, error)
             return False
+        except (RuntimeError, RequestException) as error:  # what oslo.policy's checks over HTTP raise
+            raise PolicyUnavailable(f"rule {rule} cannot be decided: {error}") from error
 
     def require(self, context: RequestContext, rule: str) -> None:
         """Let *context* do what *rule* governs, or raise.
@@ -292,3 +300,29 @@ class Policy:
         """
         if not self.allows(context, rule):
             raise Forbidden(f"Access was denied to the following resource: {rule}")
+
+    def _refresh(self) -> None:
+        """Read the files again if they were written."""
+        with self._reading:
+            try:
+                stamps = self._files.stamps()
+                if stamps == self._seen:
+                    return
+                # First: files that cannot be used are reported once, and not by each request.
+                self._seen = stamps
+                self._enforcer = self._made_of(self._files.read(stamps))
+            except InvalidConfiguration as error:
+                if str(error) != self._fault:
+                    LOG.error("Policy files cannot be used, the last good rules stay in force: %s", error)
+                self._fault = str(error)
+                return
+            self._fault = None
+        LOG.info("Policy files read again")
+
+    def _made_of(self, changed: dict[str, str]) -> Any:
+        """Return an enforcer of the defaults and the *changed* rules. It reads no file itself."""
+        enforcer = policy.Enforcer(self._conf, use_conf=False)
+        enforcer.register_defaults(self._defaults)
+        texts = {rule.name: rule.check_str for rule in self._defaults} | changed
+        enforcer.set_rules(policy.Rules.from_dict(texts), use_conf=False)
+        return enforcer

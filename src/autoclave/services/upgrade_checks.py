@@ -1,15 +1,13 @@
 """What ``autoclave upgrade check`` looks at before services of this release are started."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
-from oslo_policy import policy
 from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
-from autoclave.api.policy import Policy, list_rules
+from autoclave.api.policy import Policy
 from autoclave.db import agents, backlog, handles, revision, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
@@ -130,20 +128,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             Policy(self._conf)
         except InvalidConfiguration as error:
             return Result(Code.FAILURE, str(error))
-        result = common_checks.check_policy_json(self, self._conf)
-        path = self._conf.find_file(self._conf.oslo_policy.policy_file)
-        if result.code is not Code.SUCCESS or path is None:
-            return result
-        written = policy.parse_file_contents(Path(path).read_text())
-        known = {rule.name for rule in list_rules()}
-        unknown = sorted(name for name in written if name.startswith(("cyborg:", "autoclave:")) and name not in known)
-        if unknown:
-            return Result(
-                Code.WARNING,
-                f"{path} has rules that govern nothing: {', '.join(unknown)}. Take them out; what they were meant to "
-                "allow or forbid is as `oslopolicy-sample-generator --namespace autoclave` shows it.",
-            )
-        return result
+        return common_checks.check_policy_json(self, self._conf)
 
     def _placement(self) -> Any:
         if not self._conf.placement.endpoint:

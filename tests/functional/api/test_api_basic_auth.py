@@ -194,7 +194,7 @@ def test_a_file_that_becomes_unusable_lets_nobody_in_until_it_is_mended(
         answer = ask(world, said)
         assert answer.status_code == 503
         assert "htpasswd" not in fault(answer)
-    assert "htpasswd" in caplog.text
+    assert len([told for told in caplog.messages if "htpasswd" in told]) == 1
     assert ask(world, None, path="/healthcheck").status_code == 200
     users.write_text(good)
     assert ask(world, basic(*ANN)).status_code == 200

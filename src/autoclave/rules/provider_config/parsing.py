@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from autoclave.exceptions import ProviderConfigFaults
+from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, read, shown
 from autoclave.rules.provider_config import schema
 from autoclave.rules.provider_config.entries import (
     COMPUTE_NODE,
@@ -12,7 +13,6 @@ from autoclave.rules.provider_config.entries import (
     ProviderConfig,
     ProviderEntry,
 )
-from autoclave.rules.provider_config.located_yaml import Found, Located, Path, Unreadable, read, shown
 
 _DEFAULTS: Mapping[str, Any] = {
     name: field.get("default") for name, field in schema.SCHEMA["$defs"]["inventory"]["properties"].items()

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, TypeChecker
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
-from autoclave.rules.provider_config.located_yaml import Found, Located, Path, Unreadable, quoted
+from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, quoted
 
 SCHEMA: Mapping[str, Any] = json.loads((resources.files(__package__) / "provider_config_v1.json").read_text("utf-8"))
 """JSON Schema of schema version 1.0."""

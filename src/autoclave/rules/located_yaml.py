@@ -50,6 +50,10 @@ class Unreadable(Exception):
         self.found = Found(line, path, message)
 
 
+class Empty(Unreadable):
+    """The text has no document: nothing, or only comments."""
+
+
 @dataclass(frozen=True)
 class Located:
     """A value of the text.
@@ -87,7 +91,7 @@ def read(text: str) -> tuple[Located, list[Found]]:
         try:
             root = loader.get_single_node()
             if root is None:
-                raise Unreadable(1, "is empty")
+                raise Empty(1, "is empty")
             reader = _Reader(loader)
             return reader.read(root, ()), reader.twice
         finally:
