@@ -319,6 +319,18 @@ def test_a_body_that_is_not_whole_is_its_senders_fault_and_none_is_kept_in_memor
     assert why in document["errors"][0]["detail"]
 
 
+@pytest.mark.parametrize("depth", [33, 300, 960, 100_000])
+def test_deep_nesting_is_400_and_logs_nothing(
+    service: EmbeddedPlacement, depth: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = b'{"a":' * depth + b"1" + b"}" * depth
+    sent = {"wsgi.input": io.BytesIO(raw), "CONTENT_LENGTH": str(len(raw))}
+    answer, _, document = call(Front(service.app, authenticate), **NEW, **ALICE | sent)
+    assert answer == 400
+    assert "nested more than 32 levels" in document["errors"][0]["detail"]
+    assert caplog.records == []
+
+
 def test_a_body_in_chunks_is_a_body(service: EmbeddedPlacement) -> None:
     chunked = {"HTTP_TRANSFER_ENCODING": "chunked", "CONTENT_LENGTH": ""}
     status, _, document = call(Front(service.app, authenticate), **NEW, **ALICE, **chunked)

@@ -103,6 +103,8 @@ def _parsed(raw: bytes) -> object:
         document = strict_json.loads(text)
     except strict_json.DuplicateKey as error:
         raise BadRequest(f"The body gives the key {shortened(repr(error.key))} twice.") from None
+    except strict_json.TooDeep as error:
+        raise BadRequest(f"The body is {error}.") from None
     except ValueError as error:
         known = str(error).startswith("not ")
         raise BadRequest(f"The body is {shortened(str(error)) if known else _NO_NUMBER}.") from None

@@ -1,6 +1,20 @@
 """JSON as an operator writes it into an option: nothing in it may be lost without a word."""
 
 import json
+import re
+
+MAX_DEPTH = 32
+"""Levels of objects and lists within each other. What this service takes or writes has eight at most."""
+
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
+"""A string as a whole, or a bracket."""
+
+
+class TooDeep(ValueError):
+    """Objects and lists stand deeper within each other than :data:`MAX_DEPTH`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested more than {MAX_DEPTH} levels deep")
 
 
 class DuplicateKey(ValueError):
@@ -17,15 +31,34 @@ class DuplicateKey(ValueError):
 def loads(text: str) -> object:
     """Parse *text*.
 
+    :raises TooDeep:
     :raises DuplicateKey: an object, at any depth, names a key twice.
     :raises ValueError: it is not JSON; the message says where.
     """
+    require_shallow(text)
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as e:
         raise ValueError(f"not JSON: {e.msg} at line {e.lineno} column {e.colno} of {text!r}") from None
-    except RecursionError:
-        raise ValueError("not usable: nested too deeply") from None
+
+
+def require_shallow(text: str) -> None:
+    """Refuse JSON that a parser, or a function that walks through what it has parsed, could not follow to its end.
+
+    :param text: need not be sound JSON; a parser stops where that ends.
+    :raises TooDeep:
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        first = text[token.start()]
+        if first in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise TooDeep
+        elif first in "]}":
+            depth -= 1
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

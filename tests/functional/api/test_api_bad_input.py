@@ -131,6 +131,14 @@ class TestBodies:
         assert answer.status_code == 400
         assert "JSON" in said(answer) or "UTF-8" in said(answer)
 
+    @pytest.mark.parametrize("depth", [33, 300, 960, 20_000])
+    @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+    def test_deep_nesting_is_400(self, shared: World, label: str, depth: int, opening: str, closing: str) -> None:
+        raw = (opening * depth + "1" + closing * depth).encode()[: shared.conf.api.max_request_body_size]
+        answer = send(shared, label, body=raw, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert "nested more than 32 levels" in said(answer)
+
     @pytest.mark.parametrize("media_type", ["application/x-www-form-urlencoded", "text/plain", "application/xml"])
     def test_what_is_not_called_json_is_415(self, shared: World, label: str, media_type: str) -> None:
         answer = send(shared, label, body=json.dumps(GOOD_BODIES[label]), headers={"Content-Type": media_type})

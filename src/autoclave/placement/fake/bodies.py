@@ -54,7 +54,7 @@ def claims(body: Any) -> Sequence[ConsumerAllocations]:
 def _understood(read: Callable[[], _T]) -> _T:
     try:
         return read()
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as exc:
         raise Refusal(400, f"JSON does not validate: {exc!r}") from exc
 
 
