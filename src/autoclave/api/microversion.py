@@ -108,6 +108,10 @@ COMPUTE = VersionedAPI(
 """Every version is taken, as each of the clients' resources has a highest of its own; the answers are always 2.96's."""
 
 
+EXTRA_SPECS_CHECKED = Microversion(2, 86)
+"""Of the compute API: the extra specs of a flavor are checked when they are set."""
+
+
 def api_at(path: str) -> VersionedAPI | None:
     """The API that serves *path*, if it is one with microversions."""
     return next((api for api in (ACCELERATOR, COMPUTE) if api.paths.fullmatch(path)), None)

@@ -148,6 +148,59 @@ def test_extra_specs_that_cannot_be_are_400(world: World, specs: dict[str, Any])
     assert world.compute("POST", path, {"extra_specs": specs}).status_code == 400
 
 
+REFUSED_BY_NOVA = {
+    "resources:CUSTOM_X": "../../x",
+    "resources_a:VCPU": "",
+    "resources:NO_SUCH_CLASS": "1",
+    "trait:HW_NVME_CES": "0",
+    "trait2:CUSTOM_X": "Required",
+    "trait:HW_NO_SUCH_TRAIT": "required",
+    "trait:custom_x": "required",
+    "group_policy": "any",
+    "pci_passthrough:alias": "gpu",
+    "pci_passthrough:aliases": "gpu:1",
+    "accel:device_profiles": "p",
+    "hide_hypervisor_id": "perhaps",
+}
+
+
+@pytest.mark.parametrize("key", REFUSED_BY_NOVA)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_specs_refused_by_nova_are_400_from_2_86_on(world: World, method: str, key: str) -> None:
+    path = f"/compute/v2.1/flavors/{world.add_flavor()}/os-extra_specs"
+    spec = {key: REFUSED_BY_NOVA[key]}
+    way = (path, {"extra_specs": spec}) if method == "POST" else (f"{path}/{key}", spec)
+
+    def send(version: str) -> Any:
+        headers = {"OpenStack-API-Version": f"compute {version}"}
+        return world.http.simulate_request(method, way[0], json=way[1], headers=headers)
+
+    refused = send("2.86")
+    assert refused.status_code == 400
+    assert repr(key) in said(refused)
+    assert send("2.96").status_code == 400
+    assert world.http.simulate_get(path).json == {"extra_specs": {}}
+    assert send("2.85").status_code == 200
+
+
+def test_specs_allowed_by_nova_are_taken(world: World) -> None:
+    specs = {
+        "resources:CUSTOM_X": "-1",
+        "resources_a:VCPU": "2",
+        "trait:HW_NVME_CES": "required",
+        "trait2:CUSTOM_X": "forbidden",
+        "group_policy": "isolate",
+        "pci_passthrough:alias": "gpu:1 , big nic:2",
+        "accel:device_profile": "",
+        "hide_hypervisor_id": "on",
+        "resourceful": "x",
+        "hw:numa_nodes": "2",
+        "mine:resources": "x",
+    }
+    path = f"/flavors/{world.add_flavor()}/os-extra_specs"
+    assert world.compute("POST", path, {"extra_specs": specs}).status_code == 200
+
+
 def test_a_flavor_never_gets_more_extra_specs_than_fit(world: World) -> None:
     path = f"/flavors/{world.add_flavor()}/os-extra_specs"
     assert world.compute("POST", path, {"extra_specs": {f"k{n}": "v" for n in range(128)}}).status_code == 200

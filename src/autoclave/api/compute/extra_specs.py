@@ -8,9 +8,11 @@ from sqlalchemy.engine import Connection
 from autoclave.api.compute.flavors import find
 from autoclave.api.compute.items import Items, bounded, picked, require_only, without
 from autoclave.api.context import Api
+from autoclave.api.microversion import EXTRA_SPECS_CHECKED
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.flavors import MAX_SPECS, SPEC, SPECS, VALIDATE_SPEC, VALIDATE_SPECS
 from autoclave.db import flavors as flavor_rows
+from autoclave.rules.extra_spec_values import require_valid
 
 
 class ExtraSpecs(Resource):
@@ -29,6 +31,7 @@ class ExtraSpecs(Resource):
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
         given: Items = asked.body["extra_specs"]
+        _check(asked, given)
         _change(self._api, asked, flavor, lambda specs: specs | given)
         resp.media = {"extra_specs": given}
 
@@ -50,12 +53,18 @@ class ExtraSpec(Resource):
     )
     def on_put(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:
         given = require_only(asked.body, spec)
+        _check(asked, given)
         _change(self._api, asked, flavor, lambda specs: specs | given)
         resp.media = given
 
     @Operation("Delete an extra spec", rule="os_compute_api:os-flavor-extra-specs:delete", answers={200: None})
     def on_delete(self, _req: falcon.Request, _resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:
         _change(self._api, asked, flavor, lambda specs: without(specs, spec, _has_no(flavor)))
+
+
+def _check(asked: Asked, given: Items) -> None:
+    if asked.version >= EXTRA_SPECS_CHECKED:
+        require_valid(given)
 
 
 def _change(api: Api, asked: Asked, flavorid: str, change: Callable[[Items], Items]) -> None:
