@@ -16,6 +16,7 @@ from autoclave.api.hosts import expected_hosts
 from autoclave.api.microversion import Negotiation
 from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
+from autoclave.api.waiting import WaitingRoom, bounded
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 
@@ -39,8 +40,9 @@ def create_app(
     :param transport: how conductors are reached.
     :param mounts: prefix to application; each authenticates its callers itself.
     """
+    waiting = WaitingRoom(conf.api.max_waiting_requests)
     conductor = transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION)
-    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf))
+    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf), waiting)
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),
@@ -51,7 +53,7 @@ def create_app(
         # What nobody expected, before it reaches the server, which would show a page of its own.
         errors.guarded,
         # Others under our roof. They do not believe what our authentication found out.
-        lambda app: mounted(app, mounts or {}),
+        lambda app: mounted(app, {prefix: bounded(other, waiting) for prefix, other in (mounts or {}).items()}),
         # Who asks: last, next to what believes it.
         partial(authenticated, conf),
     )

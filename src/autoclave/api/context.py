@@ -8,6 +8,7 @@ import falcon
 
 from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.policy import Policy
+from autoclave.api.waiting import WaitingRoom
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.port import Client
@@ -19,6 +20,7 @@ class Api:
 
     :param conductor: sends to any conductor.
     :param instances: reaches those who build and run instances.
+    :param waiting: has a place for each request that waits for another service.
     """
 
     conf: Any
@@ -26,6 +28,7 @@ class Api:
     conductor: Client
     instances: InstanceServices
     policy: Policy
+    waiting: WaitingRoom
 
     @property
     def max_body(self) -> int:

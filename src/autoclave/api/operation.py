@@ -11,6 +11,7 @@ responder that is not declared cannot be routed.
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -77,6 +78,7 @@ class Operation:
     :param body: what the body must satisfy; None: a body is not looked at.
     :param body_optional: there may be no body at all.
     :param body_type: what the body is declared as; ``application/json`` is always taken.
+    :param waits: it waits for Placement or a conductor; refused while too many do (:mod:`autoclave.api.waiting`).
     :param takes_data: the body is data of any size (:data:`OCTETS`), which the responder reads.
     :param answers: status of each good answer to the schema of its body; None: no body.
     :param fails: the operation's own errors, status to when; what every operation may say goes without saying.
@@ -92,6 +94,7 @@ class Operation:
     body_optional: bool = False
     body_type: str = "application/json"
     takes_data: bool = False
+    waits: bool = False
     answers: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
     fails: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
@@ -121,7 +124,9 @@ class Operation:
         ) -> None:
             if self.since is not None and microversion.of(req) < self.since:
                 raise falcon.HTTPMethodNotAllowed(_methods_at(resource, microversion.of(req)))
-            handler(resource, req, resp, self.understand(resource._api, req), *args, **kwargs)
+            asked = self.understand(resource._api, req)
+            with resource._api.waiting.place() if self.waits else nullcontext():
+                handler(resource, req, resp, asked, *args, **kwargs)
 
         vars(respond)[_DECLARED] = self
         return respond

@@ -8,6 +8,14 @@ OPTS = [
     cfg.HostAddressOpt("host_ip", default="127.0.0.1", help="Address to listen on."),
     cfg.PortOpt("port", default=6666, help="Port to listen on."),
     cfg.IntOpt("threads", default=16, min=1, max=1024, help="Worker threads."),
+    cfg.IntOpt(
+        "max_waiting_requests",
+        default=48,
+        min=1,
+        max=1024,
+        help="Requests that may wait for Placement or a conductor at a time, such as binds. Each has a worker thread "
+        "in addition to [api] threads, so that all others are answered. More are answered 503 with Retry-After.",
+    ),
     cfg.StrOpt(
         "public_endpoint",
         help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "

@@ -30,7 +30,8 @@ class Listener:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         _require_loopback(conf)
         self._where = (str(conf.api.host_ip), int(conf.api.port))
-        self._server = wsgi.Server(self._where, None, numthreads=conf.api.threads, server_name="autoclave")
+        threads = conf.api.threads + conf.api.max_waiting_requests
+        self._server = wsgi.Server(self._where, None, numthreads=threads, server_name="autoclave")
         self._server.shutdown_timeout = 2
         self._server.max_request_header_size = _LARGEST_HEADERS
         self._server.gateway = Gateway

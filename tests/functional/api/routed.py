@@ -10,6 +10,7 @@ from autoclave.api import microversion, routes
 from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api
 from autoclave.api.policy import Policy
+from autoclave.api.waiting import WaitingRoom
 
 _UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
 
@@ -18,7 +19,9 @@ def routed(world: World) -> set[tuple[str, str]]:
     """Methods and paths. Below ``/accelerator`` and without a version is the same once more; OPTIONS are Falcon's."""
     app: falcon.App[Any, Any] = falcon.App()
     conductor = world.transport.client("conductor", version="1.0")
-    routes.add_all(app, Api(world.conf, world.ports, conductor, InstanceServices(world.transport), Policy(world.conf)))
+    instances = InstanceServices(world.transport)
+    api = Api(world.conf, world.ports, conductor, instances, Policy(world.conf), WaitingRoom(1))
+    routes.add_all(app, api)
     found = set()
 
     def walk(nodes: Any) -> None:

@@ -47,6 +47,7 @@ _BY_CONDUCTOR = {
 _UPDATE = Operation(
     "Bind accelerator requests, or give them back: all that are named, or none",
     rule="cyborg:arq:update",
+    waits=True,
     body=VALIDATE_UPDATE,
     answers={202: None},
     fails={404: "A request does not exist or is another project's, or no device has the provider.", **_BY_CONDUCTOR},
@@ -120,6 +121,7 @@ class AcceleratorRequests(Resource):
     @Operation(
         "Delete accelerator requests, by their uuids or by their instance",
         rule="cyborg:arq:delete",
+        waits=True,
         query=(Argument("arqs", "Their uuids, separated by commas."), _INSTANCE),
         answers={204: None},
         fails={404: "One of them does not exist, or is another project's.", **_BY_CONDUCTOR},
@@ -154,7 +156,9 @@ class AcceleratorRequest(Resource):
         """openstacksdk's way to address what Nova sends to the collection; the body is the same."""
         _patch(self._api, req, resp, asked, uuids.require(uuid, "the accelerator request"))
 
-    @Operation("Delete an accelerator request", rule="cyborg:arq:delete", answers={204: None}, fails=_BY_CONDUCTOR)
+    @Operation(
+        "Delete an accelerator request", rule="cyborg:arq:delete", waits=True, answers={204: None}, fails=_BY_CONDUCTOR
+    )
     def on_delete(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         _delete(self._api, req, [uuid])
         resp.status = falcon.HTTP_204

@@ -31,6 +31,7 @@ class DeviceDisable(_Switch):
     @Operation(
         "Take a device out of service",
         rule="cyborg:device:disable",
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers=_ANSWERS,
@@ -45,6 +46,7 @@ class DeviceEnable(_Switch):
     @Operation(
         "Put a device back in service",
         rule="cyborg:device:enable",
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers=_ANSWERS,

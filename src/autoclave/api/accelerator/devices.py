@@ -87,6 +87,7 @@ class DeviceClean(Resource):
     @Operation(
         "Clean a device again",
         rule="cyborg:device:clean",
+        waits=True,
         since=microversion.DEVICE_STATE,
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,

@@ -38,6 +38,7 @@ class ServerAction(Resource):
     @Operation(
         "Start, stop, reboot, rebuild or delete a server",
         rules=tuple(_RULES.values()),
+        waits=True,
         body=VALIDATE_ACTION,
         answers={202: optional(SHOWN_SERVER)},
         fails={

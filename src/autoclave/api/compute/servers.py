@@ -62,6 +62,7 @@ class Servers(_List):
     @Operation(
         "Ask for servers",
         rule="os_compute_api:servers:create",
+        waits=True,
         body=VALIDATE_CREATE,
         answers={202: MADE_SERVER},
         fails={504: "No conductor answered in time; nothing was done."},
@@ -148,6 +149,7 @@ class Server(Resource):
     @Operation(
         "Have a server deleted; it is gone when it is not found any more",
         rule="os_compute_api:servers:delete",
+        waits=True,
         answers={204: None},
     )
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, server: str) -> None:

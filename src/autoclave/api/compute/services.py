@@ -71,6 +71,7 @@ class ComputeService(Resource):
     @Operation(
         "Take a host out of the cloud; one whose agent reports again comes back",
         rule="os_compute_api:os-services:delete",
+        waits=True,
         answers={204: None},
         fails={409: "Its agent lives, it has servers, or a device of it is in use; the text says which."},
     )

@@ -55,6 +55,7 @@ class Hold(_Act):
     @Operation(
         "Keep a device from being offered until it is released",
         rule=_ACT,
+        waits=True,
         body=VALIDATE_WITH_REASON,
         answers=_ANSWERS,
         fails={409: "Somebody else changed the device meanwhile."},
@@ -71,6 +72,7 @@ class Release(_Act):
     @Operation(
         "End a hold",
         rule=_ACT,
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         answers=_ANSWERS,
         fails={409: "Nobody holds the device."},
@@ -87,6 +89,7 @@ class Accept(_Act):
     @Operation(
         "Take the drive that was found in the slot for the slot's drive",
         rule=_ACT,
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         answers=_ANSWERS,
         fails={409: "The device is not in error, or there is nothing to accept; the text says which."},
@@ -103,6 +106,7 @@ class Forget(_Act):
     @Operation(
         "Delete a device that is gone from its host",
         rule=_ACT,
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         answers=_ANSWERS,
         fails={409: "The device is there, is held or is in use; the text says which."},

@@ -38,7 +38,7 @@ _HOST = Argument("hostname", "Only devices of this host.")
 class BurnedDevices(Resource):
     """``GET /autoclave/v1/burned``."""
 
-    @Operation("List the burned devices", rule=_GET, query=(_HOST,), answers={200: BURNED_LIST})
+    @Operation("List the burned devices", rule=_GET, waits=True, query=(_HOST,), answers={200: BURNED_LIST})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         with self._api.ports.db.read() as tx:
             found = burned_rows.list_all(tx, asked.query.get("hostname"))
@@ -48,7 +48,7 @@ class BurnedDevices(Resource):
 class BurnedDevice(Resource):
     """``GET /autoclave/v1/burned/{provider}``. A device that is not burned is not there."""
 
-    @Operation("Show a burned device", rule=_GET, answers={200: BURNED})
+    @Operation("Show a burned device", rule=_GET, waits=True, answers={200: BURNED})
     def on_get(
         self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, provider: str, address: str | None = None
     ) -> None:
@@ -83,6 +83,7 @@ class Release(Resource):
     @Operation(
         "Release a burned device, which is clean",
         rule="autoclave:burned:release",
+        waits=True,
         body=VALIDATE_RELEASE,
         body_optional=True,
         answers={200: SAID, 202: SAID},

@@ -13,6 +13,7 @@ class Explain(Resource):
     @Operation(
         "Explain which hosts could take an instance of a flavor and an image, and what each of the others lacks",
         rule="autoclave:explain",
+        waits=True,
         query=(
             Argument("flavor", "Name or id of the flavor.", required=True),
             Argument("image", "Name or uuid of the image.", required=True),

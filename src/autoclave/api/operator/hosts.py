@@ -53,7 +53,7 @@ class _Act(Resource):
 class Maintenance(_Act):
     """See :func:`autoclave.lifecycle.host_maintenance.begin`."""
 
-    @Operation("Put a host into maintenance", rule=_ACT, body=VALIDATE_WITH_REASON, answers=_ANSWERS)
+    @Operation("Put a host into maintenance", rule=_ACT, waits=True, body=VALIDATE_WITH_REASON, answers=_ANSWERS)
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, host: str) -> None:
         self._act(resp, asked, host, host_maintenance.begin)
 
@@ -64,6 +64,7 @@ class Resume(_Act):
     @Operation(
         "End the maintenance of a host",
         rule=_ACT,
+        waits=True,
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers=_ANSWERS,
