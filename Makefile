@@ -40,6 +40,7 @@ benchmark: $(STAMP)
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/translate.py
 	$(BIN)/python benchmarks/schedule.py
+	$(BIN)/python benchmarks/provider_config.py
 
 # Erasing against the quickest tools, on four drives of 1 GiB; see benchmarks/README.md
 benchmark-erase:

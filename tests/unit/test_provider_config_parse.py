@@ -1,5 +1,6 @@
 """Files of provider configuration are read as their specification says, and whatever is wrong with them is told."""
 
+import gc
 import json
 from typing import Any
 
@@ -14,7 +15,9 @@ from placement.schemas.inventory import PUT_INVENTORY_RECORD_SCHEMA
 from placement.schemas.resource_class import POST_RC_SCHEMA_V1_2
 
 from autoclave.exceptions import InvalidConfiguration, ProviderConfigFaults
+from autoclave.rules.located_yaml import MAX_VALUES
 from autoclave.rules.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry, parse
+from autoclave.rules.provider_config.parsing import MAX_FAULTS
 from autoclave.rules.provider_config.schema import SCHEMA
 
 UUID = "9f2c6c1e-4d53-4d5c-8c0b-0a6f1f6d7b11"
@@ -445,3 +448,52 @@ def test_no_damage_to_a_good_file_ends_in_anything_but_entries_or_faults(data: s
 def test_json_is_read_as_the_yaml_that_it_is() -> None:
     document = {"meta": {"schema_version": "1.0"}, "providers": [{"identification": {"uuid": UUID}}]}
     assert parse({"1.yaml": json.dumps(document)}).entries[0].uuid == UUID
+
+
+def many(piece: str, number: int = 5000) -> str:
+    return "meta: {schema_version: 1.0}\nproviders:\n" + "".join(piece.format(n) for n in range(number))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        many("  - {{identification: {{uuid: x{0}}}}}\n"),
+        many("  - {{identification: {{name: n}}}}\n"),
+        many("  - {{identification: {{name: n{0}}}, identification: {{name: m{0}}}}}\n"),
+        many(
+            "  - identification: {{name: n{0}}}\n"
+            "    inventories: {{additional: {{CUSTOM_A: {{total: 1, reserved: 2}}}}}}\n"
+        ),
+    ],
+    ids=["schema", "same provider", "key twice", "reserved"],
+)
+def test_number_of_faults_told_is_bounded(text: str) -> None:
+    told = faults(text)
+    assert len(told) == MAX_FAULTS + 1
+    assert "There is more" in told[-1]
+    assert len(faults(text, text)) == MAX_FAULTS + 1
+
+
+def test_number_of_ignored_fields_told_is_bounded() -> None:
+    found = outcome(many("  - {{identification: {{name: n{0}}}, traitz: 1}}\n"))
+    assert isinstance(found, ProviderConfig)
+    assert len(found.entries) == 5000
+    assert len(found.notes) == MAX_FAULTS + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: &a\n" + "".join(f"  k{n}: 1\n" for n in range(1000)) + f"y:\n  <<: [{'*a, ' * 1000}]\n",
+        "x0: &a0 {k0: 1}\n" + "".join(f"x{n}: &a{n} {{<<: *a{n - 1}, k{n}: 1}}\n" for n in range(1, 1000)),
+    ],
+    ids=["one mapping again and again", "a chain"],
+)
+def test_merges_are_counted_before_they_are_done(text: str) -> None:
+    [fault] = faults(text)
+    assert f"<< names more than {MAX_VALUES} values" in fault
+
+
+def test_garbage_collector_runs_again_after_a_fault() -> None:
+    faults("a: [")
+    assert gc.isenabled()

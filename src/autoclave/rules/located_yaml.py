@@ -6,7 +6,7 @@ small file could stand for an endless one.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import yaml
@@ -19,6 +19,9 @@ MAX_DEPTH = 50
 
 MAX_VALUES = 200_000
 """Values in one file, those behind each alias counted anew: a file of 1 MiB that uses none has no reason for more."""
+
+MAX_TWICE = 101
+"""Keys given twice that are told of one file."""
 
 _MAX_BITS = 1000
 """Of an integer: Python converts no much larger one into a float or a text."""
@@ -54,7 +57,7 @@ class Empty(Unreadable):
     """The text has no document: nothing, or only comments."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and those take four times as long
 class Located:
     """A value of the text.
 
@@ -93,7 +96,7 @@ def read(text: str) -> tuple[Located, list[Found]]:
             if root is None:
                 raise Empty(1, "is empty")
             reader = _Reader(loader)
-            return reader.read(root, ()), reader.twice
+            return reader.read(root), reader.twice
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as e:
@@ -122,88 +125,117 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
-class _Reader:
-    """Makes values of the nodes of one document. A node that aliases name again is read once.
+_STRING = "tag:yaml.org,2002:str"
+_NONE: Mapping[str | int, Located] = {}
 
-    :ivar twice: keys that were found a second time in their mapping.
+
+class _Reader:
+    """Makes values of the nodes of one document. A collection that aliases name again is read once.
+
+    :ivar twice: keys that were found a second time in their mapping, the first :data:`MAX_TWICE` of them.
     """
 
     def __init__(self, loader: yaml.CSafeLoader) -> None:
         self._loader = loader
         self._read: dict[yaml.Node, Located] = {}
         self._open: set[yaml.Node] = set()
+        self._path: list[str | int] = []
+        self._merged = 0
         self.twice: list[Found] = []
 
-    def read(self, node: yaml.Node, path: Path) -> Located:
+    def read(self, node: yaml.Node) -> Located:
         """The value of *node*.
 
         :raises Unreadable: it cannot be used.
         """
+        line: int = node.start_mark.line + 1
+        if isinstance(node, yaml.ScalarNode):
+            text: str = node.value
+            return Located(text if node.tag == _STRING else self._scalar(node, line), line, text, _NONE)
         if node in self._read:
             return self._read[node]
-        line = node.start_mark.line + 1
         if node in self._open:
-            raise Unreadable(line, "refers to itself by an alias", path)
+            raise self._unreadable(line, "refers to itself by an alias")
         if len(self._open) > MAX_DEPTH:
-            raise Unreadable(line, f"more than {MAX_DEPTH} collections within each other", path)
+            raise self._unreadable(line, f"more than {MAX_DEPTH} collections within each other")
         self._open.add(node)
-        done = (
-            self._scalar(node, line, path) if isinstance(node, yaml.ScalarNode) else self._collection(node, line, path)
-        )
+        done = self._collection(node, line)
         self._open.remove(node)
         self._read[node] = done
         return done
 
-    def _scalar(self, node: yaml.ScalarNode, line: int, path: Path) -> Located:
+    def _unreadable(self, line: int, message: str) -> Unreadable:
+        return Unreadable(line, message, tuple(self._path))
+
+    def _at(self, step: str | int, node: yaml.Node) -> Located:
+        self._path.append(step)
+        found = self.read(node)
+        self._path.pop()
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
         try:
             value = self._loader.construct_object(node, deep=True)
         except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, ValueError):
             # PyYAML's constructors raise all of these for a text that does not fit its tag
             kind = node.tag.removeprefix("tag:yaml.org,2002:")
-            raise Unreadable(
-                line, f"{quoted(node.value)} cannot be read as the YAML type {quoted(kind)}", path
+            raise self._unreadable(
+                line, f"{quoted(node.value)} cannot be read as the YAML type {quoted(kind)}"
             ) from None
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-            raise Unreadable(line, f"{quoted(node.value)} is too large a number", path)
-        return Located(value, line, node.value, {})
+            raise self._unreadable(line, f"{quoted(node.value)} is too large a number")
+        return value
 
-    def _collection(self, node: yaml.CollectionNode, line: int, path: Path) -> Located:
+    def _collection(self, node: yaml.CollectionNode, line: int) -> Located:
         if node.tag != _TAGS[type(node)]:
-            raise Unreadable(line, f"the tag {quoted(node.tag)} has no meaning here", path)
+            raise self._unreadable(line, f"the tag {quoted(node.tag)} has no meaning here")
         children: dict[str | int, Located] = {}
         if isinstance(node, yaml.MappingNode):
-            children.update(self._mapping(node, path))
+            children.update(self._mapping(node))
             value: Any = {key: child.value for key, child in children.items()}
         else:
-            children.update((at, self.read(item, (*path, at))) for at, item in enumerate(node.value))
+            for at, item in enumerate(node.value):
+                children[at] = self._at(at, item)
             value = [child.value for child in children.values()]
-        size = 1 + sum(child.size for child in children.values())
+        size = 1 + sum([child.size for child in children.values()])
         if size > MAX_VALUES:
-            raise Unreadable(line, f"stands for more than {MAX_VALUES} values; use fewer aliases", path)
+            raise self._unreadable(line, f"stands for more than {MAX_VALUES} values; use fewer aliases")
         return Located(value, line, "", children, size)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str | int, Located]:
-        own: dict[str | int, Located] = {}
+    def _mapping(self, node: yaml.MappingNode) -> Mapping[str, Located]:
+        own: dict[str, Located] = {}
         merged: dict[str | int, Located] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise Unreadable(line, "a key must be a text, not a collection", path)
+                raise self._unreadable(line, "a key must be a text, not a collection")
             key = key_node.value
             if key_node.tag == _MERGE_TAG:
-                for base in self._bases(value_node, line, path):
-                    merged = {**base.children, **merged}
+                for base in self._bases(value_node, line):
+                    for name, child in base.children.items():
+                        merged.setdefault(name, child)
             elif key in own:
-                message = f"given twice in one mapping, first in line {own[key].line}; keep one of them"
-                self.twice.append(Found(line, (*path, key), message))
+                if len(self.twice) < MAX_TWICE:
+                    message = f"given twice in one mapping, first in line {own[key].line}; keep one of them"
+                    self.twice.append(Found(line, (*self._path, key), message))
             else:
-                own[key] = replace(self.read(value_node, (*path, key)), line=line)
-        return {**merged, **own}
+                child = self._at(key, value_node)
+                if child.line != line:
+                    child = Located(child.value, line, child.text, child.children, child.size)
+                own[key] = child
+        return {**merged, **own} if merged else own  # type: ignore[dict-item]  # only mappings are merged
 
-    def _bases(self, node: yaml.Node, line: int, path: Path) -> Iterator[Located]:
-        """The mappings that a merge key names; what an earlier one has, counts."""
+    def _bases(self, node: yaml.Node, line: int) -> Iterator[Located]:
+        """The mappings that a merge key names; what an earlier one has, counts.
+
+        What a merge costs is counted before it is done: a few kilobytes of aliases can name millions of keys.
+        """
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         for each in nodes:
             if not isinstance(each, yaml.MappingNode):
-                raise Unreadable(line, "what << names must be a mapping or a list of mappings", path)
-            yield self.read(each, path)
+                raise self._unreadable(line, "what << names must be a mapping or a list of mappings")
+            base = self.read(each)
+            self._merged += 1 + len(base.children)
+            if self._merged > MAX_VALUES:
+                raise self._unreadable(line, f"<< names more than {MAX_VALUES} values; use fewer aliases")
+            yield base

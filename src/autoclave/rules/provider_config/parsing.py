@@ -1,6 +1,9 @@
 """From the texts of the files to entries, or to everything that is wrong with them."""
 
+import gc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 from autoclave.exceptions import ProviderConfigFaults
@@ -20,24 +23,51 @@ _DEFAULTS: Mapping[str, Any] = {
 """What a field of an inventory is when it is left out. ``total`` must not be: its None is never used."""
 
 
+MAX_FAULTS = 100
+"""Faults, and ignored fields, that are told; of more than these, the first."""
+
+_MORE = f"There is more than that: these are the first {MAX_FAULTS}. Mend them first"
+
+
 def parse(files: Mapping[str, str]) -> ProviderConfig:
     """Read the files, in the order in which they are given.
 
     :param files: text by name; the names are for messages.
-    :raises ProviderConfigFaults: with every fault of every file.
+    :raises ProviderConfigFaults: with every fault of every file, or the first :data:`MAX_FAULTS`.
     """
     entries: list[ProviderEntry] = []
     faults: list[str] = []
     notes: list[str] = []
     for file, text in files.items():
-        understood = _understand(file, text)
+        with _without_collector():
+            understood = _understand(file, text)
         entries += understood.entries
         faults += (_line(file, found) for found in understood.faults)
         notes += (_line(file, found) for found in understood.notes)
-    faults += _given_twice(entries)
+    faults += islice(_given_twice(entries), MAX_FAULTS + 1)
     if faults:
-        raise ProviderConfigFaults(faults)
-    return ProviderConfig(tuple(entries), tuple(notes))
+        raise ProviderConfigFaults(_bounded(faults))
+    return ProviderConfig(tuple(entries), tuple(_bounded(notes)))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the cyclic garbage collector.
+
+    It would walk through the growing tree of a large file again and again, which takes more time than all the rest.
+    The size of a file is bounded, and so is what is kept.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= MAX_FAULTS else [*lines[:MAX_FAULTS], _MORE]
 
 
 class _Understood(NamedTuple):
@@ -50,15 +80,18 @@ def _understand(file: str, text: str) -> _Understood:
     """Read one file. Whatever of it is sound becomes entries, so that more can be found wrong with them."""
     try:
         document, faults = read(text)
-        faults += schema.faults(document)
+        faults += schema.faults(document, MAX_FAULTS + 1)
     except Unreadable as e:
         return _Understood([], [e.found], [])
+    if len(faults) > MAX_FAULTS:  # what of the rest is sound is not known
+        return _Understood([], sorted(faults), [])
     sound = _Sound(file, faults)
     providers = document.children.get("providers")
     listed = providers.children if providers is not None and isinstance(providers.value, list) else {}
     entries = [made for number, each in listed.items() if (made := sound.entry(each, ("providers", number)))]
     faults += sound.faults
-    return _Understood(entries, sorted(faults), [] if faults else list(schema.unknown(document)))
+    notes = [] if faults else list(islice(schema.unknown(document), MAX_FAULTS + 1))
+    return _Understood(entries, sorted(faults), notes)
 
 
 class _Sound:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
+from itertools import islice
 from typing import Any
 
 from jsonschema import Draft202012Validator, TypeChecker
@@ -17,6 +18,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
 from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, quoted
+from autoclave.rules.provider_config.quick_check import compiled
 
 SCHEMA: Mapping[str, Any] = json.loads((resources.files(__package__) / "provider_config_v1.json").read_text("utf-8"))
 """JSON Schema of schema version 1.0."""
@@ -36,6 +38,19 @@ def _is_number(_: TypeChecker, value: object) -> bool:
 _VALIDATOR = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _is_number)
 )(SCHEMA)
+_IS_SOUND = compiled(
+    SCHEMA,
+    {
+        "object": lambda value: isinstance(value, dict),
+        "array": lambda value: isinstance(value, list),
+        "string": lambda value: isinstance(value, str),
+        "integer": lambda value: (
+            (isinstance(value, int) and not isinstance(value, bool))
+            or (isinstance(value, float) and value.is_integer())
+        ),
+        "number": lambda value: _is_number(Draft202012Validator.TYPE_CHECKER, value),
+    },
+)
 _REF = "#/$defs/"
 _VERSION = re.compile(r"(\d{1,9})\.\d+", re.ASCII)
 _KINDS = {
@@ -47,8 +62,10 @@ _KINDS = {
 }
 
 
-def faults(document: Located) -> list[Found]:
-    """Everything in *document* that the schema forbids, in the order of its lines.
+def faults(document: Located, most: int) -> list[Found]:
+    """What the schema forbids in *document*, in the order of its lines.
+
+    :param most: how many faults are looked for.
 
     :raises Unreadable: it is written for another major version, so that nothing else of it can be judged.
     """
@@ -57,7 +74,10 @@ def faults(document: Located) -> list[Found]:
     version = said and _VERSION.fullmatch(said.text)
     if said and version and int(version[1]) != MAJOR:
         raise Unreadable(said.line, _version_fault(said), VERSION)
-    return sorted({_found(document, error) for error in _VALIDATOR.iter_errors(document.value) if _counts(error)})
+    if _IS_SOUND(document.value):
+        return []
+    errors = (error for error in _VALIDATOR.iter_errors(document.value) if _counts(error))
+    return sorted({_found(document, error) for error in islice(errors, most)})
 
 
 def unknown(document: Located) -> Iterator[Found]:
