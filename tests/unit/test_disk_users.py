@@ -11,7 +11,7 @@ from autoclave.exceptions import DeviceVanished, HardwareError
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.pci_address import PCIAddress
-from sysfs_tree import SysfsTree, link
+from sysfs_tree import SysfsTree, link, link_text
 
 A = "0000:01:00.0"
 
@@ -25,6 +25,13 @@ class Host(SysfsTree):
         self.nvme0n1 = self.disk(self.drive, "nvme0n1")
         self.p1 = self.partition(self.nvme0n1, "nvme0n1p1", "259:1")
         self.p2 = self.partition(self.nvme0n1, "nvme0n1p2", "259:2")
+
+    def exported(self, place: str, **attributes: str) -> None:
+        """What the kernel serves, in a directory of sysfs or configfs."""
+        directory = self.sys / place
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in attributes.items():
+            (directory / name).write_text(f"{text}\n")
 
     def holders(self) -> list[str]:
         return holders(self.paths, controller_at(self.paths, PCIAddress.parse(A)))
@@ -263,11 +270,117 @@ def test_a_holder_that_leads_nowhere_is_an_error_and_not_an_unused_disk(host: Ho
         host.holders()
 
 
-def test_a_mount_table_that_cannot_be_understood_is_an_error(host: Host) -> None:
-    (host.proc / "self/mountinfo").write_text("26 1 259:2 / /\n")
+@pytest.mark.parametrize(("device", "used"), [("259:2", True), ("8:1", False), ("rubbish", False)])
+def test_line_of_the_mount_table_that_makes_no_sense_decides_about_its_own_device_only(
+    host: Host, device: str, used: bool
+) -> None:
+    (host.proc / "self/mountinfo").write_text(f"26 1 {device} / /\n\n27\n")
 
-    with pytest.raises(HardwareError, match="mountinfo has a line that cannot be understood"):
-        host.holders()
+    found = host.holders()
+
+    assert bool(found) is used
+    assert not used or f"nvme0n1p2 is mounted on an unknown place by the line '26 1 {device} / /'" in found[0]
+
+
+@pytest.mark.parametrize("kind", ["mount", "swap", "export"])
+def test_link_that_leads_to_itself_says_nothing_of_a_disk(host: Host, kind: str) -> None:
+    link_text(host.dev / "disk/by-id/circle", "circle")
+    if kind == "mount":
+        host.mounted("0:45 /data btrfs /dev/disk/by-id/circle")
+    elif kind == "swap":
+        host.swapping_to("/dev/disk/by-id/circle")
+    else:
+        host.exported("kernel/config/nvmet/subsystems/nqn.x/namespaces/1", enable="1",
+                      device_path="/dev/disk/by-id/circle")  # fmt: skip
+
+    assert host.holders() == []
+
+
+@pytest.mark.parametrize(
+    ("node", "program"),
+    [("nvme0", "qemu-system-x86"), ("ng0n1", "fio"), ("nvme0n1", "dd"), ("nvme0n1p1", "dd")],
+)
+def test_program_that_may_write_by_any_node_of_the_drive_is_named(host: Host, node: str, program: str) -> None:
+    host.program(77, "smartd", f"/dev/{node}", flags="0100000")
+    assert host.holders() == []
+
+    host.program(4242, program, f"/dev/{node}", flags="0100002")
+    assert host.holders() == [f"{host.dev}/{node} is open for writing by {program} (pid 4242)"]
+
+
+def test_program_with_a_node_of_another_drive_is_no_holder(host: Host) -> None:
+    host.program(4242, "fio", "/dev/ng1n1", flags="0100002")
+    host.program(4243, "fio", "/dev/nvme1", flags="0100002")
+
+    assert host.holders() == []
+
+
+def test_controller_without_namespaces_is_used_by_who_has_its_node(tmp_path: Path) -> None:
+    tree = SysfsTree(tmp_path)
+    tree.controller(A, "nvme2", "nvme-subsys2")
+    tree.program(4242, "nvme-tool", "/dev/nvme2", flags="0100001")
+
+    [line] = holders(tree.paths, controller_at(tree.paths, PCIAddress.parse(A)))
+
+    assert line.endswith("nvme2 is open for writing by nvme-tool (pid 4242)")
+
+
+@pytest.mark.parametrize("shown", ["/dev/ng0n1", "ng0n1"])
+def test_node_that_is_registered_with_an_io_uring_is_open(host: Host, shown: str) -> None:
+    ring = f"SqMask:\t0x1f\nSQEs:\t0\nUserFiles:\t2\n    0: {shown}\n    1: /etc/motd\nUserBufs:\t1\n    2: 4096/1\n"
+    host.program(4242, "qemu-system-x86", "anon_inode:[io_uring]", flags="02000002\n" + ring)
+
+    assert host.holders() == [f"{host.dev}/ng0n1 is open for writing by qemu-system-x86 (pid 4242)"]
+
+
+@pytest.mark.parametrize("node", ["12", "noiommu-12"])
+def test_open_vfio_group_of_the_function_is_a_way_in(host: Host, node: str) -> None:
+    host.iommu_group(12, A, "0000:01:00.1")
+    host.program(77, "qemu-system-x86", "/dev/vfio/13", flags="0100002")
+    assert host.holders() == []
+
+    host.program(4242, "qemu-system-x86", f"/dev/vfio/{node}", flags="0100000")
+    assert host.holders() == [f"{host.dev}/vfio/{node} is open by qemu-system-x86 (pid 4242)"]
+
+
+@pytest.mark.parametrize(
+    ("place", "attributes", "use"),
+    [
+        (
+            "kernel/config/nvmet/subsystems/nqn.whole/passthru",
+            {"enable": "1", "device_path": "/dev/nvme0"},
+            "nvme0 is exported to other hosts as nqn.whole (nvmet, passthru)",
+        ),
+        (
+            "kernel/config/target/core/iblock_0/disk",
+            {"udev_path": "/dev/nvme0n1"},
+            "nvme0n1 is exported by LIO as iblock_0/disk",
+        ),
+        (
+            "kernel/config/target/core/fileio_1/disk",
+            {"udev_path": "", "info": "Status: ACTIVATED  Max Queue Depth: 0\n  "
+                                      "TCM FILEIO ID: 0        File: /dev/nvme0n1p2  Size: 8  Mode: O_DSYNC"},
+            "nvme0n1p2 is exported by LIO as fileio_1/disk",
+        ),
+        (
+            "kernel/config/usb_gadget/g1/functions/mass_storage.0/lun.0",
+            {"file": "/dev/nvme0n1"},
+            "nvme0n1 is exported by the USB gadget g1 (mass_storage.0)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_serves_to_others_is_used(host: Host, place: str, attributes: dict[str, str], use: str) -> None:
+    host.exported(place, **{name: text.replace("nvme0", "nvme1") for name, text in attributes.items()})
+    assert host.holders() == []
+
+    host.exported(place, **attributes)
+    assert host.holders() == [use]
+
+
+def test_target_that_is_not_enabled_serves_no_controller(host: Host) -> None:
+    host.exported("kernel/config/nvmet/subsystems/nqn.whole/passthru", enable="0", device_path="/dev/nvme0")
+
+    assert host.holders() == []
 
 
 def test_a_disk_whose_node_is_gone_has_vanished(host: Host) -> None:

@@ -9,6 +9,7 @@ import pytest
 from erase_doubles import Watcher
 
 from autoclave.conf import new_config
+from autoclave.drivers import pci_inspection
 from autoclave.drivers.base import CleanupControl, Sighting
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import (
@@ -21,6 +22,8 @@ from autoclave.exceptions import (
     ToolMissing,
     WrongDrive,
 )
+from autoclave.hardware import disk_users
+from autoclave.rules.device_spec import parse_device_spec
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.host import STYLES, SimulatedHost
@@ -222,6 +225,62 @@ def test_one_broken_drive_does_not_hide_the_others(make, fault, patience):
     devices = driver.discover()
     assert [device.pci_address for device in devices] == [ONE, TWO, THREE]
     assert [device.unreadable is None for device in devices] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "after"),
+    [
+        ("id-ctrl", r'"tnvmcap":[^,]*', '"tnvmcap":"' + "9" * 5000 + '"'),
+        ("sanitize-log", r'"status":"([^"]*)"', '"status":"(' + "1" * 5000 + ')"'),
+        ("sanitize-log", r'"sprog":[^,]*', '"sprog":1' + "0" * 400),
+    ],
+)
+def test_number_of_thousands_of_digits_is_one_drives_trouble(make, command, before, after):
+    driver, host = make(*(drive(address, address[5:], crypto=True) for address in (ONE, TWO, THREE)))
+    [tools] = host.paths.tools
+    (tools / "nvme").rename(tools / "real-nvme")
+    node = f"/dev/{next((host.paths.sysfs / 'bus/pci/devices' / TWO / 'nvme').iterdir()).name}"
+    (tools / "nvme").write_text(
+        "#!/usr/bin/env python3\n"
+        "import re, subprocess, sys\n"
+        f"done = subprocess.run([{str(tools / 'real-nvme')!r}, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)\n"
+        f"if sys.argv[1] == {command!r} and sys.argv[2].endswith({node!r}):\n"
+        f"    done.stdout = re.sub({before!r}, {after!r}, re.sub(r'\\s*([:,])\\s*', r'\\1', done.stdout))\n"
+        "print(done.stdout, end='')\n"
+        "sys.exit(done.returncode)\n"
+    )
+    (tools / "nvme").chmod(0o755)
+    host.pull(THREE)
+
+    devices = driver.discover()
+
+    assert [(device.pci_address, device.unreadable is None) for device in devices] == [(ONE, True), (TWO, False)]
+    assert "cannot be understood" in devices[1].unreadable
+
+
+@pytest.mark.parametrize("kind", ["nvme", "pci"])
+def test_error_that_was_not_foreseen_is_one_functions_trouble(make, monkeypatch, caplog, kind):
+    driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
+    if kind == "pci":
+        specs = parse_device_spec([json.dumps({"address": ONE}), json.dumps({"address": TWO})])
+    look = disk_users.holders
+
+    def odd(paths, controller):
+        if str(controller.address) == ONE:
+            raise ZeroDivisionError("not thought of")
+        return look(paths, controller)
+
+    monkeypatch.setattr("autoclave.drivers.nvme_inspection.holders", odd)
+    monkeypatch.setattr("autoclave.hardware.function_users.holders", odd)
+    if kind == "pci":
+        cards, sightings = pci_inspection.look(host.paths, specs, frozenset())
+        reported = [*sightings, *(card.device() for card in cards)]
+    else:
+        reported = driver.discover()
+
+    assert [(seen.pci_address, seen.unreadable is None) for seen in reported] == [(ONE, False), (TWO, True)]
+    assert "unexpectedly: ZeroDivisionError: not thought of" in reported[0].unreadable
+    assert "Traceback" in caplog.text
 
 
 def test_a_function_that_does_not_say_what_it_is_is_reported_as_being_there_and_no_more(make, caplog):

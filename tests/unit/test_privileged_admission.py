@@ -83,14 +83,14 @@ def test_nothing_but_the_block_device_of_a_namespace_is_held(path: str) -> None:
         admission.disk(path)
 
 
-@pytest.mark.parametrize("path", ["/etc/shadow", "/dev/mem", "/dev/nvme-fabrics"])
+@pytest.mark.parametrize("path", ["/etc/shadow", "/dev/mem", "/dev/nvme-fabrics", "/dev/vfio/vfio", "/dev/vfio/../mem"])
 def test_users_are_looked_for_only_of_nvme_nodes(path: str) -> None:
     with pytest.raises(HardwareError, match="does not touch"):
         admission.nodes(["/dev/nvme0n1", path])
 
 
 def test_nodes_of_every_kind_that_lead_to_a_drive_may_be_asked_about() -> None:
-    paths = ["/dev/nvme0", "/dev/nvme10n2", "/dev/nvme10n2p1", "/dev/ng10n2"]
+    paths = ["/dev/nvme0", "/dev/nvme10n2", "/dev/nvme10n2p1", "/dev/ng10n2", "/dev/vfio/12", "/dev/vfio/noiommu-0"]
     assert admission.nodes(paths) == [Path(path) for path in paths]
 
 

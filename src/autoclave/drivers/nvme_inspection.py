@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from oslo_log import log as logging
+
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Estimate, Inspected, Sighting
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError, ToolFailed
@@ -17,6 +19,8 @@ from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resoluti
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import nvme_resource_class
+
+LOG = logging.getLogger(__name__)
 
 DEVICE_TYPE = "NVME"
 """``device.type`` of the accelerator API."""
@@ -161,6 +165,15 @@ def inspect(
             findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials).run())
         except DeviceVanished:
             continue
+        except Exception as error:  # what was not foreseen of one function must not hide the others
+            LOG.exception("Looking at %s failed in a way that was not foreseen", function.address)
+            findings.append(
+                Finding(
+                    str(function.address),
+                    entry=entry,
+                    unreadable=f"looking at it failed unexpectedly: {type(error).__name__}: {error}",
+                )
+            )
     return sorted(findings, key=lambda finding: finding.address)
 
 

@@ -4,14 +4,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from oslo_log import log as logging
+
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Inspected, Sighting
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.sysfs import BRIDGE_CLASS, NVME_CLASS, PCIFunction, iommu_group_members, pci_functions
+from autoclave.hardware.sysfs import (
+    BRIDGE_CLASS,
+    NVME_CLASS,
+    PCIFunction,
+    Unreadable,
+    iommu_group_members,
+    pci_functions,
+)
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits
+
+LOG = logging.getLogger(__name__)
 
 DEVICE_TYPE = "PCI"
 """``device.type`` of the accelerator API."""
@@ -130,10 +141,16 @@ def look(
         if slot.physfn is None:
             mine = virtual[slot.address]
             matched = _matched(mine, specs) or _matched([slot], specs)
-            candidates = [
-                _candidate(paths, function, entry, allowed_host_devices, len(mine) if function is slot else 0)
-                for function, entry in matched
-            ]
+            try:
+                candidates = [
+                    _candidate(paths, function, entry, allowed_host_devices, len(mine) if function is slot else 0)
+                    for function, entry in matched
+                ]
+            except Exception as error:  # what was not foreseen of one slot must not hide the others
+                LOG.exception("Looking at %s failed in a way that was not foreseen", slot.address)
+                reason = f"looking at it failed unexpectedly: {type(error).__name__}: {error}"
+                unreadable.append(Unreadable(str(slot.address), reason))
+                continue
             if candidates:
                 cards.append(Card(slot, candidates))
     return cards, [Sighting(each.address, each.reason) for each in unreadable]

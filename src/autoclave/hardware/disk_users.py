@@ -1,17 +1,20 @@
 """Who on this host uses the disks of a controller."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoclave.exceptions import DeviceInUse
 from autoclave.hardware import attribute, zfs_label
 from autoclave.hardware.block import open_block
+from autoclave.hardware.exports import Export, exports
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.mounts import Mount, mounts, swaps
 from autoclave.hardware.nvme import Controller, Namespace, block_directory
 from autoclave.hardware.open_files import programs_with_open
+from autoclave.hardware.sysfs import function_directory
 
 _SHOWN_MOUNTS = 3
 _LOOKS = (0.1, 0.4)
@@ -21,35 +24,54 @@ _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipa
 
 
 def holders(paths: HostPaths, controller: Controller) -> list[str]:
-    """Everything that uses the controller's disks, one line of words each; empty: nobody does.
+    """Everything that uses the controller's disks, one line of words each; empty: nothing does.
 
     What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
-    disks, loop devices, what an NVMe target exports, exclusive opens (which is how ZFS and mounts of
-    other mount namespaces show), and programs that may write. Each disk is opened exclusively for a
+    disks, what the kernel serves to others, exclusive opens (which is how ZFS and mounts of
+    other mount namespaces show), and programs that may write, by whichever node: of the disk, of the namespace
+    (``/dev/ng0n1``), of the controller, or of the VFIO group. Each disk is opened exclusively for a
     moment, so this is not for a disk that one of our own workers is erasing.
 
     :raises DeviceVanished: a disk went away.
     :raises HardwareError: something that would tell cannot be read.
     """
     uses = _Uses.of(paths)
-    lines = []
+    lines: list[str] = []
+    ways_in = [controller.path]
     for namespace in controller.namespaces:
         directory = block_directory(paths, controller, namespace)
-        found = list(uses.of_disk(directory, namespace.block_name))
+        nodes = [paths.dev / part.name for part in (directory, *_partitions(directory))]
         # A mounted partition also refuses the exclusive open: said once is enough.
-        lines += found or _open_by(paths, namespace, directory)
-    return lines
+        found = list(uses.of_disk(directory, namespace.block_name)) or _exclusively_open(paths, namespace, nodes)
+        lines += found
+        ways_in += [namespace.generic, *([] if found else nodes)]
+    lines += [f"{controller.name} {use}" for use in uses.of_node(controller.path)]
+    return [*lines, *_programs(paths, ways_in, _vfio_group(paths, controller))]
 
 
-def _open_by(paths: HostPaths, namespace: Namespace, directory: Path) -> list[str]:
-    nodes = [paths.dev / part.name for part in (directory, *_partitions(directory))]
+def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Path]) -> list[str]:
     try:
         _open_exclusively(paths, namespace)
     except DeviceInUse as e:
         labelled = [node.name for node in nodes if zfs_label.is_on(paths, node)]
         hint = f"; a ZFS label is on {', '.join(labelled)}: is the pool imported?" if labelled else ""
         return [f"{holder}{hint}" for holder in e.holders]
-    return [f"{file.node} is open for writing by {file}" for file in programs_with_open(paths, nodes) if file.writes]
+    return []
+
+
+def _programs(paths: HostPaths, ways_in: Sequence[Path], vfio_group: Sequence[Path]) -> list[str]:
+    """Programs that may write by one of the nodes. Who has the VFIO group needs no more to reach the drive."""
+    return [
+        f"{file.node} is open {'by' if file.node in vfio_group else 'for writing by'} {file}"
+        for file in programs_with_open(paths, [*ways_in, *vfio_group])
+        if file.writes or file.node in vfio_group
+    ]
+
+
+def _vfio_group(paths: HostPaths, controller: Controller) -> list[Path]:
+    """The nodes that the group of the controller's function can have; none without an IOMMU."""
+    group = attribute.link_name(function_directory(paths, controller.address) / "iommu_group")
+    return [] if group is None else [paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
 
 
 def _open_exclusively(paths: HostPaths, namespace: Namespace) -> None:
@@ -72,16 +94,11 @@ class _Uses:
     swaps: list[str]
     btrfs: list[tuple[str, str]]
     """Name of a block device, and the file system it is a member of."""
-    loops: list[tuple[str, str]]
-    """Name of a loop device, and the file behind it."""
-    exports: list[tuple[str, str]]
-    """NQN of a subsystem that the kernel's NVMe target serves, and what is behind one of its namespaces."""
+    exports: list[Export]
 
     @classmethod
     def of(cls, paths: HostPaths) -> "_Uses":
-        return cls(
-            paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), list(_loops(paths)), list(_exports(paths))
-        )
+        return cls(paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), exports(paths))
 
     def of_disk(self, directory: Path, label: str) -> Iterator[str]:
         """Who uses a block device: itself, its partitions, and whatever is built on them.
@@ -107,10 +124,7 @@ class _Uses:
             yield "is used as swap"
         for filesystem in [] if targets else [uuid for name, uuid in self.btrfs if name == block.name]:
             yield f"is a member of the mounted btrfs file system {filesystem}"
-        for loop in [loop for loop, file in self.loops if self._names(file, block)]:
-            yield f"is behind the loop device {loop}"
-        for nqn in [nqn for nqn, device in self.exports if self._names(device, block)]:
-            yield f"is exported to other hosts as {nqn} (nvmet)"
+        yield from dict.fromkeys(export.use for export in self.exports if self._names(export.path, block))
         if attribute.is_there(block / "bcache"):
             yield "belongs to bcache"
 
@@ -120,7 +134,15 @@ class _Uses:
             return False
         if text.startswith("/dev/mapper/") and attribute.is_there(block / "dm"):
             return text.removeprefix("/dev/mapper/") == attribute.read(block / "dm/name")
-        return (self.paths.dev / text.removeprefix("/dev/")).resolve() == (self.paths.dev / block.name).resolve()
+        return self._is(text, self.paths.dev / block.name)
+
+    def of_node(self, node: Path) -> list[str]:
+        """What the kernel serves a character device as."""
+        return [e.use for e in self.exports if e.path.startswith("/dev/") and self._is(e.path, node)]
+
+    def _is(self, text: str, node: Path) -> bool:
+        # A link that leads to itself is none to the node, and says nothing of others.
+        return os.path.realpath(self.paths.dev / text.removeprefix("/dev/")) == os.path.realpath(node)
 
 
 def _partitions(directory: Path) -> list[Path]:
@@ -147,19 +169,3 @@ def _btrfs_members(paths: HostPaths) -> Iterator[tuple[str, str]]:
     for filesystem in attribute.entries(root) if attribute.is_there(root) else []:
         if attribute.is_there(filesystem / "devices"):
             yield from ((device.name, filesystem.name) for device in attribute.entries(filesystem / "devices"))
-
-
-def _loops(paths: HostPaths) -> Iterator[tuple[str, str]]:
-    """A loop device does not open what is behind it exclusively."""
-    for block in attribute.entries(paths.sysfs / "class/block"):
-        if block.name.startswith("loop") and attribute.is_there(block / "loop/backing_file"):
-            yield block.name, attribute.read(block / "loop/backing_file")
-
-
-def _exports(paths: HostPaths) -> Iterator[tuple[str, str]]:
-    """An NVMe target does not open what it exports exclusively."""
-    root = paths.sysfs / "kernel/config/nvmet/subsystems"
-    for subsystem in attribute.entries(root) if attribute.is_there(root) else []:
-        for namespace in attribute.entries(subsystem / "namespaces"):
-            if attribute.read(namespace / "enable") == "1":
-                yield subsystem.name, attribute.read(namespace / "device_path")

@@ -1,5 +1,6 @@
 """Who on this host uses a PCI function: its network interfaces, its disks, its console."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,9 +100,9 @@ def _console(directory: Path) -> list[str]:
 
 def _console_needs_no_driver(paths: HostPaths, directory: Path) -> bool:
     """Whether the console draws on what the firmware has set up. VFIO ends that when it takes the display."""
-    own = directory.resolve()
+    own = _real(directory)
     for entry in _entries(paths.sysfs / "class/graphics"):
-        device = entry.resolve()
+        device = _real(entry)
         # Linux 6.9 and later show the firmware's framebuffer below the display, earlier ones as a device of its own.
         if device.is_relative_to(own) or any("framebuffer" in part for part in device.parts):
             return True
@@ -117,4 +118,10 @@ def _entries(of_class: Path) -> list[Path]:
 
 def _below(directory: Path, of_class: Path) -> list[Path]:
     """The entries of a class that belong to the function. A virtual function's are not its physical function's."""
-    return [entry for entry in _entries(of_class) if entry.resolve().is_relative_to(directory.resolve())]
+    own = _real(directory)
+    return [entry for entry in _entries(of_class) if _real(entry).is_relative_to(own)]
+
+
+def _real(path: Path) -> Path:
+    """Where a link leads; a link that leads to itself, nowhere. Path.resolve() raises for such a one."""
+    return Path(os.path.realpath(path))

@@ -27,6 +27,8 @@ class Mount:
 def mounts(paths: HostPaths) -> list[Mount]:
     """What is mounted in this process's mount namespace.
 
+    A line that cannot be understood says of the device that it names, and of no other, that it is mounted.
+
     :raises HardwareError: the kernel does not say.
     """
     file = paths.proc / "self/mountinfo"
@@ -34,9 +36,10 @@ def mounts(paths: HostPaths) -> list[Mount]:
     for line in _lines(file):
         left, separator, right = line.partition(" - ")
         fields, more = left.split(" "), right.split(" ")
-        if not separator or len(fields) < 6 or len(more) < 2:
-            raise HardwareError(f"{file} has a line that cannot be understood: {line[:120]!r}")
-        found.append(Mount(fields[2], _plain(more[1]), _plain(fields[4]), more[0]))
+        if separator and len(fields) >= 6 and len(more) >= 2:
+            found.append(Mount(fields[2], _plain(more[1]), _plain(fields[4]), more[0]))
+        elif len(fields) > 2:
+            found.append(Mount(fields[2], "", f"an unknown place by the line {line[:120]!r} of {file}", "unknown"))
     return found
 
 

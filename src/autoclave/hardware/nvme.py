@@ -35,6 +35,11 @@ class Namespace:
     path: Path
     size_bytes: int
 
+    @property
+    def generic(self) -> Path:
+        """The node of its character device (Linux 5.13 and later), which takes commands past the block device."""
+        return self.path.with_name(self.block_name.replace("nvme", "ng"))
+
 
 @dataclass(frozen=True)
 class Controller:

@@ -31,7 +31,8 @@ _DECODED_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\x(?=[0-9a-f]{2})")
 _FNA_FORMAT_ALL, _FNA_ERASE_ALL, _FNA_CRYPTO, _FNA_NO_BROADCAST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _NSATTR_WRITE_PROTECTED = 1 << 0
 _FLBAS_EXTENDED = 1 << 4
-_LEADING_NUMBER = re.compile(r"\((\d+)\)")
+_LEADING_NUMBER = re.compile(r"\((\d{1,3})\)", re.ASCII)
+_U64, _U128 = (1 << 64) - 1, (1 << 128) - 1
 
 
 class Unintelligible(ValueError):
@@ -227,8 +228,8 @@ def controller_identity(data: object) -> ControllerIdentity:
         model=drive_text(_text(fields, "mn")),
         firmware=drive_text(_text(fields, "fr")),
         cntlid=_number(fields, "cntlid"),
-        tnvmcap=_number(fields, "tnvmcap"),
-        unvmcap=_number(fields, "unvmcap"),
+        tnvmcap=_number(fields, "tnvmcap", _U128),
+        unvmcap=_number(fields, "unvmcap", _U128),
         sanicap=_u32(fields, "sanicap"),
         oncs=_number(fields, "oncs"),
         oacs=_number(fields, "oacs"),
@@ -307,7 +308,7 @@ def sanitize_log(data: object) -> SanitizeLog:
     return SanitizeLog(
         status=int(number[1]),
         words=words,
-        progress=_number(fields, "sprog"),
+        progress=_number(fields, "sprog", most=SPROG_AT_REST),
         global_data_erased=bool(_number(status, "global_erased")),
         cdw10=_u32(fields, "cdw10_info") if "cdw10_info" in fields else None,
         estimates={
@@ -347,18 +348,19 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 def _u32(fields: Mapping[str, Any], key: str) -> int:
     value = _field(fields, key)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 31) <= value < 1 << 32:
-        raise Unintelligible(f"{key!r} is not a 32-bit number: {value!r:.60}")
+        raise Unintelligible(f"{key!r} is not a 32-bit number: {excerpt(repr(value), 60)}")
     return value & 0xFFFFFFFF
 
 
-def _number(fields: Mapping[str, Any], key: str) -> int:
+def _number(fields: Mapping[str, Any], key: str, most: int = _U64) -> int:
+    """The number of a field, which is none above *most*: no field is wider than 128 bits, and most are narrower."""
     value = _field(fields, key)
-    if isinstance(value, str) and re.fullmatch(r"\d+", value, re.ASCII):
-        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"\d{1,39}", value, re.ASCII):
+        value = int(value)
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Unintelligible(f"{key!r} is not a number: {value!r:.60}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise Unintelligible(f"{key!r} is not a number from 0 to {most}: {excerpt(repr(value), 60)}")
     return value
 
 

@@ -3,11 +3,17 @@
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_file import OpenFile
+
+_Number = tuple[int, int]
+"""Kind of a device node, and its device number."""
+
+_RING = "anon_inode:[io_uring]"
+_ENTRY = re.compile(r"\s+\d+: (.+)")
 
 
 def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile]:
@@ -27,39 +33,59 @@ def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile
             continue
         process = paths.proc / pid
         for descriptor in _listed(process / "fd"):
-            node = _node(process / "fd" / descriptor, known, numbers)
-            if node is None:
-                continue
-            earlier = found.get((node, int(pid)))
-            writes = _writes(process / "fdinfo" / descriptor) or (earlier is not None and earlier.writes)
-            program = _text(process / "comm").strip() or "a program"
-            found[node, int(pid)] = OpenFile(node, int(pid), program, writes)
+            for node, may_write in _nodes(process, descriptor, known, numbers):
+                earlier = found.get((node, int(pid)))
+                writes = may_write or (earlier is not None and earlier.writes)
+                program = _text(process / "comm").strip() or "a program"
+                found[node, int(pid)] = OpenFile(node, int(pid), program, writes)
     return list(found.values())
 
 
-def _node(descriptor: Path, known: Mapping[str, Path], numbers: Mapping[int, Path]) -> Path | None:
-    """Which node a descriptor leads to."""
+def _nodes(
+    process: Path, descriptor: str, known: Mapping[str, Path], numbers: Mapping[_Number, Path]
+) -> list[tuple[Path, bool]]:
+    """Which nodes a descriptor leads to, and whether they may be written by it."""
+    link, fdinfo = process / "fd" / descriptor, process / "fdinfo" / descriptor
     try:
-        target = os.readlink(descriptor)
+        target = os.readlink(link)
     except OSError:
-        return None
+        return []
+    if target == _RING:
+        # What is registered with a ring stays open when its descriptor is closed. How it was opened is not shown.
+        return [(node, True) for file in _registered(_text(fdinfo)) for node in _named(file, known)]
+    node = known.get(target)
     # Only device nodes are followed: looking at a file on a dead network mount would hang.
-    if target in known or not target.startswith("/dev/"):
-        return known.get(target)
-    number = _device_number(descriptor)
-    return None if number is None else numbers.get(number)
+    if node is None and target.startswith("/dev/") and (number := _device_number(link)) is not None:
+        node = numbers.get(number)
+    return [] if node is None else [(node, _writes(_text(fdinfo)))]
 
 
-def _device_number(path: Path) -> int | None:
+def _registered(fdinfo: str) -> Iterator[str]:
+    """The files that are registered with an io_uring: a list, indented, below its heading."""
+    _, _, after = fdinfo.partition("UserFiles:")
+    for line in after.splitlines()[1:]:
+        entry = _ENTRY.fullmatch(line)
+        if entry is None:
+            return
+        yield entry[1]
+
+
+def _named(file: str, known: Mapping[str, Path]) -> list[Path]:
+    """The node of a registered file, which kernels before 6.3 show without its directory."""
+    return list(dict.fromkeys(node for path, node in known.items() if file in (path, node.name)))
+
+
+def _device_number(path: Path) -> _Number | None:
     try:
         there = path.stat()
     except OSError:
         return None
-    return there.st_rdev if stat.S_ISBLK(there.st_mode) else None
+    kind = stat.S_IFMT(there.st_mode)
+    return (kind, there.st_rdev) if kind in (stat.S_IFBLK, stat.S_IFCHR) else None
 
 
-def _writes(fdinfo: Path) -> bool:
-    found = re.search(r"^flags:\s*([0-7]+)$", _text(fdinfo), re.MULTILINE)
+def _writes(fdinfo: str) -> bool:
+    found = re.search(r"^flags:\s*([0-7]+)$", fdinfo, re.MULTILINE)
     return found is not None and int(found[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 

@@ -11,7 +11,7 @@ from autoclave.hardware.command import Commands
 
 _CONTROLLER = r"/dev/nvme[0-9]+"
 _DISK = r"/dev/nvme[0-9]+n[0-9]+"
-_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+"
+_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:noiommu-)?[0-9]+"
 
 COMMANDS = {
     "nvme": re.compile(
@@ -59,7 +59,7 @@ def disk(path: str) -> Path:
 
 
 def nodes(paths: Sequence[str]) -> list[Path]:
-    """Let NVMe nodes of any kind pass, partitions too.
+    """Let NVMe nodes of any kind pass, partitions too, and those of VFIO groups.
 
     :raises HardwareError: one is something else.
     """
@@ -68,7 +68,7 @@ def nodes(paths: Sequence[str]) -> list[Path]:
 
 def _matching(path: str, pattern: str) -> Path:
     if not re.fullmatch(pattern, path):
-        raise HardwareError(f"the privileged helper does not touch {path!r}: it is no such NVMe device node")
+        raise HardwareError(f"the privileged helper does not touch {path!r}: it is no such device node")
     return Path(path)
 
 
