@@ -3,6 +3,8 @@
 import json
 import logging
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ import pytest
 import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
+from autoclave.agent.manager import AgentManager
+from autoclave.api.operator.waiting import waiting_for
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import events
+from autoclave.db.columns import utcnow
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
@@ -352,3 +357,84 @@ def test_a_driver_that_fails_in_a_way_it_does_not_declare_leaves_the_host_as_it_
     agent.period()
     world.outcome()
     world.assert_offered()
+
+
+def given_up_by_the_kernel(world: AgentWorld, address: str = SANITIZING) -> Path:
+    """The kernel has given the drive up: the function stays, without a driver. Where its driver link was."""
+    link = world.sim.paths.sysfs / "bus/pci/devices" / address / "driver"
+    link.rename(link.with_name("former-driver"))
+    return link
+
+
+def later(agent: AgentManager, seconds: float) -> None:
+    """Let the agent's clock be ahead by so much, and run a period."""
+    discovery = agent._discovery
+    now = utcnow() + timedelta(seconds=seconds)
+    discovery._ports = replace(discovery._ports, clock=lambda: now)
+    agent.period()
+
+
+def test_a_drive_that_cannot_be_looked_at_any_longer_is_not_offered_until_it_is_read_again(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = world.start()
+    link = given_up_by_the_kernel(world)
+
+    later(agent, 0)
+    later(agent, 299)
+    world.assert_offered()
+
+    later(agent, 301)
+    device = world.device()
+    assert (device.device_state, device.unreadable_reason) == (
+        DeviceState.AVAILABLE,
+        f"{SANITIZING} is bound to no driver, not to nvme",
+    )
+    assert world.inventory().reserved == 1
+    assert "is not offered until it can be read" in caplog.text
+    assert "It cannot be looked at: " in (waiting_for(device) or "")
+    world.assert_offered(ZEROING)
+    # Another run of the agent has not seen it either.
+    world.end(agent)
+    agent = world.start()
+    assert world.inventory().reserved == 1
+
+    link.with_name("former-driver").rename(link)
+    agent.period()
+    world.assert_offered()
+    with world.db.read() as tx:
+        assert [each.event for each in events.history(tx, device.uuid)][-2:] == ["unreadable", "readable"]
+
+
+def test_drives_of_a_driver_that_cannot_look_are_not_offered_after_the_patience(world: AgentWorld) -> None:
+    class Broken(NVMeDriver):
+        broken = False
+
+        def discover(self) -> Any:
+            return super().discover() if not self.broken else 1 / 0
+
+    world.vendor = Broken
+    agent = world.start()
+    Broken.broken = True
+
+    later(agent, 0)
+    world.assert_offered()
+    later(agent, 301)
+    assert "ZeroDivisionError" in (world.device().unreadable_reason or "")
+    assert world.inventory().reserved == world.inventory(ZEROING).reserved == 1
+
+    Broken.broken = False
+    agent.period()
+    world.assert_offered()
+    world.assert_offered(ZEROING)
+
+
+def test_a_guest_that_has_the_drive_is_no_doubt_of_it(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+    world.sim.give_to_guest(SANITIZING)
+
+    later(agent, 0)
+    later(agent, 1000)
+
+    assert world.device().unreadable_reason is None

@@ -26,7 +26,7 @@ from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
-HEAD = "0008_host_maintenance"
+HEAD = "0009_unreadable_devices"
 
 
 @pytest.fixture

@@ -211,6 +211,7 @@ class AgentRun:
             host=world.hostname,
             run_id=run_id,
             clean_on_discovery=False,
+            unreadable_patience=0.0,
         )
         self.server = world.transport.serve(AGENT_TOPIC, world.hostname, self, version)
         self.server.start()

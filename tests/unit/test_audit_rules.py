@@ -27,7 +27,7 @@ WANTED = Wanted("rp", "host-1_0000:41:00.0", RC, frozenset({OWNER_CYBORG, "HW_NV
 DRIVE = ("SER-A", "Model")
 ERROR, CLEANING = DeviceState.ERROR, DeviceState.CLEANING
 AVAILABLE, ALLOCATED = DeviceState.AVAILABLE, DeviceState.ALLOCATED
-OPEN = Offer(AVAILABLE, maintaining=False, held=False, excluded=False, missing=False)
+OPEN = Offer(AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 
 
 def row(state: DeviceState | None = AVAILABLE, *holds: Hold, **values: Any) -> Row:
@@ -43,7 +43,7 @@ def row(state: DeviceState | None = AVAILABLE, *holds: Hold, **values: Any) -> R
         "drive": DRIVE,
         "found": None,
         "known_dirty": False,
-        "reasons": {"state": None, "held": None, "excluded": None},
+        "reasons": {"state": None, "held": None, "excluded": None, "unreadable": None},
         "holds": holds,
         "wanted": (WANTED,),
     }
@@ -159,6 +159,7 @@ def test_a_device_with_several_handles_is_offered_by_as_many_units_and_reserved_
         (row(held=True), {Kind.DEVICE_HELD}),
         (row(missing=True), {Kind.DEVICE_MISSING}),
         (row(excluded=True), {Kind.DEVICE_EXCLUDED}),
+        (row(unreadable=True), {Kind.DEVICE_UNREADABLE}),
         (row(maintaining=True), {Kind.DEVICE_IN_MAINTENANCE}),
     ],
 )
@@ -219,7 +220,7 @@ def every_finding() -> dict[Kind, Finding]:
         row(AVAILABLE, hold()),
         row(ALLOCATED, hold(ARQState.BIND_STARTED, 100)),
         row(known_dirty=True),
-        row(ERROR, held=True, missing=True, excluded=True, maintaining=True),
+        row(ERROR, held=True, missing=True, excluded=True, maintaining=True, unreadable=True),
     ]
     wrong = found(
         1,

@@ -7,7 +7,7 @@ import pytest
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import Offer, must_be_reserved
 
-FREE = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False)
+FREE = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 
 
 def test_an_available_device_that_nobody_keeps_back_is_offered() -> None:
@@ -16,7 +16,7 @@ def test_an_available_device_that_nobody_keeps_back_is_offered() -> None:
 
 def test_of_all_that_a_row_can_say_only_one_thing_offers_the_device() -> None:
     everything = [
-        Offer(state, *flags) for state in [*DeviceState, None] for flags in itertools.product([False, True], repeat=4)
+        Offer(state, *flags) for state in [*DeviceState, None] for flags in itertools.product([False, True], repeat=5)
     ]
     assert [offer for offer in everything if not must_be_reserved(offer)] == [FREE]
 
@@ -30,6 +30,6 @@ def test_a_device_whose_state_is_not_known_is_kept_back() -> None:
     assert must_be_reserved(FREE._replace(device_state=None))
 
 
-@pytest.mark.parametrize("why", ["maintaining", "held", "excluded", "missing"])
+@pytest.mark.parametrize("why", ["maintaining", "held", "excluded", "missing", "unreadable"])
 def test_an_available_device_is_kept_back_for_each_reason_alone(why: str) -> None:
     assert must_be_reserved(FREE._replace(**{why: True}))

@@ -4,6 +4,7 @@ A period in which nothing changed costs one Placement request and a constant num
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 
 from oslo_db import exception as db_exc
@@ -20,7 +21,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
 from autoclave.exceptions import PlacementError, StateConflict
-from autoclave.lifecycle.observe import differs, drive_of, lose, observe, take_over
+from autoclave.lifecycle.observe import differs, doubt, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
 from autoclave.lifecycle.swap import Cause
@@ -40,6 +41,7 @@ class Discovery:
     """Looks at the host, every ``[agent] periodic_interval``.
 
     :param host: the host's name, which is its root provider's.
+    :param unreadable_patience: seconds for which an available device may be one that cannot be looked at.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Discovery:
         host: str,
         run_id: str,
         clean_on_discovery: bool,
+        unreadable_patience: float,
     ) -> None:
         self._ports = ports
         self._reports = DriverReports(drivers)
@@ -61,6 +64,9 @@ class Discovery:
         self._host = host
         self._run_id = run_id
         self._clean_on_discovery = clean_on_discovery
+        self._unreadable_patience = timedelta(seconds=unreadable_patience)
+        self._unreadable_since: dict[str, datetime] = {}
+        """When a device, by its uuid, was first one that could not be looked at."""
 
     def run(self, context: RequestContext, *, starting: bool = False) -> None:
         """One look.
@@ -87,7 +93,7 @@ class Discovery:
             raise untold
 
     def _observe(
-        self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], blind: set[str], cause: Cause
+        self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], blind: Mapping[str, str], cause: Cause
     ) -> bool:
         """Write what was seen of the devices that are known; returns whether there was anything to write."""
         changed = False
@@ -102,7 +108,12 @@ class Discovery:
         for address, entry in sorted(known.items(), key=lambda item: item[0] in found):
             device = entry.device
             if address not in found:
-                if not device.missing and entry.deployable.driver_name not in blind:
+                if (blindness := blind.get(entry.deployable.driver_name)) is not None:
+                    overdue = self._overdue_doubt(device, blindness)
+                    if overdue is not None and overdue != device.unreadable_reason:
+                        self._note(device, partial(doubt, known=device, reason=overdue, cause=cause))
+                        changed = True
+                elif not device.missing:
                     LOG.warning("Device %s (%s) is missing.", device.uuid, device.slot)
                     reason = "no driver of the host reported it"
                     self._note(device, partial(lose, known=device, cause=cause, reason=reason))
@@ -116,10 +127,22 @@ class Discovery:
             if driver != former and former not in blind and isinstance(seen, DiscoveredDevice):
                 self._ports.db.transact(partial(take_over, known=device, driver_name=driver, cause=cause))
                 changed = True
-            if differs(device, entry.attributes, entry.handles, seen, known_dirty=drives[address] in dirty):
-                self._note(device, partial(observe, known=device, found=seen, cause=cause))
+            overdue = self._overdue_doubt(device, seen.unreadable)
+            if differs(
+                device, entry.attributes, entry.handles, seen, known_dirty=drives[address] in dirty, doubt=overdue
+            ):
+                self._note(device, partial(observe, known=device, found=seen, cause=cause, doubt=overdue))
                 changed = True
         return changed
+
+    def _overdue_doubt(self, device: DeviceRecord, unreadable: str | None) -> str | None:
+        """Why an available device cannot be vouched for any longer; None while it can be, or within the patience."""
+        if unreadable is None or device.device_state is not DeviceState.AVAILABLE:
+            self._unreadable_since.pop(device.uuid, None)
+            return None
+        now = self._ports.clock()
+        since = self._unreadable_since.setdefault(device.uuid, now)
+        return unreadable if now - since >= self._unreadable_patience else None
 
     def _lose_to_another_type(self, device: DeviceRecord, driver: str, device_type: str, cause: Cause) -> bool:
         # Its row says whether it is cleaned, and a driver of another type would not do as it says.
@@ -145,6 +168,13 @@ class Discovery:
             return
         if device.device_state is DeviceState.ERROR:
             LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, device.state_reason)
+        elif device.unreadable_reason is not None:
+            LOG.warning(
+                "Device %s (%s) is not offered until it can be read: %s",
+                device.uuid,
+                device.slot,
+                device.unreadable_reason,
+            )
         self._providers.withdraw(device.uuid)
 
     def _register_new(

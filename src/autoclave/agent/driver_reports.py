@@ -27,14 +27,14 @@ class DriverReports:
         self._conflicts: set[str] = set()
         """Addresses that two drivers claim, of which the operator has been told."""
 
-    def gather(self, *, starting: bool) -> tuple[dict[str, Found], set[str]]:
-        """What is on the host, by address, and the drivers that could not look.
+    def gather(self, *, starting: bool) -> tuple[dict[str, Found], dict[str, str]]:
+        """What is on the host, by address, and the drivers that could not look, each with the reason.
 
         :param starting: a device that two drivers claim is an error; later it stays with the first.
         :raises InvalidConfiguration: see *starting*; or a driver cannot work as it is configured.
         """
         found: dict[str, Found] = {}
-        blind: set[str] = set()
+        blind: dict[str, str] = {}
         for name, driver in self._drivers.items():
             try:
                 reported = list(driver.discover())
@@ -42,11 +42,11 @@ class DriverReports:
                 raise
             except AutoclaveError as error:
                 LOG.error("Driver %s could not look at this host; its devices are left as they are: %s", name, error)
-                blind.add(name)
+                blind[name] = f"its driver {name} could not look at the host: {error}"
                 continue
-            except Exception:  # a vendor's driver may be in error like anybody; the other drivers go on
+            except Exception as error:  # a vendor's driver may be in error like anybody; the other drivers go on
                 LOG.exception("Driver %s failed unexpectedly; its devices are left as they are", name)
-                blind.add(name)
+                blind[name] = f"its driver {name} failed unexpectedly: {type(error).__name__}: {error}"
                 continue
             for device in reported:
                 other = found.get(device.pci_address)

@@ -90,6 +90,7 @@ class AgentManager:
             host=host,
             run_id=self._run_id,
             clean_on_discovery=conf.nvme.clean_on_discovery,
+            unreadable_patience=conf.agent.unreadable_patience,
         )
         self._compute = (
             ComputeHost(conf, ports, root, compute, host=host, run_id=self._run_id, begin_step=self._begin_step)

@@ -152,7 +152,12 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
         drive=drive,
         found=found,
         known_dirty=drive in dirty,
-        reasons={"state": device.state_reason, "held": device.hold_reason, "excluded": device.excluded_reason},
+        reasons={
+            "state": device.state_reason,
+            "held": device.hold_reason,
+            "excluded": device.excluded_reason,
+            "unreadable": device.unreadable_reason,
+        },
         holds=holds,
         wanted=wanted,
     )

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
@@ -24,7 +23,7 @@ from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.reserved import Offer, must_be_reserved
 
 LOG = logging.getLogger(__name__)
 
@@ -184,7 +183,7 @@ def _claim_one(
         raise _Refused(f"device of resource provider {request.device_rp_uuid} is gone")
     free = handles.free(tx, deployable.id)
     if must_be_reserved(device.offer) or not free:
-        raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer._asdict(), bool(free))}")
+        raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer, bool(free))}")
     if len(free) == 1:
         # the last handle: from here on the device is offered no more
         device = swap(tx, device, Event.BIND, cause, locked=True)
@@ -194,11 +193,11 @@ def _claim_one(
     return device
 
 
-def _why(offer: Mapping[str, Any], has_handle: bool) -> str:
-    state = offer["device_state"]
+def _why(offer: Offer, has_handle: bool) -> str:
+    state = offer.device_state
     if state is not DeviceState.AVAILABLE:
         return f"it is {state.value if state else 'in no known state'}"
-    reasons = [name for name in ("maintaining", "held", "excluded", "missing") if offer[name]]
+    reasons = offer.withheld
     if not has_handle:
         reasons.append("all its handles are in use")
     return "it is " + " and ".join(reasons)

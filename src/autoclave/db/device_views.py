@@ -90,6 +90,7 @@ class Census:
     held: bool
     missing: bool
     excluded: bool
+    unreadable: bool
     maintaining: bool
     stalled: bool
     count: int
@@ -98,6 +99,7 @@ class Census:
 def census(tx: Connection) -> list[Census]:
     """The devices counted by what matters of them, in one query."""
     excluded = devices.c.excluded_reason.is_not(None)
+    unreadable = devices.c.unreadable_reason.is_not(None)
     keys = (
         devices.c.hostname,
         devices.c.type,
@@ -105,6 +107,7 @@ def census(tx: Connection) -> list[Census]:
         devices.c.held,
         devices.c.missing,
         excluded,
+        unreadable,
         devices.c.status,
         devices.c.host_maintained,
         devices.c.progress_stalled,
@@ -117,11 +120,12 @@ def census(tx: Connection) -> list[Census]:
             held,
             missing,
             bool(out),
+            bool(unread),
             status is DeviceStatus.MAINTAINING or in_host,
             stalled,
             count,
         )
-        for host, kind, state, held, missing, out, status, in_host, stalled, count in tx.execute(
+        for host, kind, state, held, missing, out, unread, status, in_host, stalled, count in tx.execute(
             sa.select(*keys, sa.func.count()).group_by(*keys)
         )
     ]

@@ -34,6 +34,7 @@ class DeviceRecord:
     ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
     ``host_maintained``: its host is in maintenance.
+    ``unreadable_reason``: why it was available, and could not be looked at for ``[agent] unreadable_patience``.
     ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
     """
 
@@ -62,6 +63,7 @@ class DeviceRecord:
     host_maintained: bool
     missing: bool
     excluded_reason: str | None
+    unreadable_reason: str | None
     agent_run_id: str | None
     progress_percent: float | None
     progress_step: str | None
@@ -105,6 +107,7 @@ class DeviceRecord:
             held=self.held or self.forgetting,
             excluded=self.excluded_reason is not None,
             missing=self.missing,
+            unreadable=self.unreadable_reason is not None,
         )
 
 
@@ -211,6 +214,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
             devices.c.forgetting.is_(True),
             devices.c.missing.is_(True),
             devices.c.excluded_reason.is_not(None),
+            devices.c.unreadable_reason.is_not(None),
         ),
     )
     return fetch_all(tx, DeviceRecord, query.order_by(devices.c.id))

@@ -70,6 +70,7 @@ devices = sa.Table(
     flag("host_maintained"),
     flag("missing"),
     sa.Column("excluded_reason", sa.Text),
+    sa.Column("unreadable_reason", sa.Text),
     sa.Column("agent_run_id", sa.String(36)),
     sa.Column("progress_percent", sa.Float),
     sa.Column("progress_step", sa.Text),

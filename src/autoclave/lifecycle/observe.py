@@ -42,11 +42,15 @@ def differs(
     found: DiscoveredDevice | Sighting,
     *,
     known_dirty: bool,
+    doubt: str | None = None,
 ) -> bool:
     """Whether :func:`observe` would write anything. It decides alone, without a statement.
 
     :param known_dirty: :func:`drive_of` is in the ledger of dirty drives.
+    :param doubt: see :func:`observe`.
     """
+    if _doubted(device, doubt):
+        return True
     if _attaches(found, device):
         if handle_changes(handles, found):
             return True
@@ -59,7 +63,11 @@ def differs(
 
 
 def observe(
-    tx: Connection, known: DeviceRecord, found: DiscoveredDevice | Sighting, cause: Cause
+    tx: Connection,
+    known: DeviceRecord,
+    found: DiscoveredDevice | Sighting,
+    cause: Cause,
+    doubt: str | None = None,
 ) -> DeviceRecord | None:
     """Write what discovery saw of a known device, and return the row; None if it is gone.
 
@@ -68,10 +76,13 @@ def observe(
 
     :param known: the row as it was before the look. Of a device that has been moved to another state
         since, *found* says nothing: a guest may have had it, or an erase, when it was looked at.
+    :param doubt: why the device could not be looked at for too long, or None.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version:
         return device
+    if doubt is not None and _doubted(device, doubt):
+        device = _withhold(tx, device, doubt, cause)
     if _attaches(found, device):
         device, found = _attach(tx, device, found, cause)
     changes = _changes(device, found)
@@ -84,7 +95,9 @@ def observe(
         return swap(tx, device, Event.DISTRUST, told, {**changes, "missing": False, "release_pending": False})
     if distrust is not None:
         changes["state_reason"] = distrust
-    if changes:
+    if "unreadable_reason" in changes:
+        remark(tx, device, "readable", replace(cause, reason="it was read again"), changes)
+    elif changes:
         device_rows.update(tx, device, changes)
     if _describes(found, device):
         for deployable in device_rows.deployables_of(tx, [device.id]):
@@ -112,6 +125,31 @@ def _attach(
     elif device.device_state is DeviceState.AVAILABLE and changes.gone and not free:
         device = swap(tx, device, Event.USED_UP, replace(cause, reason="the card has less to offer than it had"))
     return device, as_offered(found, known)
+
+
+def doubt(tx: Connection, known: DeviceRecord, reason: str, cause: Cause) -> DeviceRecord | None:
+    """Note that an available device could not be looked at for too long, so that it is not offered.
+
+    :param known: as for :func:`observe`.
+    """
+    device = device_rows.get(tx, known.uuid, lock=True)
+    if device is None or device.state_version != known.state_version or not _doubted(device, reason):
+        return device
+    return _withhold(tx, device, reason, cause)
+
+
+def _doubted(device: DeviceRecord, doubt: str | None) -> bool:
+    """Whether a doubt of an available device is news."""
+    return doubt not in (None, device.unreadable_reason) and device.device_state is DeviceState.AVAILABLE
+
+
+def _withhold(tx: Connection, device: DeviceRecord, reason: str, cause: Cause) -> DeviceRecord:
+    changes = {"unreadable_reason": reason}
+    if device.unreadable_reason is None:
+        remark(tx, device, "unreadable", replace(cause, reason=reason), changes)
+    else:
+        device_rows.update(tx, device, changes)
+    return replace(device, unreadable_reason=reason)
 
 
 def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
@@ -147,6 +185,10 @@ def lose(tx: Connection, known: DeviceRecord, cause: Cause, reason: str) -> Devi
 def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     same = _same_drive(device, found)
+    # By a guest or an erase it was read; by a look, when that saw what is on record.
+    if device.unreadable_reason is not None and (same or device.device_state is not DeviceState.AVAILABLE):
+        changes["unreadable_reason"] = None
+        changes |= debt(device)
     # An available device comes back only when it was seen to be the one that left.
     if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["missing"] = False

@@ -13,6 +13,12 @@ class Offer(NamedTuple):
     held: bool
     excluded: bool
     missing: bool
+    unreadable: bool
+
+    @property
+    def withheld(self) -> list[str]:
+        """What keeps a device from being offered although it is available, by the names of the fields."""
+        return [name for name in self._fields[1:] if getattr(self, name)]
 
 
 def must_be_reserved(offer: Offer) -> bool:
@@ -20,10 +26,4 @@ def must_be_reserved(offer: Offer) -> bool:
 
     A device whose state is unknown (None: a row not yet backfilled) is not vouched for.
     """
-    return (
-        offer.device_state is not DeviceState.AVAILABLE
-        or offer.maintaining
-        or offer.held
-        or offer.excluded
-        or offer.missing
-    )
+    return offer.device_state is not DeviceState.AVAILABLE or any(offer[1:])

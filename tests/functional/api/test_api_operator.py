@@ -52,6 +52,7 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "forgetting": False,
         "missing": False,
         "excluded_reason": None,
+        "unreadable_reason": None,
         "release_pending": False,
         "cleanup_action": "sanitize_crypto",
         "progress": {"percent": None, "step": None, "stalled": False, "seconds_left": None},
@@ -93,6 +94,7 @@ def test_progress_of_a_running_erase_is_shown(world: World) -> None:
         ({"held": True, "hold_reason": "noisy fan"}, ["noisy fan", "release"]),
         ({"missing": True}, [HOST, "forget"]),
         ({"excluded_reason": "no crypto erase"}, ["no crypto erase"]),
+        ({"unreadable_reason": "the kernel has given it up"}, ["cannot be looked at: the kernel has given it up"]),
         ({"status": "maintaining"}, ["maintenance"]),
         ({"missing": True, "held": True, "hold_reason": "broken"}, ["any more", "broken"]),
     ],
@@ -315,7 +317,14 @@ def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> Non
     lines = answer.text.splitlines()
     for state in ("available", "error", "unknown"):
         assert f'autoclave_devices{{host="{HOST}",state="{state}",type="NVME"}} 1.0' in lines
-    for condition, count in {"held": 1, "missing": 1, "excluded": 0, "maintaining": 1, "stalled": 0}.items():
+    for condition, count in {
+        "held": 1,
+        "missing": 1,
+        "excluded": 0,
+        "unreadable": 0,
+        "maintaining": 1,
+        "stalled": 0,
+    }.items():
         assert f'autoclave_devices_condition{{condition="{condition}",host="{HOST}"}} {count}.0' in lines
     assert any(line.startswith(f'autoclave_agent_last_seen_seconds{{host="{HOST}"}}') for line in lines)
     assert "autoclave_nova_events_owed 0.0" in lines

@@ -33,6 +33,7 @@ def device(view: DeviceView) -> dict[str, Any]:
         "forgetting": record.forgetting,
         "missing": record.missing,
         "excluded_reason": record.excluded_reason,
+        "unreadable_reason": record.unreadable_reason,
         "release_pending": record.release_pending,
         "cleanup_action": record.cleanup_action,
         "progress": {

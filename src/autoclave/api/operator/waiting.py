@@ -31,6 +31,7 @@ def waiting_for(
         f"It is excluded: {device.excluded_reason}." if device.excluded_reason else None,
         _silent(device, agent_silent),
         _missing(device),
+        f"It cannot be looked at: {device.unreadable_reason}; see to the cause." if device.unreadable_reason else None,
         _error(device),
         _held(device),
         _maintained(device),

@@ -58,6 +58,7 @@ DEVICE = shape(
         "forgetting": BOOLEAN,
         "missing": BOOLEAN,
         "excluded_reason": nullable(STRING),
+        "unreadable_reason": nullable(STRING),
         "release_pending": BOOLEAN,
         "cleanup_action": nullable(STRING),
         "progress": shape(

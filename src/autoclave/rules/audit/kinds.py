@@ -80,6 +80,11 @@ class Kind(Enum):
     DEVICE_EXCLUDED = _Text(
         _INFO, "The policy of its device_spec entry cannot be met by it.", "See `autoclave plan show` on {host}."
     )
+    DEVICE_UNREADABLE = _Text(
+        _INFO,
+        "It is available, and its host cannot tell which device is in the slot.",
+        "See to the cause on {host}; it is offered again when the agent has read it.",
+    )
     DEVICE_HELD = _Text(_INFO, "An operator holds it.", "`autoclave device release {slot}` when it may be offered.")
     DEVICE_IN_MAINTENANCE = _Text(
         _INFO,

@@ -89,7 +89,12 @@ def _reserved(row: Row, wanted: Wanted, found: Found, stock: Stock) -> Iterator[
 def _being_told(row: Row) -> bool:
     """Whether a conductor is between its claim and its word to Placement, within its lease: no guest has seen it."""
     only_allocated = row.offer == row.offer._replace(
-        device_state=DeviceState.ALLOCATED, maintaining=False, held=False, excluded=False, missing=False
+        device_state=DeviceState.ALLOCATED,
+        maintaining=False,
+        held=False,
+        excluded=False,
+        missing=False,
+        unreadable=False,
     )
     return only_allocated and any(hold.linked and hold.state in UNFINISHED and not hold.overdue for hold in row.holds)
 
@@ -116,7 +121,7 @@ def _unallocated(row: Row, provider: str, consumers: Collection[str]) -> Iterato
 
 def _why(row: Row) -> str:
     state = row.offer.device_state
-    reasons = [name for name in ("maintaining", "held", "excluded", "missing") if getattr(row.offer, name)]
+    reasons = row.offer.withheld
     if state is not DeviceState.AVAILABLE:
         reasons.insert(0, state.value if state else "in no known state")
     return " and ".join(reasons)

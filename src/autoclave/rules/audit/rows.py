@@ -50,6 +50,7 @@ def of_row(row: Row) -> Iterator[Finding]:
         (offer.held, Kind.DEVICE_HELD, row.reasons["held"] or "held"),
         (offer.excluded, Kind.DEVICE_EXCLUDED, row.reasons["excluded"] or "excluded"),
         (offer.missing, Kind.DEVICE_MISSING, "missing"),
+        (offer.unreadable, Kind.DEVICE_UNREADABLE, row.reasons["unreadable"] or "unreadable"),
         (offer.maintaining, Kind.DEVICE_IN_MAINTENANCE, "maintaining"),
     )
     for said, kind, seen in flags:
