@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoclave.cli.cells import Cell
 from autoclave.cli.main import Printable
-from autoclave.rules.plain_text import DRIVE_TEXT_LIMIT, drive_text, excerpt, printable
+from autoclave.rules.plain_text import DRIVE_TEXT_LIMIT, drive_text, excerpt, printable, tells_apart
 
 ESCAPE = "\x1b[31mred\x1b[0m"
 
@@ -69,3 +69,13 @@ def test_command_output_escapes_control_characters() -> None:
     stream.write(f"name:\t{ESCAPE}\n")
     stream.writelines(["\r", "\n"])
     assert written.getvalue() == "name:\t\\x1b[31mred\\x1b[0m\n\\x0d\n"
+
+
+@pytest.mark.parametrize("serial", [None, "", "0", "0000000000", "FFFFffff", "00-00 00", "-", "...."])
+def test_serial_number_of_one_character_tells_no_drive_from_another(serial: str | None) -> None:
+    assert not tells_apart(serial)
+
+
+@pytest.mark.parametrize("serial", ["S1", "0001", r"\x00\x01", "VB1234-56789", "A A B"])
+def test_serial_number_of_several_characters_tells_drives_apart(serial: str) -> None:
+    assert tells_apart(serial)

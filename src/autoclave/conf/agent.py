@@ -6,7 +6,7 @@ from typing import Any
 from oslo_config import cfg
 
 from autoclave.conf.numbers import FiniteFloatOpt
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.conf.pci_addresses import exact_addresses
 from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "agent"
@@ -76,13 +76,7 @@ def allowed_host_devices(conf: cfg.ConfigOpts) -> frozenset[PCIAddress]:
 
     :raises InvalidConfiguration: one of them is no full PCI address.
     """
-    addresses = set()
-    for entry, text in enumerate(conf.agent.allow_host_device, start=1):
-        try:
-            addresses.add(PCIAddress.parse(text))
-        except ValueError as e:
-            raise InvalidConfiguration(str(e), option="[agent] allow_host_device", entry=entry) from None
-    return frozenset(addresses)
+    return exact_addresses(conf.agent.allow_host_device, "[agent] allow_host_device")
 
 
 def patience_with_agents(conf: Any) -> timedelta:

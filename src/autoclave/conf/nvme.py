@@ -1,8 +1,12 @@
 """[nvme]: the generic NVMe driver."""
 
+from typing import Any
+
 from oslo_config import cfg
 
 from autoclave.conf.numbers import DAY, FiniteFloatOpt
+from autoclave.conf.pci_addresses import exact_addresses
+from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "nvme"
 
@@ -28,6 +32,13 @@ OPTS = [
         max=30 * DAY,
         help="Seconds of unchanged progress after which a running erase is reported as stalled.",
     ),
+    cfg.MultiStrOpt(
+        "identify_by_slot",
+        default=[],
+        help="Exact PCI address of a slot whose drive is told from others by the slot and its model alone, not by its "
+        "serial number: it has none, or other drives have the same. Such a drive is not known again when it is moved, "
+        "so clean it before you move it. May be given several times.",
+    ),
     FiniteFloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two looks at a running sanitize."),
     FiniteFloatOpt("command_timeout", default=30.0, min=0.1, help="Seconds a query command of nvme-cli may take."),
     cfg.StrOpt(
@@ -42,3 +53,11 @@ OPTS = [
         help="Erase a drive when it is first discovered, instead of taking the operator's word that it is clean.",
     ),
 ]
+
+
+def slots_that_identify(conf: Any) -> frozenset[PCIAddress]:
+    """The addresses of ``[nvme] identify_by_slot``.
+
+    :raises InvalidConfiguration: one of them is no full PCI address.
+    """
+    return exact_addresses(conf.nvme.identify_by_slot, "[nvme] identify_by_slot")

@@ -60,9 +60,11 @@ class DiscoveredDevice:
     :param vendor: vendor id, four lower-case hexadecimal digits (``device.vendor`` of the API).
     :param product: product id, likewise (``device.model`` of the API).
     :param attach_handles: at least one; several only for types that are not cleaned.
-    :param serial: the drive's own serial number, where it has one; None when it could not be read.
+    :param serial: the drive's own serial number, where it has one that tells it from others; None also when it could
+        not be read.
     :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read. Of a card that has no
         serial number: whatever tells it from another kind of card in the same slot.
+    :param by_slot: the operator has it told from others by its slot and its model; it has no serial number then.
     :param name: what its provider is called after the host's name; None: by its address.
     :param traits: traits of the provider besides ``OWNER_CYBORG``.
     :param cleanup_action: the resolved action to lock in, for types that are cleaned.
@@ -88,6 +90,7 @@ class DiscoveredDevice:
     excluded: str | None = None
     unreadable: str | None = None
     exposed: str | None = None
+    by_slot: bool = False
     name: str | None = None
 
 

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
+from autoclave.conf.nvme import slots_that_identify
 from autoclave.drivers.base import (
     CleanableDevice,
     CleanupControl,
@@ -45,7 +46,7 @@ from autoclave.hardware.progress import Progress
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.plain_text import drive_text
+from autoclave.rules.plain_text import drive_text, tells_apart
 
 LOG = logging.getLogger(__name__)
 
@@ -73,16 +74,19 @@ class NVMeDriver(Driver):
 
         :raises ToolMissing: nvme-cli or shred is not installed.
         :raises ToolError: nvme-cli does not work.
-        :raises InvalidConfiguration: ``[nvme] device_spec`` or ``[agent] allow_host_device`` is wrong.
+        :raises InvalidConfiguration: ``[nvme] device_spec``, ``[nvme] identify_by_slot`` or ``[agent]
+            allow_host_device`` is wrong.
         """
         # The options first: a missing tool must not hide that an option is wrong.
-        specs, allowed = self.device_specs, self.allowed_host_devices
+        specs, allowed, by_slot = self.device_specs, self.allowed_host_devices, self.slots_that_identify
         LOG.info("nvme-cli is version %s", self.nvme.version())
         self.commands.find("shred")
         if not specs:
             LOG.warning("[nvme] device_spec is empty: the driver %s manages no device", self.name)
         for address in sorted(allowed):
             LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
+        for address in sorted(by_slot):
+            LOG.info("A drive at %s is told by its slot, not by its serial number ([nvme] identify_by_slot)", address)
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:
@@ -94,13 +98,26 @@ class NVMeDriver(Driver):
         """The addresses of ``[agent] allow_host_device``."""
         return allowed_host_devices(self.conf)
 
+    @cached_property
+    def slots_that_identify(self) -> frozenset[PCIAddress]:
+        """The addresses of ``[nvme] identify_by_slot``."""
+        return slots_that_identify(self.conf)
+
     def findings(self) -> Sequence[Finding]:
         """Every NVMe controller of this host, what becomes of it and why, in bus order.
 
         :raises InvalidConfiguration: the options cannot be read.
         :raises HardwareError: the PCI bus cannot be listed.
         """
-        return inspect(self.paths, self.nvme, self.device_specs, self.allowed_host_devices, self._slots, self._trials)
+        return inspect(
+            self.paths,
+            self.nvme,
+            self.device_specs,
+            self.allowed_host_devices,
+            self._slots,
+            self._trials,
+            self.slots_that_identify,
+        )
 
     def inspect(self) -> Sequence[Inspected]:
         return [finding.inspected(self._estimated(finding)) for finding in self.findings()]
@@ -181,11 +198,15 @@ class NVMeDriver(Driver):
         identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)
         # Rows of earlier versions may have another spelling of odd bytes.
         known = tuple(text and drive_text(text) for text in (device.drive_model, device.serial))
+        # A drive that its slot identifies is on record without a serial number.
+        by_slot = device.serial is None and (
+            controller.address in self.slots_that_identify or not tells_apart(identity.serial)
+        )
         for source, found in (
             ("the kernel", (controller.model, controller.serial)),
             ("the drive", (identity.model, identity.serial)),
         ):
-            if found != known:
+            if (found[0], None if by_slot else found[1]) != known:
                 raise WrongDrive(
                     f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the "
                     f"device {device.uuid} is {device.drive_model} {device.serial}; it was not touched"

@@ -18,6 +18,7 @@ from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, quicker_format, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.resource_names import nvme_resource_class
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Finding:
     :param busy: it was not looked into because a worker of this agent has it, which is no fault of the drive's.
     :param holders: who on this host uses its disks.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
+    :param by_slot: the operator has it told from others by its slot.
     :param device: what may be taken on as a device.
     """
 
@@ -63,6 +65,7 @@ class Finding:
     busy: bool = False
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
+    by_slot: bool = False
     device: DiscoveredDevice | None = field(default=None, repr=False)
 
     def inspected(self, estimate: Estimate | None) -> Inspected:
@@ -144,6 +147,7 @@ def inspect(
     allowed_host_devices: frozenset[PCIAddress],
     slots: Slots,
     trials: EraseTrials,
+    slots_that_identify: frozenset[PCIAddress],
 ) -> list[Finding]:
     """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
 
@@ -152,6 +156,7 @@ def inspect(
     :param allowed_host_devices: devices that may be offered although this host uses them.
     :param slots: a drive that is being erased is not looked into, and so not identified.
     :param trials: of the erases that the policy selects.
+    :param slots_that_identify: ``[nvme] identify_by_slot``.
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
@@ -162,7 +167,9 @@ def inspect(
         if entry is None and not function.class_code.startswith(NVME_CLASS):
             continue
         try:
-            findings.append(_Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials).run())
+            by_slot = function.address in slots_that_identify
+            looked = _Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials, by_slot)
+            findings.append(looked.run())
         except DeviceVanished:
             continue
         except Exception as error:  # what was not foreseen of one function must not hide the others
@@ -188,6 +195,7 @@ class _Inspection:
     allowed_host_devices: frozenset[PCIAddress]
     slots: Slots
     trials: EraseTrials
+    by_slot: bool
 
     def run(self) -> Finding:
         address = self.function.address
@@ -244,7 +252,12 @@ class _Inspection:
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
         assert self.entry is not None, "a function that no entry matches was refused"
         resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
-        if resolution.action:
+        if not self.by_slot and not tells_apart(identity.serial):
+            excluded: str | None = (
+                f"its serial number ({identity.serial or 'none'}) does not tell it from other drives; to have it told "
+                f"by its slot, add identify_by_slot = {finding.address} to [nvme]"
+            )
+        elif resolution.action:
             excluded = self.trials.lack(self.nvme, controller, identity, resolution.action)
         else:
             excluded = resolution.reason
@@ -254,7 +267,7 @@ class _Inspection:
                 f"the same drive is also reached through {', '.join(controller.other_paths)}, so it cannot be erased "
                 "safely: unbind or detach the other controller"
             )
-        return replace(finding, resolution=resolution, excluded=excluded, exposed=exposed)
+        return replace(finding, resolution=resolution, excluded=excluded, exposed=exposed, by_slot=self.by_slot)
 
     def _device(self, finding: Finding) -> DiscoveredDevice:
         address, function = self.function.address, self.function
@@ -268,8 +281,9 @@ class _Inspection:
             traits=finding.capabilities.traits if finding.capabilities else (),
             attach_handles=(AttachHandle("PCI", address.as_attach_info(), str(address)),),
             std_board_info={"product_id": function.product_id, "pci_address": str(address)},
-            serial=finding.serial,
+            serial=finding.serial if not finding.by_slot and tells_apart(finding.serial) else None,
             drive_model=finding.model,
+            by_slot=finding.by_slot,
             cleanup_action=None if action is None else str(action),
             excluded=finding.excluded,
             unreadable=finding.unreadable,

@@ -85,7 +85,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         if device.device_state is not DeviceState.ERROR:
             state = device.device_state.value if device.device_state else "unknown"
             raise Conflict(f"Device {uuid} is {state}; only a device in error can be accepted.")
-        if device.supports_cleaning and device.found_serial is None:
+        if device.supports_cleaning and (device.found_serial, device.found_drive_model) == (None, None):
             raise Conflict(
                 f"No other drive than {device.serial or 'the known one'} was found in the slot of device {uuid}: "
                 "there is nothing to accept. If it is to be offered, clean it."

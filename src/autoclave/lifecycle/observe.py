@@ -21,6 +21,7 @@ from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
+from autoclave.rules.plain_text import tells_apart
 
 _WAS_AWAY = (
     "it was gone from the host for a while, so nobody knows what was written to it; clean it, or vouch for it with "
@@ -202,6 +203,8 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         return changes
     if (device.serial, device.drive_model) == (None, None) != (found.serial, found.drive_model):
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
+    if same and device.serial is not None and found.serial is None:
+        changes["serial"] = None  # from now on its slot tells which drive it is
     other = (None, None) if same else (found.serial, found.drive_model)
     if (device.found_serial, device.found_drive_model) != other and not (same and device.was_away):
         changes |= {"found_serial": other[0], "found_drive_model": other[1]}
@@ -267,4 +270,6 @@ def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> boo
         return False
     if device.serial is None and device.drive_model is None:
         return (device.vendor, device.model) == (found.vendor, found.product)
+    if found.serial is None and (found.by_slot or not tells_apart(device.serial)):
+        return device.drive_model == found.drive_model
     return (device.serial, device.drive_model) == (found.serial, found.drive_model)

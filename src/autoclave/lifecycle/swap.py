@@ -94,7 +94,11 @@ def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
 
 def _end_other_offers(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
     """A drive is in one slot: what happens to it in that of *device* ends what was vouched for elsewhere."""
-    told = replace(cause, reason=f"its drive {device.serial} is on record at {device.slot} too", evidence={})
+    reason = (
+        f"its drive {device.serial} is on record at {device.slot} too; if both slots have a drive of this serial "
+        "number, add identify_by_slot with each of the addresses to [nvme] of its host, and clean both"
+    )
+    told = replace(cause, reason=reason, evidence={})
     for other in device_rows.with_drive(tx, device.serial or "", device.drive_model or ""):
         if other.uuid != device.uuid and other.device_state is DeviceState.AVAILABLE and not other.missing:
             swap(tx, other, Event.DISTRUST, told)

@@ -36,7 +36,11 @@ def initial_state(slot: Slot) -> tuple[DeviceState, str]:
     if slot.known_dirty:
         return DeviceState.ERROR, "this drive left another slot without having been cleaned"
     if slot.elsewhere is not None:
-        return DeviceState.ERROR, f"the same drive is on record at {slot.elsewhere} too, which nobody saw it leave"
+        return DeviceState.ERROR, (
+            f"the same drive is on record at {slot.elsewhere} too, which nobody saw it leave; if it was moved, clean "
+            "it here. If both slots have a drive of this serial number, add identify_by_slot with each of the "
+            "addresses to [nvme] of its host, and clean both"
+        )
     if slot.unreadable is not None:
         return DeviceState.ERROR, f"it could not be identified at first discovery: {slot.unreadable}"
     if slot.exposed is not None:

@@ -45,6 +45,15 @@ def drive_text(text: str, limit: int = DRIVE_TEXT_LIMIT) -> str:
     return f"{spelled[: limit - _DIGEST - 1]}~{digest}"
 
 
+def tells_apart(serial: str | None) -> bool:
+    """Whether a serial number can be one drive's own: it is neither missing, nor one character again and again.
+
+    :param serial: in the spelling of :func:`drive_text`.
+    """
+    characters = set((serial or "").upper()) - set(" -_.:")
+    return len(characters) > 1
+
+
 def _shown(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"
 

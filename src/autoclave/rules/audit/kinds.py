@@ -65,7 +65,8 @@ class Kind(Enum):
         "The drive was moved while the agent of its old slot did not run, or its host has another name now. It is "
         "offered by one of the slots at most.",
         "Clean the drive in the slot that has it (`autoclave device clean`); then forget the other (`autoclave device "
-        "forget`), once an agent has missed it there.",
+        "forget`), once an agent has missed it there. If each slot has a drive of this serial number, add "
+        "identify_by_slot with the addresses to [nvme], and clean the drives.",
     )
     AGENT_SILENT = _Text(
         _LESS,
