@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from oslo_log import log as logging
 
 from autoclave.agent.known_devices import KnownDevice, known_devices
+from autoclave.agent.lowered import LoweredReserved, Version
+from autoclave.db import devices as device_rows
+from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle, whole_record
@@ -30,14 +33,11 @@ class DeviceProviders:
         self._verified: dict[str, tuple[object, ...]] = {}
         self._renamed: set[str] = set()
         """Providers whose names are not ours, of which the operator has been told."""
-        self._withdrawn: set[str] = set()
-        """Devices that this agent has found to be unfit to be offered, of which Placement has not been told yet."""
+        self._lowered = LoweredReserved()
 
     def withdraw(self, device_uuid: str) -> None:
-        """Tell Placement at once that a device is not offered any more; what fails is done when it is synced."""
-        self._withdrawn.add(device_uuid)
-        if raise_reserved(self._ports.db, self._ports.placement, device_uuid):
-            self._withdrawn.discard(device_uuid)
+        """Tell Placement at once that a device is no longer offered; what fails is done when it is synced."""
+        raise_reserved(self._ports.db, self._ports.placement, device_uuid)
 
     def all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
         """Whether every provider is as it was when it was last found to be right, and so is every row."""
@@ -91,7 +91,6 @@ class DeviceProviders:
             self._verified[deployable.rp_uuid] = fingerprint
         else:
             settle(self._ports.db, self._ports.placement, device.uuid)
-            self._withdrawn.discard(device.uuid)
 
     def _agrees(self, entry: KnownDevice, present: Provider | None) -> bool:
         """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
@@ -100,20 +99,35 @@ class DeviceProviders:
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)
         owes = entry.device.release_pending and not must
+        if not must:
+            self._lowered.saw(entry.deployable.rp_uuid)
+        elif record is not None:
+            self._compare_reserved(entry, record.reserved)
         if record is None or owes or record != whole_record(total, record.reserved) or len(inventories.records) > 1:
             return False
         if must and record.reserved != total:
-            if entry.device.uuid not in self._withdrawn:
-                LOG.warning(
-                    "Provider %s has reserved=%d, but device %s is %s and must not be offered: raised to %d. Something "
-                    "other than Autoclave wrote it, or a bind or cleanup was cut short.",
-                    entry.deployable.name,
-                    record.reserved,
-                    entry.device.uuid,
-                    entry.device.device_state,
-                    total,
-                )
             return False
         if not must and record.reserved >= total:
             return False  # settle says that this is an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
+
+    def _compare_reserved(self, entry: KnownDevice, reserved: int) -> None:
+        """Report a provider that has less reserved than a row demands that must not be offered."""
+        device, deployable = entry.device, entry.deployable
+        version, total = _version(device), deployable.num_accelerators
+        if reserved >= total:
+            self._lowered.saw_full(deployable.rp_uuid, version)
+            return
+        with self._ports.db.read() as tx:
+            now = device_rows.get(tx, device.uuid)
+        self._lowered.report(
+            deployable.rp_uuid,
+            version,
+            None if now is None else _version(now),
+            f"Provider {deployable.name} has reserved={reserved}, but device {device.uuid} is {device.device_state} "
+            f"and must not be offered: raised to {total}.",
+        )
+
+
+def _version(device: DeviceRecord) -> Version:
+    return device.state_version, device.release_number, device.offer

@@ -6,6 +6,7 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.known_devices import known_devices
+from autoclave.agent.lowered import LoweredReserved
 from autoclave.agent.pci_bus import PCIBus
 from autoclave.db import additions, pci
 from autoclave.db import instances as instance_rows
@@ -52,6 +53,7 @@ class PCITree:
         self._bus = bus
         self._host = host
         self._verified: dict[str, tuple[object, ...]] = {}
+        self._lowered = LoweredReserved()
         self._told: frozenset[str] = frozenset()
         self.made = False
         """Whether the last :meth:`sync` has made a provider."""
@@ -206,24 +208,37 @@ class PCITree:
             self._ports.placement.put_traits(row.uuid, known.generation, traits)
         inventories = self._ports.placement.get_inventories(row.uuid)
         settled = is_settled(self._ports.db, row.uuid, inventories)
+        record = inventories.records.get(row.resource_class)
         if not settled:
-            self._settle(row, inventories.records.get(row.resource_class))
+            self._settle(row, claimed, record)
+        elif record is not None and record.reserved >= row.total:
+            self._lowered.saw_full(row.uuid, (row.state_version, claimed))
+        else:
+            self._lowered.saw(row.uuid)
         # After settling: a release that was seen has ended the burn, and does not cover what was allocated since.
         if row.one_time_use and not claimed and self._burn_for_unknown(row.uuid):
-            self._settle(row, None)
+            self._settle(row, claimed, None)
         elif settled and known.names == traits and present and inventories.generation == present.generation:
             self._verified[row.uuid] = fingerprint
 
-    def _settle(self, row: ProviderRecord, record: Inventory | None) -> None:
-        if settle_provider(self._ports.db, self._ports.placement, row.uuid) is Settled.RAISED and record is not None:
-            LOG.warning(
-                "Provider %s had reserved=%d, but %s is burned and must not be offered: raised to %d. Something other "
-                "than Autoclave wrote it, or an instance's claim was cut short.",
-                self._name(row),
-                record.reserved,
-                row.address,
-                row.total,
-            )
+    def _settle(self, row: ProviderRecord, claimed: bool, record: Inventory | None) -> None:
+        """Reconcile *row*'s inventory, and report one of which less is reserved than must be.
+
+        :param record: what Placement had; None: nothing, or it was looked at before.
+        """
+        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid)
+        if outcome is not Settled.RAISED or record is None or record.reserved >= row.total:
+            return
+        with self._ports.db.read() as tx:
+            now = pci.get(tx, row.uuid)
+            now_claimed = now is not None and pci.is_claimed(tx, now)
+        self._lowered.report(
+            row.uuid,
+            (row.state_version, claimed),
+            None if now is None else (now.state_version, now_claimed),
+            f"Provider {self._name(row)} had reserved={record.reserved}, but {row.address} is burned and must not be "
+            f"offered: raised to {row.total}.",
+        )
 
     def _burn_for_unknown(self, rp_uuid: str) -> bool:
         """Burn a provider if Placement has a consumer of it that no instance on record is; return whether it did.

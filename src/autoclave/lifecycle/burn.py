@@ -212,8 +212,8 @@ def _attempt(
         return None
     if provider.burned and reading is not None and reading.total != total:
         LOG.warning(
-            "Provider %s of %s had total=%d and reserved=%d; Autoclave writes total=%d back. Another service or an "
-            "operator has changed the total, which releases nothing: %s is still burned.",
+            "Provider %s of %s had total=%d and reserved=%d; Autoclave writes total=%d. A changed total releases "
+            "nothing: %s is still burned.",
             provider.uuid,
             provider.hostname,
             reading.total,

@@ -105,34 +105,49 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         elif row.release_pending or known is None:
             outcome, reserved = Settled.LOWERED, 0
         elif known.is_full:
-            LOG.warning(
-                "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
-                "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",
-                row.uuid,
-                deployable.name,
-                known.reserved,
-            )
             outcome, reserved = Settled.OPERATORS_HOLD, total
         else:
             outcome, reserved = Settled.UNCHANGED, min(known.reserved, total)
         # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
         others = _reserved_others(present.records, deployable.resource_class) if allocated_from_others else {}
         wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
-        if outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted:
-            return outcome, row
+        stands = outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted
         try:
-            if outcome is Settled.LOWERED:
-                require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG})
-            placement.put_inventories(rp_uuid, present.generation, wanted)
+            if not stands:
+                if outcome is Settled.LOWERED:
+                    require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG})
+                placement.put_inventories(rp_uuid, present.generation, wanted)
+            elif outcome is Settled.OPERATORS_HOLD:
+                # The row is newer than the inventory: the release may have ended in between.
+                _require_unchanged(placement, rp_uuid, present.generation)
         except PlacementConflict as error:
             allocated_from_others = allocated_from_others or error.code == IN_USE
             LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
             continue
+        if outcome is Settled.OPERATORS_HOLD:
+            LOG.warning(
+                "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
+                "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",
+                row.uuid,
+                deployable.name,
+                total,
+            )
         return outcome, row
     raise PlacementConflict(
         f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: its generation moved each "
         "time; settling will be tried again"
     )
+
+
+def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int) -> None:
+    """See that nothing was written since *generation* was read.
+
+    :raises PlacementConflict: the provider is at another generation.
+    :raises PlacementError: no answer.
+    """
+    now = placement.get_inventories(rp_uuid).generation
+    if now != generation:
+        raise PlacementConflict(f"provider {rp_uuid} is at generation {now}, no longer at {generation}")
 
 
 def _reserved_others(records: Mapping[str, Inventory], resource_class: str) -> dict[str, Inventory]:

@@ -150,7 +150,8 @@ class Kind(Enum):
     )
     RESERVED_TOO_LOW = _Text(
         _RISK,
-        "Somebody lowered it by hand, or a bind, a claim or a clean was cut short before Placement was told.",
+        "It was lowered by hand; or a bind, a claim, a clean or an operator's command has not reached Placement: it "
+        "is on its way to a slow Placement, or was cut short.",
         "`autoclave audit --fix` raises it; so does the agent of {host} in its next period.",
         Fix.RAISE,
     )
