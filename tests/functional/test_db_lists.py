@@ -1,17 +1,22 @@
 """Filters, orders and pages of lists, and attributes, on SQLite, PostgreSQL and MariaDB."""
 
+from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from oslo_db.exception import DBDuplicateEntry, DBReferenceError
 
-from autoclave.db import attributes, deployable_views, device_summaries
+from autoclave.db import attributes, deployable_views, device_summaries, device_views
+from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.filters import FIELDS
 from autoclave.db.paging import Order
-from autoclave.db.tables import devices
+from autoclave.db.tables import DeviceStatus, devices
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
+from autoclave.rules.reserved import SHOWN_STATES, shown_state
 from dbfixtures import make_arq, make_slot
 
 INSTANCE = "6f70656e-7374-6163-6b21-000000000001"
@@ -47,6 +52,40 @@ def test_every_field_filters_devices_and_deployables(database: Database) -> None
             for other in (value.swapcase(), "nobody"):
                 if other != value:
                     assert device_summaries.summaries(tx, related={field: other}) == [], field
+
+
+def test_database_shows_the_states_that_the_rules_show(database: Database) -> None:
+    flags: list[dict[str, Any]] = [
+        {"held": True},
+        {"forgetting": True},
+        {"missing": True},
+        {"excluded_reason": "no erase"},
+        {"unreadable_reason": "given up"},
+        {"status": DeviceStatus.MAINTAINING},
+        {"host_maintained": True},
+    ]
+    both = [one | other for one in flags for other in flags]
+    with database.write() as tx:
+        for number, state in enumerate([*DeviceState, None]):
+            for changes in [{}, *both] if state is DeviceState.AVAILABLE else [{}, *both[number :: len(flags)]]:
+                uuid = make_slot(tx).device.uuid
+                tx.execute(devices.update().where(devices.c.uuid == uuid).values(device_state=state, **changes))
+    with database.read() as tx:
+        everything = device_rows.list_all(tx)
+        for state in SHOWN_STATES:
+            expected = [device.uuid for device in everything if shown_state(device.offer) == state]
+            assert [device.uuid for device in device_rows.list_all(tx, shown_state=state)] == expected
+            found = device_summaries.summaries(tx, related={"availability": state})
+            assert [one.uuid for one in found] == expected, state
+        shown = {one.uuid: (one.status, one.device_state) for one in device_summaries.summaries(tx)}
+        for device in everything:
+            beside_status = shown_state(device.offer._replace(maintaining=False))
+            status = "maintaining" if device.offer.maintaining else "enabled"
+            assert shown[device.uuid] == (status, beside_status)
+        counted: Counter[str | None] = Counter()
+        for line in device_views.census(tx):
+            counted[line.state] += line.count
+    assert counted == Counter(shown_state(device.offer) for device in everything)
 
 
 @pytest.mark.parametrize("descending", [False, True])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from autoclave.rules.device_states import DeviceState
-from autoclave.rules.reserved import Offer, must_be_reserved
+from autoclave.rules.reserved import SHOWN_STATES, Offer, Withheld, must_be_reserved, shown_state
 
 FREE = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 
@@ -19,6 +19,21 @@ def test_of_all_that_a_row_can_say_only_one_thing_offers_the_device() -> None:
         Offer(state, *flags) for state in [*DeviceState, None] for flags in itertools.product([False, True], repeat=5)
     ]
     assert [offer for offer in everything if not must_be_reserved(offer)] == [FREE]
+
+
+def test_withheld_device_is_never_shown_as_available() -> None:
+    for flags in itertools.product([False, True], repeat=5):
+        offer = Offer(DeviceState.AVAILABLE, *flags)
+        assert (shown_state(offer) == "available") == (offer == FREE)
+        assert shown_state(offer) in SHOWN_STATES
+        for state in DeviceState:
+            if state is not DeviceState.AVAILABLE:
+                assert shown_state(offer._replace(device_state=state)) == state.value
+        assert shown_state(offer._replace(device_state=None)) is None
+
+
+def test_every_flag_of_an_offer_is_a_shown_state() -> None:
+    assert {why.value for why in Withheld} == set(Offer._fields) - {"device_state"}
 
 
 @pytest.mark.parametrize("state", [state for state in DeviceState if state is not DeviceState.AVAILABLE])

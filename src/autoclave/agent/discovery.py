@@ -31,7 +31,7 @@ from autoclave.placement.records import Provider
 from autoclave.placement.sync import provider_named
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.reserved import must_be_reserved, shown_state
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)
@@ -231,7 +231,8 @@ class Discovery:
         except StateConflict as error:
             LOG.error("Device %s is skipped: %s", found.pci_address, error)
             return
-        LOG.info("Device %s (%s) is new: %s (%s)", device.uuid, device.slot, device.device_state, device.state_reason)
+        reason = device.excluded_reason or device.state_reason
+        LOG.info("Device %s (%s) is new: %s (%s)", device.uuid, device.slot, shown_state(device.offer), reason)
         if device.device_state is not DeviceState.AVAILABLE:
             settle_others(self._ports.db, self._ports.placement, device)
         if device.device_state is DeviceState.PENDING_CLEANING:

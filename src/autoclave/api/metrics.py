@@ -48,7 +48,9 @@ class Fleet:
 
 
 def _by_state(census: Iterable[Census]) -> "Metric":
-    family = GaugeMetricFamily("autoclave_devices", "Devices by their state.", labels=["host", "type", "state"])
+    family = GaugeMetricFamily(
+        "autoclave_devices", "Devices by the state that they are shown with.", labels=["host", "type", "state"]
+    )
     counted: Counter[tuple[str, str, str]] = Counter()
     for line in census:
         counted[line.hostname, line.device_type, line.state or "unknown"] += line.count

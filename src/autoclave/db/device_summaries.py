@@ -9,11 +9,15 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.filters import device_matches
 from autoclave.db.paging import BY_ID, Order, paged
+from autoclave.db.shown_states import SHOWN_BESIDE_STATUS
 from autoclave.db.tables import DeviceStatus, devices
 
 
 class DeviceSummary(NamedTuple):
-    """What every client of the API may see of a device; the enums as their values."""
+    """What every client of the API may see of a device; the enums as their values.
+
+    ``device_state`` is the state that the device is shown with, next to ``status``; see ``db.shown_states``.
+    """
 
     uuid: str
     type: str
@@ -35,9 +39,10 @@ _STATUS = sa.case(
     else_=sa.type_coerce(devices.c.status, sa.String),
 ).label("status")
 """A device in a host in maintenance is in maintenance, too."""
+_MADE = {"status": _STATUS, "device_state": SHOWN_BESIDE_STATUS.label("device_state")}
 _COLUMNS: list[sa.ColumnElement[Any]] = [
-    _STATUS
-    if column is devices.c.status
+    _MADE[column.name]
+    if column.name in _MADE
     else sa.type_coerce(column, sa.String).label(column.name)
     if isinstance(column.type, sa.Enum)
     else column

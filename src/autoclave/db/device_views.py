@@ -14,6 +14,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.tables import DeviceStatus, arqs, devices
 from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.reserved import Offer, shown_state
 
 _PAGE = 500
 
@@ -81,7 +82,7 @@ def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list
 class Census:
     """How many devices are alike.
 
-    :param state: None for rows that no data migration has given a state yet.
+    :param state: the state that they are shown with; None for rows that no data migration has given a state yet.
     """
 
     hostname: str
@@ -105,6 +106,7 @@ def census(tx: Connection) -> list[Census]:
         devices.c.type,
         devices.c.device_state,
         devices.c.held,
+        devices.c.forgetting,
         devices.c.missing,
         excluded,
         unreadable,
@@ -112,20 +114,11 @@ def census(tx: Connection) -> list[Census]:
         devices.c.host_maintained,
         devices.c.progress_stalled,
     )
-    return [
-        Census(
-            host,
-            kind.value,
-            state.value if state else None,
-            held,
-            missing,
-            bool(out),
-            bool(unread),
-            status is DeviceStatus.MAINTAINING or in_host,
-            stalled,
-            count,
-        )
-        for host, kind, state, held, missing, out, unread, status, in_host, stalled, count in tx.execute(
-            sa.select(*keys, sa.func.count()).group_by(*keys)
-        )
-    ]
+    counted = []
+    for host, kind, state, held, forgetting, missing, out, unread, status, in_host, stalled, count in tx.execute(
+        sa.select(*keys, sa.func.count()).group_by(*keys)
+    ):
+        maintaining = status is DeviceStatus.MAINTAINING or in_host
+        shown = shown_state(Offer(state, maintaining, held or forgetting, bool(out), missing, bool(unread)))
+        counted.append(Census(host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, count))
+    return counted

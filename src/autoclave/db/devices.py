@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.paging import paged
 from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.shown_states import is_shown
 from autoclave.db.tables import (
     DeviceStatus,
     DeviceType,
@@ -178,12 +179,16 @@ def list_all(
     device_type: str | None = None,
     hostname: str | None = None,
     states: Iterable[DeviceState] | None = None,
+    shown_state: str | None = None,
     release_pending: bool | None = None,
     forgetting: bool | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceRecord]:
-    """Devices in order of their id, filtered; *after* is the uuid of the last one already seen."""
+    """Devices in order of their id, filtered; *after* is the uuid of the last one already seen.
+
+    :param states: of the rows; :param shown_state: the state that a device is shown with, see ``rules.reserved``.
+    """
     query = sa.select(*DEVICE)
     if device_type is not None:
         # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
@@ -192,6 +197,8 @@ def list_all(
         query = query.where(devices.c.hostname == hostname)
     if states is not None:
         query = query.where(devices.c.device_state.in_(list(states)))
+    if shown_state is not None:
+        query = query.where(is_shown(shown_state))
     if release_pending is not None:
         query = query.where(devices.c.release_pending.is_(release_pending))
     if forgetting is not None:

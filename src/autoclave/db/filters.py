@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import sqlalchemy as sa
 
+from autoclave.db.shown_states import is_shown
 from autoclave.db.tables import arqs, attach_handles, deployables, devices
 from autoclave.rules.arq_states import ACTIVE
 
@@ -36,7 +37,7 @@ _OF_DEPLOYABLE: Mapping[str, Callable[[str], Condition]] = {
 
 _OF_DEVICE: Mapping[str, Callable[[str], Condition]] = {
     "board": lambda value: devices.c.model == value,
-    "availability": lambda value: sa.type_coerce(devices.c.device_state, sa.String) == value,
+    "availability": is_shown,
 }
 
 FIELDS = (*_OF_DEPLOYABLE, *_OF_DEVICE)

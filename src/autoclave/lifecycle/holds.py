@@ -20,7 +20,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.reserved import must_be_reserved, shown_state
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     def note(tx: Connection) -> DeviceRecord:
         device = require(tx, uuid)
         if device.device_state is not DeviceState.ERROR:
-            state = device.device_state.value if device.device_state else "unknown"
+            state = shown_state(device.offer) or "in no known state"
             raise Conflict(f"Device {uuid} is {state}; only a device in error can be accepted.")
         if device.supports_cleaning and (device.found_serial, device.found_drive_model) == (None, None):
             raise Conflict(

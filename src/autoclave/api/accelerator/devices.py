@@ -10,6 +10,7 @@ from autoclave.api.accelerator import listing
 from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
 from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.operator.waiting import waiting_for
 from autoclave.api.query import Argument
 from autoclave.api.schemas.devices import DEVICE, DEVICES
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
@@ -22,6 +23,7 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.reserved import shown_state
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
     None: "is in no known state: run the online data migrations first",
@@ -100,7 +102,7 @@ class DeviceClean(Resource):
         if not record.supports_cleaning:
             raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")
         if record.device_state in _NOT_NOW:
-            raise Conflict(f"Device {record.uuid} {_NOT_NOW[record.device_state]}.")
+            raise Conflict(_why_not_now(record))
         with self._api.ports.db.read() as tx:
             holders = arq_rows.active_of_device(tx, record.id)
         if record.device_state is DeviceState.ALLOCATED:
@@ -115,6 +117,15 @@ class DeviceClean(Resource):
         holds.ask_to_clean(self._api.ports, record.uuid, cause)
         cleaners.clean(context, record)
         resp.status = falcon.HTTP_202
+
+
+def _why_not_now(record: DeviceRecord) -> str:
+    shown = shown_state(record.offer)
+    if record.device_state is DeviceState.AVAILABLE and shown != DeviceState.AVAILABLE:
+        return (
+            f"Device {record.uuid} is {shown}, and needs no cleaning. {waiting_for(record) or 'It is being forgotten.'}"
+        )
+    return f"Device {record.uuid} {_NOT_NOW[record.device_state]}."
 
 
 def _why_allocated(record: DeviceRecord, held: bool) -> str:

@@ -20,14 +20,14 @@ from autoclave.db import device_views, events
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, NotFound
-from autoclave.rules.device_states import DeviceState
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reserved import SHOWN_STATES
 
 _GET = "autoclave:device:get"
 _FILTERS = (
     Argument("hostname", "Only devices of this host."),
     Argument("type", "Only devices of this type, such as NVME."),
-    Argument("device_state", "Only devices in this state.", one_of(DeviceState)),
+    Argument("device_state", "Only devices that are shown with this state.", one_of(SHOWN_STATES)),
     *query.PAGING,
 )
 
@@ -38,7 +38,6 @@ class Devices(Resource):
     @Operation("List all that is known of the devices", rule=_GET, query=_FILTERS, answers={200: DEVICES})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         page = query.page(asked.query)
-        states = [DeviceState(asked.query["device_state"])] if "device_state" in asked.query else None
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
@@ -46,7 +45,7 @@ class Devices(Resource):
                 tx,
                 hostname=asked.query.get("hostname"),
                 device_type=asked.query.get("type"),
-                states=states,
+                shown_state=asked.query.get("device_state"),
                 after=page.marker,
                 limit=page.limit,
             )

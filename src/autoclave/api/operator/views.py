@@ -7,6 +7,7 @@ from autoclave.api.operator.waiting import silence, waiting_for
 from autoclave.db.columns import utcnow
 from autoclave.db.device_views import DeviceView
 from autoclave.db.events import EventRecord
+from autoclave.rules.reserved import shown_state
 
 
 def device(view: DeviceView) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def device(view: DeviceView) -> dict[str, Any]:
         "drive_model": record.drive_model,
         "found_serial": record.found_serial,
         "found_drive_model": record.found_drive_model,
-        "device_state": record.device_state.value if record.device_state else None,
+        "device_state": shown_state(record.offer),
         "state_reason": record.state_reason,
         "status": record.status.value,
         "held": record.held,

@@ -3,7 +3,10 @@
 from autoclave.api.microversion import DEVICE_STATE, DEVICE_STATUS
 from autoclave.api.schemas.common import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
 from autoclave.db.tables import DeviceStatus, DeviceType
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.reserved import SHOWN_STATES, Withheld
+
+_STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
+"""Maintenance is said by ``status``."""
 
 DEVICE = shape(
     "Device",
@@ -19,7 +22,7 @@ DEVICE = shape(
         "created_at": nullable(TIMESTAMP),
         "updated_at": nullable(TIMESTAMP),
         "status": since(DEVICE_STATUS, one_of(DeviceStatus)),
-        "device_state": since(DEVICE_STATE, nullable(one_of(DeviceState))),
+        "device_state": since(DEVICE_STATE, nullable(one_of(_STATES))),
     },
 )
 DEVICES = listed("Devices", "devices", DEVICE)

@@ -17,6 +17,7 @@ from autoclave.api.schemas.common import (
 from autoclave.db.tables import DeviceStatus, DeviceType
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
+from autoclave.rules.reserved import SHOWN_STATES
 
 REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
 
@@ -49,7 +50,7 @@ DEVICE = shape(
         "drive_model": nullable(STRING),
         "found_serial": nullable(STRING),
         "found_drive_model": nullable(STRING),
-        "device_state": _STATE,
+        "device_state": nullable(one_of(SHOWN_STATES)),
         "state_reason": nullable(STRING),
         "status": one_of(DeviceStatus),
         "held": BOOLEAN,
