@@ -357,9 +357,10 @@ def test_nothing_is_taken_back_from_an_instance_that_is_there_or_on_its_way(worl
     with pytest.raises(Conflict, match="is on that host: delete the instance"):
         world.take_back(GPU, NIC)
     assert world.function(GPU).instance_uuid == lost  # all of them or none
-    world.set_row(instance, host="host-2", task_state=TaskState.DELETING)
-    with pytest.raises(Conflict, match="which is deleting"):
-        world.take_back(NIC)
+    for busy in (TaskState.SCHEDULING, TaskState.SPAWNING, TaskState.DELETING):
+        world.set_row(instance, host="host-2", task_state=busy)
+        with pytest.raises(Conflict, match=f"which is {busy}"):
+            world.take_back(NIC)
     world.set_row(instance, task_state=None)
     assert world.take_back(NIC) == f"taken back from {instance}"
     with pytest.raises(NotFound, match=r"no PCI function 0000:99:00\.0"):

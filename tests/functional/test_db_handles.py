@@ -8,7 +8,7 @@ from oslo_db.exception import DBDuplicateEntry
 from autoclave.db import handles
 from autoclave.db.engine import Database
 from autoclave.db.tables import AttachType
-from autoclave.rules.arq_states import ACTIVE, ARQState
+from autoclave.rules.arq_states import ARQState
 from dbfixtures import make_arq, make_handle, make_slot
 
 
@@ -22,7 +22,8 @@ def test_a_handle_is_free_unless_an_active_request_names_it(database: Database) 
         make_slot(tx)
     with database.read() as tx:
         free = handles.free(tx, slot.deployable.id)
-    assert [handle.id for handle in free] == [slot.handle_id, *(made[s] for s in ARQState if s not in ACTIVE)]
+    unheld = (ARQState.INITIAL, ARQState.BIND_FAILED, ARQState.UNBOUND)
+    assert [handle.id for handle in free] == [slot.handle_id, *(made[state] for state in unheld)]
     assert free[0].attach_type is AttachType.PCI
 
 

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.resource_names import OWNER_CYBORG, nvme_resource_class, provider_name, same_provider_name
+from autoclave.rules.resource_names import (
+    OWNER_CYBORG,
+    may_be_the_operators,
+    nvme_resource_class,
+    pci_traits,
+    provider_name,
+    same_provider_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +54,27 @@ def test_a_provider_that_another_service_wrote_in_lower_case_is_the_same_slot() 
 
 def test_the_owner_trait_is_a_standard_one() -> None:
     assert OWNER_CYBORG in os_traits.get_traits("OWNER_")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"),
+    [
+        ("102b", "CUSTOM_PCI_MATROX"),
+        ("10de", "CUSTOM_PCI_NVIDIA"),
+        ("1bd4", "CUSTOM_PCI_INSPUR"),
+        ("1cf2", "CUSTOM_PCI_ZTE"),
+        ("8086", "CUSTOM_PCI_INTEL"),
+    ],
+)
+def test_a_vendor_that_cyborg_names_has_its_name_as_a_trait(vendor: str, name: str) -> None:
+    assert pci_traits(vendor, "25b6") == (
+        name,
+        f"CUSTOM_PCI_VENDOR_ID_{vendor.upper()}",
+        "CUSTOM_PCI_PRODUCT_ID_25B6",
+    )
+    assert not any(may_be_the_operators(trait) for trait in pci_traits(vendor, "25b6"))
+
+
+def test_any_other_custom_trait_may_be_the_operators() -> None:
+    assert may_be_the_operators("CUSTOM_RACK_7")
+    assert not may_be_the_operators("HW_NVME_CES")

@@ -43,9 +43,8 @@ class PowerState(IntEnum):
 
 
 class Action(StrEnum):
-    """What a user may ask of an instance that exists."""
+    """What a user may ask of an instance that exists, next to its deletion, which is never refused."""
 
-    DELETE = "delete"
     START = "start"
     STOP = "stop"
     REBOOT = "reboot"
@@ -53,7 +52,6 @@ class Action(StrEnum):
 
 
 _ALLOWED: dict[Action, frozenset[VMState]] = {
-    Action.DELETE: frozenset(VMState),
     Action.START: frozenset({VMState.STOPPED}),
     Action.STOP: frozenset({VMState.ACTIVE, VMState.ERROR}),
     Action.REBOOT: frozenset({VMState.ACTIVE, VMState.STOPPED, VMState.ERROR}),
@@ -61,7 +59,6 @@ _ALLOWED: dict[Action, frozenset[VMState]] = {
 }
 
 _TASK_OF = {
-    Action.DELETE: TaskState.DELETING,
     Action.START: TaskState.POWERING_ON,
     Action.STOP: TaskState.POWERING_OFF,
     Action.REBOOT: TaskState.REBOOTING,
@@ -75,11 +72,8 @@ def task_of(action: Action) -> TaskState:
 
 
 def allowed(action: Action, vm_state: VMState, task_state: TaskState | None) -> bool:
-    """Whether *action* may be asked of an instance now.
-
-    A deletion goes before everything else, and may be asked again: whoever was at it may have died.
-    """
-    return vm_state in _ALLOWED[action] and (task_state is None or action is Action.DELETE)
+    """Return whether *action* may be asked of an instance now."""
+    return vm_state in _ALLOWED[action] and task_state is None
 
 
 STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "ERROR", "REBUILD", "REBOOT")

@@ -112,6 +112,14 @@ def test_a_bind_and_an_unbind_go_round(world: World, arq: str) -> None:
     assert [asked.uuid for asked in world.agent.asked] == [device.uuid]
 
 
+def test_an_unbound_request_may_be_bound_again(world: World, arq: str) -> None:
+    world.bind(arq, world.add_device("0000:01:00.0"), new_uuid())
+    world.call("PATCH", PATH, {arq: REMOVE_OPS})
+    assert state(world, arq) == "Unbound"
+    assert world.bind(arq, world.add_device("0000:02:00.0"), new_uuid()).status_code == 202
+    assert state(world, arq) == "Bound"
+
+
 def test_openstacksdk_may_name_the_request_in_the_path(world: World, arq: str) -> None:
     device = world.add_device()
     body = {arq: world.add_ops(device, new_uuid())}
@@ -256,11 +264,13 @@ def test_an_unknown_request_or_provider_is_404(world: World, arq: str) -> None:
     assert world.call("PATCH", PATH, {new_uuid(): REMOVE_OPS}).status_code == 404
 
 
-def test_a_device_that_is_not_available_is_409_with_the_reason(world: World, arq: str) -> None:
-    device = world.add_device(device_state=DeviceState.CLEANING)
+@pytest.mark.parametrize("unfit", [each for each in DeviceState if each is not DeviceState.AVAILABLE])
+def test_a_device_that_is_not_available_is_409_with_the_reason(world: World, arq: str, unfit: DeviceState) -> None:
+    device = world.add_device(device_state=unfit)
     answer = world.bind(arq, device, new_uuid())
     assert answer.status_code == 409
-    assert "cleaning" in fault(answer)
+    assert f"it is {unfit}" in fault(answer)
+    assert world.device(device.uuid).device_state is unfit
 
 
 def test_a_request_is_bound_once_and_an_instance_asked_for_once(world: World, arq: str) -> None:
@@ -308,8 +318,9 @@ def test_nova_is_told_to_wait_until_every_request_of_the_instance_is_resolved(wo
     answer = world.call("GET", question)
     assert (answer.status_code, answer.content) == (423, b"")
     assert len(world.call("GET", f"{PATH}?instance={instance}").json["arqs"]) == 1
-    force(world, arq, ARQState.BIND_FAILED)
-    assert world.call("GET", question).status_code == 200
+    for resolved in (ARQState.BIND_FAILED, ARQState.DELETING):
+        force(world, arq, resolved)
+        assert world.call("GET", question).status_code == 200
 
 
 def test_a_limit_does_not_hide_what_is_unresolved(world: World, arq: str) -> None:
