@@ -238,27 +238,24 @@ def test_the_hosts_own_disk_is_no_more_for_flavors_than_for_drivers(flavors: Pla
     assert row["holders"]
 
 
-def test_what_keeps_the_agent_from_starting_is_said_of_the_function(flavors: Planner) -> None:
+def test_entries_that_cannot_be_followed_are_said_of_the_function(flavors: Planner) -> None:
     flavors.add(
         f'[pci]\ndevice_spec = {{"address": "{ERASABLE}", "one_time_use": true}}\n'
         'device_spec = {"product_id": "154c", "one_time_use": true}\n'
     )
     rows = flavors.rows()
     assert rows[ERASABLE]["refused"][0] == (
-        "nvme_driver and [pci] device_spec claim it, so the agent does not start: let only one match it"
+        "nvme_driver and [pci] device_spec claim it, so it is not offered by flavor: let only one match it"
     )
     [wrong] = rows[CARD]["refused"]
     assert "Only whole devices (type-PCI, type-PF) can be of one time use" in wrong
-    assert wrong.endswith("The agent does not start")
 
 
-def test_a_card_that_an_entry_means_beside_its_virtual_functions_keeps_the_agent_from_starting(
-    flavors: Planner,
-) -> None:
+def test_a_card_that_an_entry_means_with_its_virtual_functions_lends_these(flavors: Planner) -> None:
     flavors.add(f'[pci]\ndevice_spec = {{"address": "{CARD}"}}\n')
-    [wrong] = flavors.rows()[CARD]["refused"]
-    assert f"{CARD} is a physical function" in wrong
-    assert wrong.endswith("The agent does not start")
+    row = flavors.rows()[CARD]
+    assert (row["resource_class"], row["refused"]) == ("CUSTOM_PCI_8086_154C", [])
+    assert row["handles"] == [f"{VIRTUAL} (iavf)"]
 
 
 def test_an_entry_that_cannot_be_read_is_named(flavors: Planner) -> None:

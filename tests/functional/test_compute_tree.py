@@ -640,25 +640,25 @@ def test_a_conflict_stops_the_start_and_is_later_only_told(
         host_world.tree().sync(starting=True)
 
 
-def test_a_contradiction_in_device_spec_stops_the_start_and_is_later_only_told(
+def test_a_contradiction_in_device_spec_withdraws_its_card_alone(
     host_world: HostWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     host_world.synced()
-    host_world.specs = ({**VF_SPEC, "address": VFS[0], "resource_class": "CUSTOM_A"}, VF_SPEC)
-    with pytest.raises(InvalidConfiguration, match="virtual functions"):
-        host_world.tree().sync(starting=True)
-    host_world.tree().sync()
-    assert "are left as they are" in caplog.text
-    assert (host_world.offered(GPU), host_world.offered(CARD)) == (1, 2)
+    host_world.specs = (GPU_SPEC, {**VF_SPEC, "address": VFS[0], "resource_class": "CUSTOM_A"}, VF_SPEC)
+    tree = host_world.synced()
+    tree.sync()
+    assert caplog.text.count(f"{CARD} is not offered: [pci] device_spec, entry 3, key 'resource_class': {VFS[1]}") == 1
+    assert (host_world.offered(GPU), host_world.offered(CARD)) == (1, 0)
 
 
 @pytest.mark.parametrize("entries", [({"address": CARD},), (VF_SPEC, {"product_id": "1572"})], ids=["one", "two"])
-def test_entries_that_mean_a_card_and_its_virtual_functions_stop_the_start(
-    host_world: HostWorld, entries: tuple[dict[str, str], ...]
+def test_entries_that_mean_a_card_and_its_virtual_functions_offer_these(
+    host_world: HostWorld, entries: tuple[dict[str, str], ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     host_world.specs = entries
-    with pytest.raises(InvalidConfiguration, match=f"{CARD} is a physical function"):
-        host_world.tree().sync(starting=True)
+    host_world.synced()
+    assert host_world.records(CARD) == {VF_CLASS: Inventory(2, 0, 1, 2, 1, 1.0)}
+    assert f"{CARD} is not offered" in caplog.text
 
 
 def test_a_card_that_gets_virtual_functions_is_offered_no_longer_though_its_entry_means_them_too(
@@ -684,11 +684,10 @@ def test_a_function_that_a_device_driver_has_is_not_for_instances(
 ) -> None:
     with host_world.db.write() as tx:
         make_slot(tx, hostname=HOST, pci_address=GPU)
-    with pytest.raises(InvalidConfiguration, match=f"{GPU} is for instances by flavor, but the driver nvme_driver has"):
-        host_world.tree().sync(starting=True)
-    host_world.tree().sync()
-    assert "are left as they are" in caplog.text
+    host_world.tree().sync(starting=True)
+    assert f"{GPU} is for instances by flavor, but the driver nvme_driver has it" in caplog.text
     assert host_world.find_row() is None
+    assert host_world.offered(NIC) == 1
 
 
 def test_provider_config_adds_traits_to_an_accelerator_and_no_inventory(

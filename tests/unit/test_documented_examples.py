@@ -102,7 +102,7 @@ def test_the_aliases_of_the_example_ask_for_what_its_entries_tell_placement() ->
         PCIFunction(port, "15b3", "101d", DevType.PF),
         PCIFunction(PCIAddress.parse("0000:82:00.1"), "15b3", "101e", DevType.VF, port),
     ]
-    card, nic = translate(functions, parse_pci_device_spec(conf.pci.device_spec))
+    card, nic = translate(functions, parse_pci_device_spec(conf.pci.device_spec)).providers
     assert (card.one_time_use, nic.functions[0].managed) == (True, False)
     aliases = parse_pci_alias(conf.pci.alias)
     for alias, provider in ((aliases["gpu"], card), (aliases["nic"], nic)):

@@ -120,7 +120,7 @@ def test_a_simulated_host_has_functions_to_give_away(tmp_path: Path) -> None:
         ['[{"vendor_id": "10de", "one_time_use": true}, {"vendor_id": "8086", "product_id": "154c"}]']
     )
     seen = HostFunctions(simulated.paths)
-    card, network = translate(seen.functions, specs)
+    card, network = translate(seen.functions, specs).providers
     assert (str(card.address), card.one_time_use, card.total) == ("0000:81:00.0", True, 1)
     assert (str(network.address), network.resource_class, network.total) == (NIC, "CUSTOM_PCI_8086_154C", 2)
     assert {seen.withheld(match, frozenset()) for match in matches(seen.functions, specs)} == {None}

@@ -40,14 +40,17 @@ CARD = [pf("0000:82:00.0"), *(vf(f"0000:82:02.{n}", "0000:82:00.0") for n in ran
 
 
 def providers(functions: Sequence[PCIFunction], *entries: dict[str, Any]) -> tuple[PCIProvider, ...]:
-    return translate(functions, parse_pci_device_spec([json.dumps(entry) for entry in entries]))
+    translated = translate(functions, parse_pci_device_spec([json.dumps(entry) for entry in entries]))
+    assert translated.faults == {}
+    return translated.providers
 
 
 def refusal(functions: Sequence[PCIFunction], *entries: dict[str, Any]) -> InvalidConfiguration:
-    with pytest.raises(InvalidConfiguration) as caught:
-        providers(functions, *entries)
-    assert caught.value.option == "[pci] device_spec"
-    return caught.value
+    translated = translate(functions, parse_pci_device_spec([json.dumps(entry) for entry in entries]))
+    assert translated.providers == ()
+    [error] = translated.faults.values()
+    assert error.option == "[pci] device_spec"
+    return error
 
 
 def test_a_function_without_sriov_is_a_provider_of_its_own() -> None:
@@ -205,11 +208,17 @@ def test_every_function_that_is_meant_is_in_one_provider_unless_its_card_is_mean
     ]
     specs = parse_pci_device_spec([json.dumps(entry) for entry in entries])
     meant = {f.address: f for f in functions if first_match(specs, f.vendor_id, f.product_id, f.address, f.parent)}
-    if any(function.parent in meant for function in meant.values()):
-        with pytest.raises(InvalidConfiguration):
-            translate(functions, specs)
-    else:
-        made = translate(functions, specs)
-        told = [(function.address, provider.address) for provider in made for function in provider.functions]
-        assert sorted(told) == sorted((f.address, f.parent or f.address) for f in meant.values())
-        assert len({provider.address for provider in made}) == len(made)
+    contradictory = {function.parent for function in meant.values() if function.parent in meant}
+    made = translate(functions, specs)
+    assert made.faults.keys() == contradictory
+    told = [(function.address, provider.address) for provider in made.providers for function in provider.functions]
+    slots = sorted((each.address, each.parent or each.address) for each in meant.values())
+    assert sorted(told) == [(address, slot) for address, slot in slots if slot not in contradictory]
+    assert len({provider.address for provider in made.providers}) == len(made.providers)
+
+
+def test_entries_that_contradict_each_other_cost_no_other_slot_its_provider() -> None:
+    specs = parse_pci_device_spec(['{"address": "0000:82:00.0"}', '{"vendor_id": "10de"}'])
+    translated = translate([*CARD, gpu("0000:81:00.0")], specs)
+    assert [provider.address for provider in translated.providers] == [at("0000:81:00.0")]
+    assert [*translated.faults] == [at("0000:82:00.0")]

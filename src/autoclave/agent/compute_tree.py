@@ -64,7 +64,7 @@ class ComputeTree:
         # At the start, discovery has made providers since it asked for the tree.
         root, tree = self._root.tree() if starting else self._root.tree_once_more()
         # First of all, and whatever becomes of the rest: what is burned must read so.
-        withdrawn = self._pci.observe(tree, starting=starting)
+        withdrawn = self._pci.observe(tree)
         failure = self._pci.sync(root, tree)
         self._pci.withdraw(withdrawn)
         if self._pci.made:

@@ -9,7 +9,7 @@ from autoclave.conf.agent import allowed_host_devices
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_claims import refuse_double_claims
+from autoclave.rules.pci_claims import double_claims
 from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_matches import matches
 from autoclave.rules.pci_providers import PCIProvider, translate
@@ -30,34 +30,30 @@ class PCIBus:
         self._specs = parse_pci_device_spec(conf.pci.device_spec)
         self._told: dict[PCIAddress, str] = {}
 
-    def look(
-        self, taken: Mapping[PCIAddress, str], *, starting: bool
-    ) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
-        """The providers of what instances may get, and the addresses of what does not say what it is.
+    def look(self, taken: Mapping[PCIAddress, str]) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
+        """Return the providers of what instances may get, and the addresses of what does not say what it is.
 
-        A function that something speaks against giving away is left out, and the operator told once.
+        A function that must not be given away, and a slot whose entries contradict each other on this host, are left
+        out, and logged once.
 
-        :param taken: what device drivers offer, and the name of the driver.
-        :param starting: entries must not contradict each other in what is left out, either. Later, what is left out is
-            left out: a card that has got virtual functions is not to stay offered for the sake of that.
+        :param taken: what device drivers have, and the name of the driver.
         :raises HardwareError: the bus cannot be listed.
-        :raises InvalidConfiguration: the entries contradict each other on this host, or mean what a device driver has.
         """
         if not self._specs:
             return (), frozenset()
         host = HostFunctions(self._paths)
-        refuse_double_claims(host.functions, self._specs, taken)
-        if starting:
-            translate(host.functions, self._specs)
         allowed = allowed_host_devices(self._conf)
-        withheld = {}
+        withheld = {address: str(fault) for address, fault in double_claims(host.functions, self._specs, taken).items()}
         for match in matches(host.functions, self._specs):
-            why = host.withheld(match, allowed)
+            address = match.function.address
+            why = str(match.fault) if match.fault is not None else host.withheld(match, allowed)
             if why is not None:
-                withheld[match.function.address] = why
+                withheld.setdefault(address, why)
+        given = [function for function in host.functions if function.address not in withheld]
+        translated = translate(given, self._specs)
+        withheld |= {slot: str(fault) for slot, fault in translated.faults.items()}
         for address, why in withheld.items():
             if self._told.get(address) != why:
                 LOG.error("%s is not offered: %s", address, why)
         self._told = withheld
-        given = [function for function in host.functions if function.address not in withheld]
-        return translate(given, self._specs), frozenset(host.unreadable)
+        return translated.providers, frozenset(host.unreadable)

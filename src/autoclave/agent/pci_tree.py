@@ -15,7 +15,6 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import (
     HardwareError,
-    InvalidConfiguration,
     PlacementConflict,
     PlacementError,
     PlacementNotFound,
@@ -58,26 +57,19 @@ class PCITree:
         self.made = False
         """Whether the last :meth:`sync` has made a provider."""
 
-    def observe(self, tree: Sequence[Provider], *, starting: bool) -> list[ProviderRecord]:
+    def observe(self, tree: Sequence[Provider]) -> list[ProviderRecord]:
         """Make the rows say what the host has. Returns those whose providers are to go.
 
-        :raises InvalidConfiguration: while *starting*: the configuration and the host contradict each other. Later,
-            that is logged, and everything is left as it is.
         :raises DatabaseUnavailable: nothing could be read or written.
         :raises PlacementError: what Placement has of a new provider, or of one that becomes of one time use, could not
             be asked.
         """
         try:
-            wanted, unreadable = self._bus.look(self._taken_by_drivers(), starting=starting)
+            wanted, unreadable = self._bus.look(self._taken_by_drivers())
         except HardwareError as error:
             LOG.error(
                 "The PCI bus of %s cannot be looked at; its functions are left as they are: %s", self._host, error
             )
-            return []
-        except InvalidConfiguration as error:
-            if starting:
-                raise
-            self._tell([f"The PCI functions of {self._host} are left as they are: {error}"])
             return []
         found = self._changes(wanted, unreadable)
         foreign: Mapping[str, str] = {}

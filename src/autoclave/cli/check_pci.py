@@ -47,7 +47,10 @@ class CheckPCIDeviceSpec(CheckEntries):
         index = SpecIndex(specs)
         physical = {device.physfn for device in devices}
         told: dict[PCIAddress, tuple[object, ...]] = {}
-        for it in translate([_function(device, physical) for device in devices], specs):
+        translated = translate([_function(device, physical) for device in devices], specs)
+        for fault in translated.faults.values():
+            raise fault
+        for it in translated.providers:
             of_all = (it.address.upper, it.resource_class, _names(it.traits), it.one_time_use)
             told |= {function.address: (*of_all, function.managed, "flavors") for function in it.functions}
         for device in devices:

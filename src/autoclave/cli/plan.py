@@ -157,13 +157,15 @@ def _look(conf: cfg.ConfigOpts) -> list[dict[str, Any]]:
         claimed = [each for each in planned if each.claimed]
         if not claimed and address in lent:
             continue  # it is among the handles of its physical function
-        clash = (
-            f"{' and '.join(each.by for each in claimed)} claim it, so the agent does not start: let only one match it"
-            if len(claimed) > 1
-            else None
-        )
+        clash = _clash([each.by for each in claimed]) if len(claimed) > 1 else None
         records += [_record(each, conf.nvme.cleanup_timeout, clash) for each in claimed or planned[:1]]
     return records
+
+
+def _clash(claimants: Sequence[str]) -> str:
+    drivers = [each for each in claimants if each != DEVICE_SPEC_OPTION]
+    follows = "the agent does not start" if len(drivers) > 1 else "it is not offered by flavor"
+    return f"{' and '.join(claimants)} claim it, so {follows}: let only one match it"
 
 
 def _lent(inspected: Iterable[Inspected]) -> set[str]:

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.drivers.base import RETURNS_UNCLEANED, Inspected
-from autoclave.exceptions import HardwareError, InvalidConfiguration
+from autoclave.exceptions import HardwareError
 from autoclave.hardware.function_users import host_uses
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
@@ -28,9 +28,9 @@ Told = dict[str, Any]
 def look(conf: cfg.ConfigOpts, paths: HostPaths, host: str) -> list[tuple[Inspected, Told]]:
     """What becomes of every slot that an entry means, in bus order.
 
-    What keeps the agent from starting is said of the slot that it is about.
+    Entries that cannot be followed are said of the slot that they are about.
 
-    :raises InvalidConfiguration: the entries cannot be read, or ``remote_managed`` is said of what cannot be.
+    :raises InvalidConfiguration: the entries cannot be read.
     :raises HardwareError: the bus cannot be listed.
     """
     specs = parse_pci_device_spec(conf.pci.device_spec)
@@ -60,18 +60,14 @@ class _Slot:
         self._slot = slot
         self._meant = meant
         self._withheld: dict[PCIAddress, str] = {}
-        self._wrong: str | None = None
-        self._provider: PCIProvider | None = None
-        try:
-            for match in meant:
-                if (why := functions.withheld(match, allowed)) is not None:
-                    self._withheld[match.function.address] = why
-            entries = [match.entry for match in meant]
-            translate([match.function for match in meant], entries)  # an agent that starts looks at all of them
-            given = [match.function for match in meant if match.function.address not in self._withheld]
-            self._provider = next(iter(translate(given, entries)), None)
-        except InvalidConfiguration as error:
-            self._wrong = f"{error}. The agent does not start"
+        for match in meant:
+            why = str(match.fault) if match.fault is not None else functions.withheld(match, allowed)
+            if why is not None:
+                self._withheld[match.function.address] = why
+        given = [match.function for match in meant if match.function.address not in self._withheld]
+        translated = translate(given, [match.entry for match in meant])
+        self._provider = next(iter(translated.providers), None)
+        self._wrong = next((str(fault) for fault in translated.faults.values()), None)
 
     def planned(self, host: str) -> tuple[Inspected, Told]:
         """The slot in words, and its provider."""

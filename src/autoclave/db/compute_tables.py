@@ -114,6 +114,7 @@ pci_providers = sa.Table(
     sa.Column("burned_at", moment()),
     sa.Column("burned_for", sa.String(36)),
     flag("release_pending"),
+    sa.Column("waiting_for", sa.Text),
     counter("state_version", 1),
     *timestamps(),
     sa.UniqueConstraint("hostname", "address"),

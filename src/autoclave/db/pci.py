@@ -19,7 +19,8 @@ from autoclave.rules.burn import BurnFacts, BurnState
 class ProviderRecord:
     """A provider row. ``uuid`` is that of the resource provider, committed before that is made.
 
-    ``traits`` is a JSON list, sorted. ``burned_for`` is the instance that burned it.
+    ``traits`` is a JSON list, sorted. ``burned_for`` is the instance that burned it. ``waiting_for``: which change of
+    host or configuration takes effect later, and why; None if none does.
     """
 
     id: int
@@ -35,6 +36,7 @@ class ProviderRecord:
     burned_at: datetime | None
     burned_for: str | None
     release_pending: bool
+    waiting_for: str | None
     state_version: int
     created_at: datetime
     updated_at: datetime | None

@@ -42,7 +42,6 @@ class HostFunctions:
 
         :param match: of one of :attr:`functions`.
         :param allowed_host_devices: ``[agent] allow_host_device``.
-        :raises InvalidConfiguration: the entry says of a virtual function whether it is of one time use.
         """
         it = self._found[match.function.address]
         try:

@@ -104,51 +104,98 @@ def _wait_for_former_slots(found: Changes, taken: set[str]) -> None:
 
 
 def _compare(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord], wanted: PCIProvider) -> None:
-    holders = [each.instance_uuid for each in own if each.instance_uuid is not None]
+    held = [each for each in own if each.instance_uuid is not None]
+    bound = held or (list(own) if row.burned and not row.release_pending else [])
+    later = _later(row, bound, wanted)
+    waiting = []
+    if later:
+        why = f"instance {held[0].instance_uuid} has it" if held else "it is burned; release it"
+        waiting.append(
+            f"{row.address} stays as it is; [pci] device_spec takes effect later ({', '.join(later)}): {why}"
+        )
     given = {str(each.address): each for each in wanted.functions}
-    known = {each.address for each in own}
-    found.new_functions += [(row, each) for address, each in given.items() if address not in known]
+    if not later:
+        known = {each.address for each in own}
+        found.new_functions += [(row, each) for address, each in given.items() if address not in known]
     held_back = 0
     for function in own:
         described = given.get(function.address)
         if described is not None:
             _describe(found, function, described)
-        elif function.instance_uuid is not None:
+            if function.instance_uuid is not None and function.managed != described.managed:
+                waiting.append(
+                    f"managed={described.managed} of {function.address} takes effect later: instance "
+                    f"{function.instance_uuid} has it"
+                )
+        elif function in bound:
             held_back += 1
             _miss(found, function)
+            if not later:
+                waiting.append(
+                    f"{function.address} is gone from the host or from [pci] device_spec, and is kept: instance "
+                    f"{function.instance_uuid} has it"
+                )
         else:
             found.gone_functions.append(function)
-    traits = wanted.traits | ({ONE_TIME_USE} if row.burned else frozenset())
+    one_time_use = wanted.one_time_use if _is_whole(wanted) == _was_whole(row, bound or own) else row.one_time_use
     values: dict[str, Any] = {
         "resource_class": wanted.resource_class,
-        "traits": _as_json(traits),
+        "traits": wanted.traits | ({ONE_TIME_USE} if row.burned else frozenset()),
         "total": wanted.total + held_back,
         "one_time_use": wanted.one_time_use,
     }
-    if wanted.resource_class != row.resource_class and (holders or row.burned):
-        values["resource_class"] = row.resource_class
-        why = f"instance {holders[0]} has it" if holders else "it is burned; release it"
-        found.kept.append(
-            f"{row.address} stays of the class {row.resource_class}, and becomes {wanted.resource_class} later: {why}"
-        )
-    if row.burned and not wanted.one_time_use:
-        found.kept.append(f"{row.address} is of one time use no more, but burned, and stays so until it is released")
-    _update(found, row, values)
-    if wanted.one_time_use and holders and not row.burned:
-        found.burn.append((row, holders[0]))
+    if later:
+        values = {
+            "resource_class": row.resource_class,
+            "traits": row.trait_names | ({ONE_TIME_USE} if one_time_use else frozenset()),
+            "total": len(bound),
+            "one_time_use": one_time_use,
+        }
+    if row.burned and not values["one_time_use"]:
+        waiting.append(f"{row.address} is of one time use no more, but burned, and stays so until it is released")
+    found.kept += waiting
+    _update(found, row, values | {"traits": _as_json(values["traits"]), "waiting_for": "; ".join(waiting) or None})
+    if values["one_time_use"] and held and not row.burned:
+        found.burn.append((row, str(held[0].instance_uuid)))
+
+
+def _later(row: ProviderRecord, bound: Sequence[FunctionRecord], wanted: PCIProvider) -> list[str]:
+    """Return what of an entry waits until *bound*, the functions in use or burned, are free; empty: nothing waits."""
+    if not bound:
+        return []
+    later = []
+    if _is_whole(wanted) != _was_whole(row, bound):
+        later.append("the whole device" if _is_whole(wanted) else "its virtual functions")
+    if wanted.resource_class != row.resource_class:
+        later.append(f"class {wanted.resource_class}")
+    if wanted.traits - {ONE_TIME_USE} != row.trait_names - {ONE_TIME_USE}:
+        later.append(f"traits {' '.join(sorted(wanted.traits))}")
+    return later
+
+
+def _is_whole(wanted: PCIProvider) -> bool:
+    return wanted.functions[0].address == wanted.address
+
+
+def _was_whole(row: ProviderRecord, own: Sequence[FunctionRecord]) -> bool:
+    return any(each.address == row.address for each in own)
 
 
 def _withdraw(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord]) -> None:
-    holders = [each.instance_uuid for each in own if each.instance_uuid is not None]
+    held = [each for each in own if each.instance_uuid is not None]
     for function in own:
         _miss(found, function)
-    if not holders and (not row.burned or row.release_pending):
+    if not held and (not row.burned or row.release_pending):
         found.withdrawn.append(row)
         return
-    why = f"instance {holders[0]} has it" if holders else "it is burned, and must not be forgotten before its release"
-    found.kept.append(f"{row.address} is not there, or not configured, any more; its provider is kept: {why}")
-    if holders:
-        _update(found, row, {"total": len(holders)})
+    why = (
+        f"instance {held[0].instance_uuid} has it"
+        if held
+        else "it is burned, and must not be forgotten before its release"
+    )
+    waiting = f"{row.address} is not there, or not configured, any more; its provider is kept: {why}"
+    found.kept.append(waiting)
+    _update(found, row, {"total": len(held) or row.total, "waiting_for": waiting})
 
 
 def _describe(found: Changes, function: FunctionRecord, described: ClaimableFunction) -> None:

@@ -26,18 +26,30 @@ class Match:
 
     @property
     def slot(self) -> PCIAddress:
-        """Whose provider it belongs to: its own, or that of its physical function.
+        """Whose provider it belongs to: its own, or that of its physical function."""
+        return self.function.parent or self.function.address
 
-        :raises InvalidConfiguration: nobody knows of which physical function it is.
-        """
+    @property
+    def fault(self) -> InvalidConfiguration | None:
+        """Return the error of an entry that says what this function cannot have; None if there is none."""
+        if left_to_neutron(self.entry):
+            if self.function.dev_type is DevType.PF and self.entry.extra.get("remote_managed", False):
+                return self.wrong("is a physical function; the ports of a DPU are virtual ones", "remote_managed")
+            return None
         if self.function.dev_type is not DevType.VF:
-            return self.function.address
+            return None
         if self.function.parent is None:
-            raise self.wrong(
+            return self.wrong(
                 "is a virtual function, and this host does not show of which physical function, whose provider it "
                 "would belong to; let no entry match it"
             )
-        return self.function.parent
+        if "one_time_use" in self.entry.extra:
+            return self.wrong(
+                "is a virtual function. Only whole devices (type-PCI, type-PF) can be of one time use, since virtual "
+                "functions share a provider. Leave the key out of an entry that means them",
+                "one_time_use",
+            )
+        return None
 
     @property
     def managed(self) -> bool:
@@ -52,24 +64,12 @@ class Match:
 
     @property
     def one_time_use(self) -> bool:
-        """Whether an instance that had it leaves it reserved.
-
-        :raises InvalidConfiguration: the entry says either way of a virtual function.
-        """
-        if self.function.dev_type is DevType.VF and "one_time_use" in self.entry.extra:
-            raise self.wrong(
-                "is a virtual function. Only whole devices (type-PCI, type-PF) can be of one time use, since virtual "
-                "functions share a provider. Leave the key out of an entry that means them",
-                "one_time_use",
-            )
+        """Whether an instance that had it leaves it reserved."""
         return bool(self.entry.extra.get("one_time_use", False))
 
     @property
     def traits(self) -> frozenset[str]:
-        """All that its provider has.
-
-        :raises InvalidConfiguration: as :attr:`one_time_use`.
-        """
+        """All that its provider has."""
         given: frozenset[str] = self.entry.extra.get("traits", frozenset())
         follow = {ONE_TIME_USE: self.one_time_use, LIVE_MIGRATABLE: self.entry.extra.get("live_migratable", False)}
         return ALWAYS | given | {name for name, holds in follow.items() if holds}
@@ -82,17 +82,19 @@ class Match:
 
 
 def matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -> Iterator[Match]:
-    """Those functions that instances get by flavor. What is for Neutron's ports is none of them.
+    """Those functions that instances get by flavor, and those whose entry has a :attr:`Match.fault`.
 
-    :raises InvalidConfiguration: ``remote_managed`` is said of what cannot be.
+    What is for Neutron's ports is none of them.
     """
+    for match in all_matches(functions, specs):
+        if not left_to_neutron(match.entry) or match.fault is not None:
+            yield match
+
+
+def all_matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -> Iterator[Match]:
+    """Every function that an entry means, those for Neutron's ports among them."""
     index = SpecIndex(specs)
     for function in functions:
         entry = index.first_match(function.vendor_id, function.product_id, function.address, function.parent)
-        if entry is None:
-            continue
-        match = Match(function, entry)
-        if function.dev_type is DevType.PF and entry.extra.get("remote_managed", False):
-            raise match.wrong("is a physical function; the ports of a DPU are virtual ones", "remote_managed")
-        if not left_to_neutron(entry):
-            yield match
+        if entry is not None:
+            yield Match(function, entry)

@@ -4,7 +4,7 @@ The form is that of Nova's PCI tracking in Placement, so that operators and thei
 of one time use is marked as the one-time-use-devices specification demands. The time follows the number of functions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoclave.exceptions import InvalidConfiguration
@@ -50,34 +50,62 @@ class PCIProvider:
         return len(self.functions)
 
 
-def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> tuple[PCIProvider, ...]:
-    """The providers of the functions that *specs* mean, in bus order.
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What the entries of ``[pci] device_spec`` make of a host's functions.
 
-    A function has a provider of its own. Virtual functions are counted by that of their physical function.
+    :param providers: in bus order.
+    :param faults: by the slot, why entries cannot be followed there: it has no provider among *providers*.
+    """
+
+    providers: tuple[PCIProvider, ...]
+    faults: Mapping[PCIAddress, InvalidConfiguration]
+
+
+def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> Translation:
+    """Return the providers of the functions that *specs* mean.
+
+    A function has a provider of its own. Virtual functions are counted by that of their physical function. An entry
+    that says what its functions cannot have, or two that contradict each other, cost the slot its provider.
 
     :param specs: the entries of ``[pci] device_spec``; the first that means a function counts.
-    :raises InvalidConfiguration: an entry says what its functions cannot have, or two contradict each other.
     """
     slots: dict[PCIAddress, list[Match]] = {}
     for match in matches(functions, specs):
         slots.setdefault(match.slot, []).append(match)
-    return tuple(_provider(slot, slots[slot]) for slot in sorted(slots))
+    providers: list[PCIProvider] = []
+    faults: dict[PCIAddress, InvalidConfiguration] = {}
+    for slot in sorted(slots):
+        members = sorted(slots[slot], key=lambda match: match.function.address)
+        fault = _fault(slot, members)
+        if fault is not None:
+            faults[slot] = fault
+            continue
+        first = members[0]
+        claimable = tuple(_claimable(match) for match in members)
+        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.one_time_use, claimable))
+    return Translation(tuple(providers), faults)
 
 
-def _provider(slot: PCIAddress, members: list[Match]) -> PCIProvider:
-    members.sort(key=lambda match: match.function.address)
+def _fault(slot: PCIAddress, members: Sequence[Match]) -> InvalidConfiguration | None:
+    """Return what keeps the functions of one slot from being one provider; None if nothing does."""
+    own = next((match.fault for match in members if match.fault is not None), None)
+    if own is not None:
+        return own
     virtual = [match for match in members if match.function.address != slot]
     if len(virtual) not in (0, len(members)):
-        raise _dependent(next(match for match in members if match.function.address == slot), virtual[0])
+        return _dependent(next(match for match in members if match.function.address == slot), virtual[0])
     first = members[0]
-    resource_class, traits = first.resource_class, first.traits
     for other in members[1:]:
-        if other.resource_class != resource_class:
-            raise _differs(slot, first, other, "resource_class", resource_class, other.resource_class)
-        if other.traits != traits:
-            raise _differs(slot, first, other, "traits", ", ".join(sorted(traits)), ", ".join(sorted(other.traits)))
-    claimable = tuple(_claimable(match) for match in members)
-    return PCIProvider(slot, resource_class, traits, first.one_time_use, claimable)
+        if other.resource_class != first.resource_class:
+            return _differs(slot, first, other, "resource_class", first.resource_class, other.resource_class)
+        if other.traits != first.traits:
+            return _differs(slot, first, other, "traits", _names(first.traits), _names(other.traits))
+    return None
+
+
+def _names(traits: frozenset[str]) -> str:
+    return ", ".join(sorted(traits))
 
 
 def _claimable(match: Match) -> ClaimableFunction:

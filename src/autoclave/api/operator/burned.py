@@ -182,7 +182,7 @@ def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
 
 def _waiting_for(view: BurnedView, *, offered: bool) -> str | None:
     if view.instance_uuid is not None:
-        return None
+        return None if view.provider.waiting_for is None else f"{view.provider.waiting_for}."
     if view.provider.release_pending and view.missing:
         return f"It was released, and is not there: the agent of {view.provider.hostname} takes it from the record."
     if view.provider.release_pending:

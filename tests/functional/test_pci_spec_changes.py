@@ -1,0 +1,248 @@
+"""A change of [pci] device_spec while an instance has the function: it waits until the function is free."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hostworld import (
+    CARD,
+    FUNCTIONS,
+    GPU,
+    GPU_CLASS,
+    GPU_SPEC,
+    HOST,
+    NIC,
+    NIC_CLASS,
+    NIC_SPEC,
+    VF_CLASS,
+    VF_SPEC,
+    VFS,
+    HostWorld,
+)
+from pciworld import ONE, TWO
+
+from autoclave.agent.compute_tree import ComputeTree
+from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.db import pci
+from autoclave.db.pci import FunctionRecord
+from autoclave.exceptions import PlacementConflict
+from autoclave.lifecycle.burn import ask_release
+from autoclave.placement.records import ConsumerAllocations, Inventory
+from burnedrows import OPERATOR
+from computerows import make_instance
+
+THREE = "33333333-3333-4333-8333-333333333333"
+
+PF_CLASS = "CUSTOM_PCI_8086_1572"
+PF_SPEC: Mapping[str, Any] = {"vendor_id": "8086", "product_id": "1572"}
+PLAIN_GPU: Mapping[str, Any] = {"vendor_id": "10de", "product_id": "25b6"}
+
+
+def whole(total: int, reserved: int = 0) -> Inventory:
+    return Inventory(total, reserved, 1, total, 1, 1.0)
+
+
+def allocate(world: HostWorld, instance: str, address: str, resource_class: str) -> ConsumerAllocations:
+    """What the scheduler does for a new server; the instance is on record before."""
+    with world.db.write() as tx:
+        make_instance(tx, uuid=instance)
+    allocation = ConsumerAllocations(instance, {world.row(address).uuid: {resource_class: 1}}, None, "project", "user")
+    world.onlooker.put_allocations(allocation)
+    return allocation
+
+
+def start_guest(world: HostWorld, instance: str, address: str, resource_class: str) -> list[FunctionRecord]:
+    """Allocate one unit of the class, and claim it as the agent does before the guest runs."""
+    allocation = allocate(world, instance, address, resource_class)
+    tracker = ResourceTracker(world.ports, HOST)
+    return tracker.instance_claim(instance, allocation, {"pci0": list(allocation.allocations)}, at_least=1)
+
+
+def delete_guest(world: HostWorld, instance: str = ONE) -> None:
+    ResourceTracker(world.ports, HOST).free(instance)
+    world.onlooker.delete_allocations(instance)
+
+
+def unplug_virtual(world: HostWorld) -> None:
+    for address in VFS:
+        world.sim.functions.pull(address)
+
+
+def plug_virtual(world: HostWorld) -> None:
+    world.sim.functions.plug(*(each for each in FUNCTIONS if each.physfn == CARD))
+
+
+def change(world: HostWorld, *specs: Mapping[str, Any]) -> ComputeTree:
+    """The operator changes [pci] device_spec and restarts the agent."""
+    world.specs = specs
+    return world.synced()
+
+
+@pytest.fixture
+def parent(host_world: HostWorld) -> HostWorld:
+    """Instance ONE has a physical function, which has got virtual functions since."""
+    unplug_virtual(host_world)
+    change(host_world, PF_SPEC)
+    assert [each.address for each in start_guest(host_world, ONE, CARD, PF_CLASS)] == [CARD]
+    plug_virtual(host_world)
+    return host_world
+
+
+def test_virtual_functions_of_a_claimed_parent_wait(parent: HostWorld) -> None:
+    """Otherwise the next server that asks for the class of the parent gets a function of the first one's card."""
+    before = parent.records(CARD)
+    tree = change(parent, VF_SPEC)
+    assert parent.records(CARD) == before == {PF_CLASS: whole(1)}
+    with parent.db.read() as tx:
+        assert [each.address for each in pci.functions(tx, HOST)] == [CARD]
+    with pytest.raises(PlacementConflict):
+        start_guest(parent, TWO, CARD, PF_CLASS)
+    assert parent.row(CARD).waiting_for == (
+        f"{CARD} stays as it is; [pci] device_spec takes effect later (its virtual functions, class {VF_CLASS}): "
+        f"instance {ONE} has it"
+    )
+    delete_guest(parent)
+    tree.sync()
+    tree.sync()
+    assert parent.records(CARD) == {VF_CLASS: whole(2)}
+    assert parent.row(CARD).waiting_for is None
+    assert [each.address for each in start_guest(parent, THREE, CARD, VF_CLASS)] == [VFS[0]]
+
+
+def test_a_parent_of_a_claimed_virtual_function_waits(host_world: HostWorld) -> None:
+    host_world.synced()
+    start_guest(host_world, ONE, CARD, VF_CLASS)
+    tree = change(host_world, PF_SPEC)
+    assert host_world.records(CARD) == {VF_CLASS: whole(1)}
+    assert host_world.offered(CARD) == 0
+    assert ONE in (host_world.row(CARD).waiting_for or "")
+    delete_guest(host_world)
+    unplug_virtual(host_world)
+    for _ in range(3):
+        tree.sync()
+    assert host_world.records(CARD) == {PF_CLASS: whole(1)}
+
+
+@pytest.mark.parametrize(
+    ("change_of", "later"),
+    [
+        ({"resource_class": "CUSTOM_NIC"}, "class CUSTOM_NIC"),
+        ({"traits": "CUSTOM_GOLD"}, "traits COMPUTE_MANAGED_PCI_DEVICE CUSTOM_GOLD OWNER_NOVA"),
+        ({"live_migratable": True}, "traits COMPUTE_MANAGED_PCI_DEVICE HW_PCI_LIVE_MIGRATABLE OWNER_NOVA"),
+    ],
+    ids=["class", "trait", "migratable"],
+)
+@pytest.mark.parametrize("address", [NIC, CARD], ids=["whole", "virtual"])
+def test_a_claimed_function_keeps_class_and_traits(
+    host_world: HostWorld, address: str, change_of: Mapping[str, Any], later: str
+) -> None:
+    """Of several functions, those that are free are not offered by the old entry either, or it would never end."""
+    spec, resource_class, total = {NIC: (NIC_SPEC, NIC_CLASS, 1), CARD: (VF_SPEC, VF_CLASS, 2)}[address]
+    change(host_world, spec)
+    start_guest(host_world, ONE, address, resource_class)
+    uuid = host_world.provider(address).uuid
+    traits = host_world.onlooker.get_traits(uuid).names
+    tree = change(host_world, {**spec, **change_of})
+    assert host_world.records(address) == {resource_class: whole(1)}
+    assert host_world.onlooker.get_traits(uuid).names == traits
+    assert later in (host_world.row(address).waiting_for or "")
+    assert host_world.offered(address) == 0
+    delete_guest(host_world)
+    tree.sync()
+    tree.sync()
+    assert host_world.records(address) == {change_of.get("resource_class", resource_class): whole(total)}
+    assert host_world.onlooker.get_traits(uuid).names != traits or "resource_class" in change_of
+    assert host_world.row(address).waiting_for is None
+
+
+def test_one_time_use_of_a_claimed_function_burns_it_and_its_class_waits(host_world: HostWorld) -> None:
+    """The one change that does not wait: the instance uses the device up, whatever the entry said when it got it."""
+    change(host_world, PLAIN_GPU)
+    start_guest(host_world, ONE, GPU, GPU_CLASS)
+    tree = change(host_world, {**GPU_SPEC, "resource_class": "CUSTOM_GPU"})
+    assert host_world.records() == {GPU_CLASS: whole(1, 1)}
+    assert host_world.row().burned_for == ONE
+    assert "HW_PCI_ONE_TIME_USE" in host_world.onlooker.get_traits(host_world.provider().uuid).names
+    delete_guest(host_world)
+    tree.sync()
+    assert (host_world.offered(), host_world.row().burn_confirmed) == (0, True)
+    ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
+    tree.sync()
+    tree.sync()
+    assert host_world.records() == {"CUSTOM_GPU": whole(1)}
+
+
+def test_a_claimed_one_time_use_function_stays_burned_without_the_key(host_world: HostWorld) -> None:
+    host_world.synced()
+    start_guest(host_world, ONE, GPU, GPU_CLASS)
+    tree = change(host_world, {**PLAIN_GPU, "resource_class": "CUSTOM_GPU"})
+    assert host_world.records() == {GPU_CLASS: whole(1, 1)}
+    delete_guest(host_world)
+    tree.sync()
+    assert host_world.offered() == 0
+    assert host_world.records() == {GPU_CLASS: whole(1, 1)}
+
+
+def test_virtual_functions_of_a_burned_parent_wait_for_its_release(host_world: HostWorld) -> None:
+    unplug_virtual(host_world)
+    tree = change(host_world, {**PF_SPEC, "one_time_use": True})
+    start_guest(host_world, ONE, CARD, PF_CLASS)
+    delete_guest(host_world)
+    tree.sync()
+    plug_virtual(host_world)
+    tree = change(host_world, VF_SPEC)
+    assert host_world.records(CARD) == {PF_CLASS: whole(1, 1)}
+    assert "it is burned; release it" in (host_world.row(CARD).waiting_for or "")
+    ask_release(host_world.db, host_world.onlooker, host_world.row(CARD).uuid, OPERATOR)
+    assert host_world.offered(CARD) == 0
+    tree.sync()
+    assert host_world.records(CARD) == {VF_CLASS: whole(2)}
+    assert not host_world.row(CARD).burned
+
+
+def test_a_removed_entry_of_a_claimed_function_waits(host_world: HostWorld) -> None:
+    host_world.synced()
+    start_guest(host_world, ONE, NIC, NIC_CLASS)
+    before = host_world.records(NIC)
+    tree = change(host_world, VF_SPEC)
+    assert host_world.records(NIC) == before
+    assert f"instance {ONE} has it" in (host_world.row(NIC).waiting_for or "")
+    delete_guest(host_world)
+    tree.sync()
+    assert host_world.find_row(NIC) is None
+
+
+def test_managed_of_a_claimed_function_waits(host_world: HostWorld) -> None:
+    host_world.synced()
+    host_world.sim.functions.bind(NIC, "vfio-pci")
+    start_guest(host_world, ONE, NIC, NIC_CLASS)
+    tree = change(host_world, {**NIC_SPEC, "managed": False})
+    assert host_world.function(NIC).managed
+    assert host_world.row(NIC).waiting_for == f"managed=False of {NIC} takes effect later: instance {ONE} has it"
+    delete_guest(host_world)
+    tree.sync()
+    assert not host_world.function(NIC).managed
+    assert host_world.row(NIC).waiting_for is None
+
+
+CONTRADICTIONS = {
+    "classes differ": ({**VF_SPEC, "address": VFS[0], "resource_class": "CUSTOM_A"}, VF_SPEC),
+    "virtual functions of one time use": ({**VF_SPEC, "one_time_use": True},),
+    "a physical function that is remote": ({**PF_SPEC, "remote_managed": True},),
+}
+
+
+@pytest.mark.parametrize("specs", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_entries_that_cannot_be_followed_change_no_claimed_function(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture, specs: tuple[Mapping[str, Any], ...]
+) -> None:
+    """The agent starts, and offers what the other entries mean."""
+    host_world.synced()
+    start_guest(host_world, ONE, CARD, VF_CLASS)
+    tree = change(host_world, GPU_SPEC, *specs)
+    assert f"is not offered: [pci] device_spec, entry {1 + len(specs)}" in caplog.text
+    assert host_world.records(CARD) == {VF_CLASS: whole(1)}
+    assert (host_world.offered(CARD), host_world.offered(GPU)) == (0, 1)
+    delete_guest(host_world)
+    tree.sync()
+    assert host_world.find_row(CARD) is None
