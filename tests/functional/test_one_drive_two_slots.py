@@ -23,9 +23,13 @@ CONDUCTOR = Cause(Actor.CONDUCTOR, "conductor-1")
 
 
 def rename(world: AgentWorld, monkeypatch: pytest.MonkeyPatch, name: str = NEW_NAME) -> AgentManager:
-    """The same hardware is served under another name, which is what everything in *world* is about from now on."""
+    """The same hardware is served under another name, which is what everything in *world* is about from now on.
+
+    The data directory of the former name would be refused.
+    """
     world.end_all()
     monkeypatch.setattr(agentworld, "HOST", name)
+    world.overrides["agent", "data_dir"] = str(world.tmp_path / ("data" if name == HOST else f"data of {name}"))
     return world.start()
 
 

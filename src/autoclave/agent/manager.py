@@ -12,6 +12,7 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.compute_host import ComputeHost, ComputeParts
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.host_lock import HostLock
+from autoclave.agent.host_record import HostRecord
 from autoclave.agent.instances import Instances
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
@@ -67,6 +68,7 @@ class AgentManager:
         self._longest_step = longest_step(conf)
         self._step_began = ports.clock()
         directory = Path(conf.agent.data_dir)
+        self._record = HostRecord(directory, Path(conf.agent.sysfs_root))
         self._lock = HostLock(directory, host)
         self.rpc_version = conf.agent.rpc_version_cap or RPC_VERSION
         journal = ToolJournal(directory / "tools" / host)
@@ -101,11 +103,12 @@ class AgentManager:
     def init_host(self) -> None:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
 
-        :raises InvalidConfiguration: another agent serves this host, the data directory cannot be used, or a
-            driver's options cannot.
+        :raises InvalidConfiguration: another agent serves this host, the data directory is for another host or cannot
+            be used, or a driver's options cannot.
         :raises HardwareError: a driver lacks what it needs, such as nvme-cli.
         :raises DatabaseUnavailable: the run could not be registered.
         """
+        self._record.require(self.host)
         dead = self._lock.take()
         for driver in self._drivers.values():
             driver.init_host()
@@ -117,6 +120,8 @@ class AgentManager:
             self._lock.write(dead)
             raise
         self._lock.write([self._run_id])
+        # Only now: a start that is refused leaves no name behind. Nothing of the host is on record before this.
+        self._record.write(self.host)
 
     def start(self) -> None:
         """Give devices of an older release a state, recover what the last run left, then look at the host.

@@ -1,0 +1,126 @@
+"""The record in a data directory of which host was served from it: a name may change, the devices do not."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from autoclave.exceptions import InvalidConfiguration
+
+_OPTION = "[agent] data_dir"
+
+
+class HostRecord:
+    """The name under which a host was first served from a data directory.
+
+    The machine is known by where its kernel interfaces are: each simulated host of an ``autoclave up`` has a name.
+
+    :param directory: ``[agent] data_dir``.
+    :param sysfs: ``[agent] sysfs_root``.
+    """
+
+    def __init__(self, directory: Path, sysfs: Path) -> None:
+        self._directory = directory
+        self._path = directory / "hosts.json"
+        self._root = str(sysfs.absolute())
+
+    def require(self, host: str) -> None:
+        """Refuse a start under another name. Nothing is written.
+
+        :raises InvalidConfiguration: the directory is for a host of another name, or the record cannot be read.
+        """
+        names = self._read()
+        if names is None:
+            self._require_former(host)
+        else:
+            self._require_same(names, host)
+
+    def write(self, host: str) -> None:
+        """Record the name durably, if no other is recorded.
+
+        :raises InvalidConfiguration: the directory is for a host of another name, or the record cannot be written.
+        """
+        with self._locked():
+            names = self._read() or {}
+            self._require_same(names, host)
+            if names.get(self._root) != host:
+                self._replace({**names, self._root: host})
+
+    def _require_same(self, names: Mapping[str, str], host: str) -> None:
+        known = names.get(self._root, host)
+        if known != host:
+            raise _another(self._path, known, host)
+
+    def _require_former(self, host: str) -> None:
+        """A directory of a release without the record has a lock file for each name that a host was served under.
+
+        An empty one is of a start that was refused.
+        """
+        locks = [path for path in self._directory.glob("agent-*.lock") if path.stat().st_size]
+        known = sorted(path.stem.removeprefix("agent-") for path in locks)
+        if known and host not in known:
+            raise _another(self._directory / f"agent-{known[0]}.lock", " or ".join(known), host)
+
+    def _read(self) -> dict[str, str] | None:
+        try:
+            names = json.loads(self._path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._unusable(str(error.strerror)) from error
+        except ValueError as error:
+            raise self._unusable(str(error)) from error
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise self._unusable("it is no JSON object of host names by their sysfs roots")
+        return names
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep out another agent that starts at this moment, under another name."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._directory / "hosts.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(str(error.strerror)) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+            os.close(file)
+
+    def _replace(self, names: Mapping[str, str]) -> None:
+        fresh = self._path.with_suffix(".new")
+        try:
+            with open(fresh, "w", encoding="utf-8") as stream:
+                json.dump(names, stream, indent=1, sort_keys=True)
+                stream.write("\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            fresh.replace(self._path)
+            directory = os.open(self._directory, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._unusable(str(error.strerror)) from error
+
+    def _unusable(self, why: str) -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"{self._path}, the record of which host this directory is for, cannot be used ({why}); see that the agent "
+            "may read and write it, or restore it from a backup",
+            option=_OPTION,
+        )
+
+
+def _another(path: Path, known: str, host: str) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        f"{path} says that this data directory is for host {known}, and the agent starts as host {host}. Under another "
+        f"name its burned, held and dirty devices would be unknown. Start it as {known} (set [agent] "
+        "resource_provider_name; the default is the fully qualified domain name, which DNS may change); if this is "
+        "another machine, name another data directory",
+        option=_OPTION,
+    )
