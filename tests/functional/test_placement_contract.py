@@ -5,6 +5,7 @@ Every test runs against the real one, embedded, and against the double in memory
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,22 @@ def test_a_uuid_or_a_name_is_given_once(client: PlacementClient) -> None:
     with pytest.raises(PlacementConflict) as same_uuid:
         client.create_provider(taken.uuid, "compute-2")
     assert same_name.value.code == same_uuid.value.code == "placement.duplicate_name"
+
+
+def test_a_renamed_provider_keeps_all_but_its_name(client: PlacementClient) -> None:
+    root = host(client)
+    child = device(client, root, "compute-1_0000:0A:00.0", "CUSTOM_A")
+    client.put_allocations(claim(child))
+    before = client.get_provider(child.uuid)
+    for _ in range(2):
+        client.rename_provider(child.uuid, "rack-7_0000:0A:00.0")
+    assert client.get_provider(child.uuid) == replace(before, name="rack-7_0000:0A:00.0")
+    assert client.get_inventories(child.uuid).records == {RC: ONE}
+    assert client.get_usages(child.uuid) == {RC: 1}
+    with pytest.raises(PlacementConflict, match="compute-1"):
+        client.rename_provider(child.uuid, root.name)
+    with pytest.raises(PlacementNotFound):
+        client.rename_provider(new_uuid(), "rack-8")
 
 
 def test_a_provider_cannot_hang_from_nothing(client: PlacementClient) -> None:

@@ -48,20 +48,48 @@ class HostRecord:
             if names.get(self._root) != host:
                 self._replace({**names, self._root: host})
 
+    def require_served(self, *names_of_host: str) -> None:
+        """Refuse to rename a host that was not served from here.
+
+        :param names_of_host: its name, and the one that it may have been given by now.
+        :raises InvalidConfiguration: none of them is recorded, or the record cannot be read.
+        """
+        names = self._read()
+        known = {*self._former()} if names is None else {names.get(self._root)}
+        if known.isdisjoint(names_of_host):
+            name = names_of_host[0]
+            raise InvalidConfiguration(
+                f"{self._directory} is not the data directory of host {name}; run the command on that host, with its "
+                f"agent's --config-file. If the directory was lost, start the agent once as {name}",
+                option=_OPTION,
+            )
+
+    def rename(self, hostname: str, new_hostname: str) -> None:
+        """Record the new name durably.
+
+        :raises InvalidConfiguration: see :meth:`require_served`, or the record cannot be written.
+        """
+        with self._locked():
+            self.require_served(hostname, new_hostname)
+            self._replace({**(self._read() or {}), self._root: new_hostname})
+
     def _require_same(self, names: Mapping[str, str], host: str) -> None:
         known = names.get(self._root, host)
         if known != host:
             raise _another(self._path, known, host)
 
     def _require_former(self, host: str) -> None:
+        known = self._former()
+        if known and host not in known:
+            raise _another(self._directory / f"agent-{known[0]}.lock", " or ".join(known), host)
+
+    def _former(self) -> list[str]:
         """A directory of a release without the record has a lock file for each name that a host was served under.
 
         An empty one is of a start that was refused.
         """
         locks = [path for path in self._directory.glob("agent-*.lock") if path.stat().st_size]
-        known = sorted(path.stem.removeprefix("agent-") for path in locks)
-        if known and host not in known:
-            raise _another(self._directory / f"agent-{known[0]}.lock", " or ".join(known), host)
+        return sorted(path.stem.removeprefix("agent-") for path in locks)
 
     def _read(self) -> dict[str, str] | None:
         try:
@@ -120,7 +148,8 @@ def _another(path: Path, known: str, host: str) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"{path} says that this data directory is for host {known}, and the agent starts as host {host}. Under another "
         f"name its burned, held and dirty devices would be unknown. Start it as {known} (set [agent] "
-        "resource_provider_name; the default is the fully qualified domain name, which DNS may change); if this is "
-        "another machine, name another data directory",
+        "resource_provider_name; the default is the fully qualified domain name, which DNS may change). If it has a "
+        f"new name, run `autoclave host rename {known} {host}`. If this is another machine, name another data "
+        "directory",
         option=_OPTION,
     )

@@ -23,6 +23,7 @@ from autoclave.drivers.base import Driver
 from autoclave.exceptions import AutoclaveError, Conflict, InvalidConfiguration
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.backfill import run_all
+from autoclave.lifecycle.host_rename import require_settled_name
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
@@ -103,8 +104,8 @@ class AgentManager:
     def init_host(self) -> None:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
 
-        :raises InvalidConfiguration: another agent serves this host, the data directory is for another host or cannot
-            be used, or a driver's options cannot.
+        :raises InvalidConfiguration: another agent serves this host, it is being renamed, the data directory is for
+            another host or cannot be used, or a driver's options cannot.
         :raises HardwareError: a driver lacks what it needs, such as nvme-cli.
         :raises DatabaseUnavailable: the run could not be registered.
         """
@@ -119,6 +120,9 @@ class AgentManager:
         except InvalidConfiguration:
             self._lock.write(dead)
             raise
+        # Once more: a rename that was recorded at the same moment sees this agent, or is seen by it.
+        with self._ports.db.read() as tx:
+            require_settled_name(tx, self.host)
         self._lock.write([self._run_id])
         # Only now: a start that is refused leaves no name behind. Nothing of the host is on record before this.
         self._record.write(self.host)
@@ -235,6 +239,7 @@ class AgentManager:
         return self._compute.instances
 
     def _register(self, tx: Connection, dead: Sequence[str]) -> None:
+        require_settled_name(tx, self.host)
         now = self._ports.clock()
         present = agents.get(tx, self.host)
         patience = patience_with_agents(self._conf)

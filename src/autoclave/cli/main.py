@@ -33,6 +33,7 @@ COMMANDS = {
     "host show": "host:HostShow",
     "host maintenance": "host:HostMaintenance",
     "host resume": "host:HostResume",
+    "host rename": "host_rename:HostRename",
     "device list": "device:DeviceList",
     "device show": "device:DeviceShow",
     "device hold": "device:DeviceHold",

@@ -207,6 +207,16 @@ host_maintenances = sa.Table(
     sa.Column("began_at", moment(), nullable=False),
 )
 
+host_renames = sa.Table(
+    "host_renames",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("hostname", sa.String(255), nullable=False, unique=True),
+    sa.Column("new_hostname", sa.String(255), nullable=False, unique=True),
+    sa.Column("actor", sa.String(255), nullable=False),
+    sa.Column("began_at", moment(), nullable=False),
+)
+
 agents = sa.Table(
     "agents",
     metadata,

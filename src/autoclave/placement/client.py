@@ -7,7 +7,7 @@ its request was applied, and only the caller can tell what to do. What a repetit
 * a PUT of inventories or traits: it names a generation; the first success moves that on, so the
   repetition is refused with :class:`PlacementConflict`. It is never applied twice.
 * a PUT of allocations, and the POST of several: likewise, by the consumer's generation.
-* a PUT of a trait or resource class: the same end state.
+* a PUT of a trait, a resource class or a provider's name: the same end state.
 * the POST of a provider: it names the uuid; the repetition is a :class:`PlacementConflict`.
 * a DELETE: the repetition is a :class:`PlacementNotFound`.
 """
@@ -91,6 +91,14 @@ class PlacementClient:
         if parent is not None:
             body["parent_provider_uuid"] = parent
         return self._requester.read("POST", "/resource_providers", document.provider, body)
+
+    def rename_provider(self, uuid: str, name: str) -> None:
+        """Give a provider another name; its generation stays. A repetition changes nothing.
+
+        :raises PlacementNotFound: there is none with that uuid.
+        :raises PlacementConflict: the name is taken.
+        """
+        self._requester.read("PUT", _provider(uuid), document.provider, {"name": name})
 
     def delete_provider(self, uuid: str) -> None:
         """Delete it with its inventories and traits.

@@ -39,6 +39,8 @@ class BurnEvent(StrEnum):
     """An instance gets what is of one time use no more."""
     TAKE_BACK = "take_back"
     """An operator has taken a function back from an instance that is not there."""
+    HOST_RENAMED = "host_renamed"
+    """An operator has given its host another name; it stays what it is."""
 
 
 class BurnFacts(NamedTuple):

@@ -12,7 +12,6 @@ from autoclave.conf import new_config
 from autoclave.conf.agent import allowed_host_devices, patience_with_agents
 from autoclave.db import schema
 from autoclave.db.engine import Database
-from autoclave.db.sqlite_file import require_sound, sqlite_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
@@ -22,6 +21,7 @@ from autoclave.rules.audit.rows import SILENCE
 from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
+from autoclave.services.recorded import embedded_placement, recorded_database
 from autoclave.services.service import Resources
 from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.host import SimulatedHost
@@ -59,7 +59,7 @@ def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resou
         overrides["agent", "data_dir"] = str(data_dir.absolute())
     conf = new_config(config_files, overrides)
     directory = Path(conf.agent.data_dir)
-    database = _database(conf, directory)
+    database = recorded_database(conf, directory)
     resources.add(database.dispose)
     try:
         schema.require_current(database)
@@ -71,19 +71,6 @@ def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resou
     # Never less than by default: this configuration need not be that of the agents.
     patience = max(SILENCE, patience_with_agents(conf).total_seconds())
     return Audited(database, placement, tuple(hosts), tuple(unseen), behind, patience)
-
-
-def _database(conf: cfg.ConfigOpts, directory: Path) -> Database:
-    if conf.database.connection:
-        return Database(conf.database.connection, timeout=conf.database.timeout)
-    path = directory / "autoclave.db"
-    if not path.exists():
-        raise InvalidConfiguration(
-            f"is not set, and there is no {path}; name the services' configuration with --config-file, or the data "
-            "directory of `autoclave up` with --data-dir",
-            option="[database] connection",
-        )
-    return Database(sqlite_url(path))
 
 
 def _placement(
@@ -100,16 +87,7 @@ def _placement(
         there = {("placement", "endpoint"): CloudsFile(directory).placement, ("placement", "auth_type"): "token"}
         return PlacementClient(http_adapter(new_config(config_files, overrides | there)))
     resources.add(lock.give_back)
-    path = directory / "placement.db"
-    if not path.exists():
-        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] endpoint")
-    require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
-    # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
-    from autoclave.placement.embedded import EmbeddedPlacement
-
-    embedded = EmbeddedPlacement.start(path)
-    resources.add(embedded.stop)
-    return embedded.client()
+    return embedded_placement(directory, resources)
 
 
 def _hosts(

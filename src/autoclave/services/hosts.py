@@ -59,6 +59,10 @@ _LONGEST_NAME = 180
 _HOST_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST_NAME - 1}}}")
 
 
+NO_HOST_NAME = f"is no host name: letters, digits, '.', '-' and '_', at most {_LONGEST_NAME} of them"
+"""What is wrong with a name, behind it."""
+
+
 def _has_capability(number: int) -> bool:
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> number & 1)
@@ -70,9 +74,11 @@ def host_name(conf: cfg.ConfigOpts) -> str:
     :raises InvalidConfiguration: it can be no host's name.
     """
     name = str(conf.agent.resource_provider_name or socket.getfqdn())
-    if not _HOST_NAME.fullmatch(name):
-        raise InvalidConfiguration(
-            f"{name!r:.60} is no host name: letters, digits, '.', '-' and '_', at most {_LONGEST_NAME} of them",
-            option="[agent] resource_provider_name",
-        )
+    if not is_host_name(name):
+        raise InvalidConfiguration(f"{name!r:.60} {NO_HOST_NAME}", option="[agent] resource_provider_name")
     return name
+
+
+def is_host_name(name: str) -> bool:
+    """Return whether *name* can be a host's name everywhere."""
+    return _HOST_NAME.fullmatch(name) is not None

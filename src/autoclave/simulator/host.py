@@ -106,6 +106,11 @@ class SimulatedHost(DriveSlots):
             overrides["nvme", "device_spec"] = [json.dumps({"address": address}) for address in ours]
         return overrides
 
+    def rename(self, name: str) -> None:
+        """Give the host another name, as an operator does with ``hostnamectl``."""
+        with Inventory.change(self.root) as inventory:
+            inventory.name = name
+
     def give_to_guest(self, address: str) -> None:
         """Bind the function to vfio-pci, as libvirt does for a guest: the controller vanishes from the host."""
         if address in self.functions:

@@ -31,6 +31,10 @@ def new_provider(body: Any) -> tuple[str, str, str | None]:
     return _understood(lambda: (_uuid(body["uuid"]), _text(body["name"]), body.get("parent_provider_uuid")))
 
 
+def name(body: Any) -> str:
+    return _understood(lambda: _text(body["name"]))
+
+
 def generation(body: Any) -> int:
     return _understood(lambda: _integer(body, _GENERATION, 0))
 

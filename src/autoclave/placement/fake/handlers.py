@@ -57,6 +57,10 @@ def _get_provider(req: Request) -> Answer:
     return 200, _provider(req.ledger.entry(req.name))
 
 
+def _rename_provider(req: Request) -> Answer:
+    return 200, _provider(req.ledger.rename(req.name, bodies.name(req.body)))
+
+
 def _delete_provider(req: Request) -> Answer:
     req.ledger.delete(req.name)
     return _EMPTY, None
@@ -166,6 +170,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Handler]] = [
         ("GET", r"/resource_providers", _list_providers),
         ("POST", r"/resource_providers", _create_provider),
         ("GET", r"/resource_providers/([^/]+)", _get_provider),
+        ("PUT", r"/resource_providers/([^/]+)", _rename_provider),
         ("DELETE", r"/resource_providers/([^/]+)", _delete_provider),
         ("GET", r"/resource_providers/([^/]+)/usages", _get_usages),
         ("GET", r"/resource_providers/([^/]+)/traits", _get_traits),

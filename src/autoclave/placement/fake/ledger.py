@@ -80,6 +80,13 @@ class Ledger:
         self._holders[uuid] = set()
         return entry
 
+    def rename(self, uuid: str, name: str) -> Entry:
+        entry = self.entry(uuid)
+        if any(other.name == name for other in self.entries.values() if other is not entry):
+            raise Refusal(409, f"The name {name} is taken", code="placement.duplicate_name")
+        entry.name = name
+        return entry
+
     def delete(self, uuid: str) -> None:
         self.entry(uuid)
         if any(entry.parent == uuid for entry in self.entries.values()):

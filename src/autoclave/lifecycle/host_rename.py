@@ -1,0 +1,200 @@
+"""Give a host another name: all that is known of its devices goes with it.
+
+While a rename is recorded, no agent serves either name (:func:`require_settled_name`). So a rename that died at any
+point leaves no agent that could take a burned device for a new one, and is completed by the same command. The order
+is: the record; the providers in Placement, the root last; every row in one transaction; what the host itself keeps;
+the end of the record.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from oslo_log import log as logging
+from sqlalchemy.engine import Connection
+
+from autoclave.db import agents as agent_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import host_names, host_renames, instances, pci
+from autoclave.db.columns import utcnow
+from autoclave.db.engine import Database
+from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
+from autoclave.lifecycle.burn_moves import record
+from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.swap import Cause
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import Provider
+from autoclave.rules.burn import BurnEvent
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What has the new name now."""
+
+    devices: int
+    pci_providers: int
+    instances: int
+
+
+class HostRename:
+    """One rename.
+
+    :param dead: runs of agents that are known to be dead, however recently they were seen.
+    :param patience: how long an agent may be silent before it counts as dead.
+    :param owns_root: Autoclave makes the root provider, not nova-compute.
+    :param clock: now, in UTC without a zone.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        placement: PlacementClient,
+        hostname: str,
+        new_hostname: str,
+        cause: Cause,
+        *,
+        dead: Collection[str],
+        patience: timedelta,
+        owns_root: bool,
+        clock: Callable[[], datetime] = utcnow,
+    ) -> None:
+        self._db = db
+        self._placement = placement
+        self._clock = clock
+        self._old = hostname
+        self._new = new_hostname
+        self._cause = replace(cause, reason=f"host {hostname} is named {new_hostname} now")
+        self._dead = dead
+        self._patience = patience
+        self._owns_root = owns_root
+
+    def begin(self) -> None:
+        """Record the rename, or find that it has begun. From now on no agent starts under either name.
+
+        :raises NotFound: no row names the host.
+        :raises Conflict: an agent of either name is alive, the new name has devices, another rename of either name is
+            not complete, or the root providers in Placement are not as the rename needs them.
+        :raises PlacementError: Placement cannot be read.
+        """
+        self._roots()
+        self._db.transact(self._record)
+        try:
+            # An agent that registered at the same moment saw no record, and is seen here.
+            with self._db.read() as tx:
+                self._require_dead(tx)
+        except Conflict:
+            if not self._carried():
+                self._db.transact(lambda tx: host_renames.delete(tx, self._old))
+            raise
+
+    def carry_over(self) -> Carried:
+        """Rename the providers, then the rows. Both may have been done in part, or altogether.
+
+        :raises Conflict: see :meth:`begin`.
+        :raises PlacementError: Placement failed; the rename is not complete.
+        """
+        self._rename_providers()
+        return self._db.transact(self._rename_rows)
+
+    def finish(self) -> None:
+        """End the record: agents may serve the new name."""
+        self._db.transact(lambda tx: host_renames.delete(tx, self._old))
+        LOG.info("Host %s is named %s now, by %s.", self._old, self._new, self._cause)
+
+    def _record(self, tx: Connection) -> None:
+        begun = host_renames.about(tx, self._old, self._new)
+        for other in begun:
+            if (other.hostname, other.new_hostname) != (self._old, self._new):
+                raise Conflict(
+                    f"Renaming host {other.hostname} to {other.new_hostname} is not complete. Run `autoclave host "
+                    f"rename {other.hostname} {other.new_hostname}` again first."
+                )
+        if begun:
+            return
+        if not host_names.is_known(tx, self._old):
+            raise NotFound(f"Host {self._old} not found. `autoclave host list` shows the hosts.")
+        if host_names.has_devices(tx, self._new):
+            raise Conflict(
+                f"Host {self._new} has devices, PCI functions or instances of its own: two hosts cannot become one. "
+                "Choose another name, or remove that host first."
+            )
+        self._require_dead(tx)
+        host_renames.insert(tx, self._old, self._new, str(self._cause))
+
+    def _require_dead(self, tx: Connection) -> None:
+        for name in (self._old, self._new):
+            agent = agent_rows.get(tx, name)
+            if agent is None or agent.run_id in self._dead:
+                continue
+            silent = self._clock() - agent.last_seen
+            if silent < self._patience:
+                raise Conflict(
+                    f"The agent of host {name} was last seen {silent.total_seconds():.0f} s ago. Stop it, and try "
+                    f"again {self._patience.total_seconds():.0f} s after that."
+                )
+
+    def _carried(self) -> bool:
+        with self._db.read() as tx:
+            return not host_names.is_known(tx, self._old)
+
+    def _roots(self) -> tuple[Provider | None, Provider | None]:
+        """The root providers of both names. Of the new one nothing may be lost.
+
+        :raises Conflict: see :meth:`begin`.
+        """
+        former, present = self._placement.find_provider(self._old), self._placement.find_provider(self._new)
+        if former is not None and not self._owns_root:
+            raise Conflict(
+                f"The root provider {self._old} ({former.uuid}) belongs to nova-compute. Rename the host in Nova "
+                f"first, then run `openstack resource provider set --name {self._new} {former.uuid}`."
+            )
+        if former is not None and present is not None and not _is_empty(self._placement, present):
+            raise Conflict(
+                f"Placement has a root provider {self._new} ({present.uuid}) with providers or allocations of its own, "
+                f"next to {self._old} ({former.uuid}). Remove what is not this host's, then try again."
+            )
+        return former, present
+
+    def _rename_providers(self) -> None:
+        former, present = self._roots()
+        if former is not None and present is not None:
+            self._placement.delete_provider(present.uuid)
+        root = former or present
+        if root is None:
+            return  # made under the new name by the agent
+        tree = self._placement.providers_in_tree(root.uuid)
+        for provider in sorted(tree, key=lambda each: each.uuid == root.uuid):
+            name = host_names.renamed(provider.name, self._old, self._new)
+            if name != provider.name:
+                self._placement.rename_provider(provider.uuid, name)
+
+    def _rename_rows(self, tx: Connection) -> Carried:
+        moved = host_names.is_known(tx, self._old)
+        host_names.rename(tx, self._old, self._new)
+        devices = device_rows.list_all(tx, hostname=self._new)
+        providers = pci.providers(tx, self._new)
+        for device in devices if moved else ():
+            remark(tx, device, "host_renamed", self._cause, {})
+        for provider in providers if moved else ():
+            record(tx, provider, provider, BurnEvent.HOST_RENAMED, self._cause)
+        return Carried(len(devices), len(providers), len(instances.on_host(tx, self._new)))
+
+
+def require_settled_name(tx: Connection, hostname: str) -> None:
+    """Refuse to serve a host that is being renamed.
+
+    :raises InvalidConfiguration: it is.
+    """
+    for rename in host_renames.about(tx, hostname):
+        raise InvalidConfiguration(
+            f"renaming host {rename.hostname} to {rename.new_hostname} is not complete; run `autoclave host rename "
+            f"{rename.hostname} {rename.new_hostname}` again, then start the agent as {rename.new_hostname}",
+            option="[agent] resource_provider_name",
+        )
+
+
+def _is_empty(placement: PlacementClient, root: Provider) -> bool:
+    alone = [each.uuid for each in placement.providers_in_tree(root.uuid)] == [root.uuid]
+    return alone and not any(placement.get_usages(root.uuid).values())

@@ -1,0 +1,150 @@
+"""Renaming a host where it is: its data directory, and the services' database and Placement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from autoclave.agent.host_lock import HostLock
+from autoclave.agent.host_record import HostRecord
+from autoclave.conf import new_config
+from autoclave.conf.agent import patience_with_agents
+from autoclave.db import host_renames, schema
+from autoclave.db.engine import Database
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration
+from autoclave.lifecycle.host_rename import Carried, HostRename
+from autoclave.lifecycle.swap import Cause
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.transport import http_adapter
+from autoclave.services.data_dir import DataDirectory
+from autoclave.services.hosts import NO_HOST_NAME, is_host_name
+from autoclave.services.recorded import embedded_placement, recorded_database
+from autoclave.services.service import Resources
+from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import SimulatedHost
+
+_OPTION = "[agent] data_dir"
+
+
+@dataclass(frozen=True)
+class HostSite:
+    """What a host keeps itself, and where the services keep the rest.
+
+    :param directory: ``[agent] data_dir``.
+    :param sysfs: ``[agent] sysfs_root``.
+    :param simulated: the host, if an ``autoclave up`` simulates it.
+    :param patience: see :class:`HostRename`.
+    :param owns_root: see :class:`HostRename`.
+    """
+
+    db: Database
+    placement: PlacementClient
+    directory: Path
+    sysfs: Path
+    simulated: SimulatedHost | None
+    patience: timedelta
+    owns_root: bool
+
+
+def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, resources: Resources) -> Carried:
+    """Give a host another name, or complete what a former call began.
+
+    :param resources: closed by the caller, also after an error.
+    :raises InvalidConfiguration: the new name is none, an agent runs, or the data directory is not the host's.
+    :raises ApiError: see :meth:`HostRename.begin`.
+    :raises AutoclaveError: the database, Placement or a file failed. The same call completes the rename.
+    """
+    if not is_host_name(new_hostname):
+        raise InvalidConfiguration(f"{new_hostname!r:.60} {NO_HOST_NAME}")
+    if new_hostname == hostname:
+        raise InvalidConfiguration(f"{hostname} is the host's name already; give another as the second")
+    with site.db.read() as tx:
+        begun = bool(host_renames.about(tx, hostname))
+    record = HostRecord(site.directory, site.sysfs)
+    record.require_served(hostname, *([new_hostname] if begun else []))
+    locks = [HostLock(site.directory, name) for name in (hostname, new_hostname)]
+    dead: list[str] = []
+    for lock in locks:
+        resources.add(lock.release)
+        dead += lock.take()
+    rename = HostRename(
+        site.db,
+        site.placement,
+        hostname,
+        new_hostname,
+        cause,
+        dead=dead,
+        patience=site.patience,
+        owns_root=site.owns_root,
+    )
+    rename.begin()
+    carried = rename.carry_over()
+    _move_journal(site.directory / "tools", hostname, new_hostname)
+    locks[1].write(dead)  # so that the next agent need not wait for the former one to count as dead
+    if site.simulated is not None:
+        site.simulated.rename(new_hostname)
+    record.rename(hostname, new_hostname)
+    rename.finish()
+    return carried
+
+
+def host_site(
+    config_files: Sequence[str], data_dir: Path | None, hostname: str, new_hostname: str, resources: Resources
+) -> HostSite:
+    """Find what a rename works on.
+
+    :param config_files: of the host's agent.
+    :param data_dir: of the host's ``autoclave up``, which must not run; None: ``[agent] data_dir``.
+    :param resources: closed by the caller, also after an error.
+    :raises InvalidConfiguration: no database or no Placement is named, the schema is another, ``autoclave up`` runs, or
+        its directory has no simulated host of that name.
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    overrides: dict[tuple[str | None, str], object] = {}
+    if data_dir is not None:
+        overrides["agent", "data_dir"] = str(data_dir.absolute())
+    conf = new_config(config_files, overrides)
+    directory = Path(conf.agent.data_dir)
+    database = recorded_database(conf, directory)
+    resources.add(database.dispose)
+    schema.require_current(database)
+    of_up = (directory / "up.lock").exists()
+    if of_up:
+        lock = DataDirectory(directory)
+        if not lock.take_as_it_is():
+            raise InvalidConfiguration(
+                f"{directory} is used by an `autoclave up`; stop it, then rename the host", option=_OPTION
+            )
+        resources.add(lock.give_back)
+    if conf.placement.endpoint:
+        placement = PlacementClient(http_adapter(conf))
+    else:
+        placement = embedded_placement(directory, resources)
+    simulated = _simulated(directory, hostname, new_hostname)
+    sysfs = Path(conf.agent.sysfs_root) if simulated is None else simulated.paths.sysfs
+    owns_root = of_up or conf.compute.enabled or conf.placement.create_root_provider
+    patience = patience_with_agents(conf)
+    return HostSite(database, placement, directory, sysfs, simulated, patience, owns_root)
+
+
+def _simulated(directory: Path, hostname: str, new_hostname: str) -> SimulatedHost | None:
+    hosts = Fleet(directory).hosts()
+    found = [host for host in hosts if host.name in (hostname, new_hostname)]
+    if hosts and not found:
+        known = ", ".join(host.name for host in hosts)
+        raise InvalidConfiguration(f"{directory} has no simulated host {hostname}; it has {known}", option=_OPTION)
+    return next((host for host in found if host.name == hostname), found[0] if found else None)
+
+
+def _move_journal(tools: Path, hostname: str, new_hostname: str) -> None:
+    """The journal names tools that may still run on devices: the next agent waits for them."""
+    try:
+        if (tools / hostname).exists():
+            (tools / new_hostname).mkdir(exist_ok=True)
+            for file in (tools / hostname).iterdir():
+                file.rename(tools / new_hostname / file.name)
+    except OSError as error:
+        raise AutoclaveError(
+            f"the journal of running tools in {tools / hostname} cannot be moved ({error.strerror}); see that it can, "
+            "then run the command again"
+        ) from error
