@@ -16,6 +16,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import Driver
 from autoclave.drivers.loader import load_drivers
+from autoclave.hardware.host_hints import read_hints
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
@@ -106,7 +107,8 @@ class AgentWorld(AgentProcesses):
         paths = host_paths(conf)
         loaded = [self.vendor(conf, paths)] if self.vendor else load_drivers(conf, paths)
         drivers = {driver.name: driver for driver in loaded}
-        agent = AgentManager(conf, ports or self.ports, HOST, drivers, end=self.told_to_end.set)
+        hints = read_hints(paths)
+        agent = AgentManager(conf, ports or self.ports, HOST, drivers, end=self.told_to_end.set, hints=hints)
         self._agents.append(agent)
         return agent
 

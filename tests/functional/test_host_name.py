@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import agentworld
@@ -9,6 +11,8 @@ import pytest
 from agentworld import HOST, AgentWorld
 
 from autoclave.agent.manager import AgentManager
+from autoclave.db import agents
+from autoclave.db.columns import utcnow
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.services.agent import AgentService
 from autoclave.services.up import AllInOne
@@ -82,6 +86,80 @@ def test_a_damaged_record_is_named(world: AgentWorld, data: Path, text: str) -> 
     (data / "hosts.json").write_text(text)
     with pytest.raises(InvalidConfiguration, match=r"hosts\.json.*cannot be used"):
         world.start()
+
+
+# A data directory that is lost
+
+
+@pytest.fixture
+def known_machine(world: AgentWorld) -> AgentWorld:
+    """A machine that says which it is, whose agent has run, and whose data directory is another from now on."""
+    world.overrides["agent", "periodic_interval"] = 0.1
+    identify(world, "0f" * 16, "4C4C4544-0031-4810-8051-B4C04F564433")
+    world.end(world.start())
+    world.overrides["agent", "data_dir"] = str(world.tmp_path / "other")
+    return world
+
+
+def identify(world: AgentWorld, machine_id: str, product_uuid: str) -> None:
+    for path, text in ((world.sim.paths.etc / "machine-id", machine_id), (dmi(world), product_uuid)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+def dmi(world: AgentWorld) -> Path:
+    return world.sim.paths.sysfs / "class/dmi/id/product_uuid"
+
+
+def test_a_machine_of_another_name_is_recognized(known_machine: AgentWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its former agent was seen a moment ago: the start waits until that counts as dead."""
+    for _ in range(2):
+        with pytest.raises(InvalidConfiguration, match=f"autoclave host rename {HOST} {OTHER}"):
+            under(known_machine, OTHER, monkeypatch).init_host()
+    under(known_machine, HOST, monkeypatch).init_host()
+
+
+def test_a_clone_of_a_living_machine_starts(
+    known_machine: AgentWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = known_machine
+
+    def living() -> datetime:
+        """The agent of the other machine says that it is alive at the first looks at the clock."""
+        now = utcnow()
+        seen.append(now)
+        if len(seen) <= 4:
+            with world.db.write() as tx:
+                present = agents.get(tx, HOST)
+                assert present is not None
+                assert agents.touch(tx, HOST, present.run_id, now)
+        return now
+
+    seen: list[datetime] = []
+    world.end_all()
+    monkeypatch.setattr(agentworld, "HOST", OTHER)
+    world.build(replace(world.ports, clock=living)).init_host()
+    assert "Waiting until it is seen again" in caplog.text
+    with world.db.read() as tx:
+        found = agents.get(tx, OTHER)
+    assert found is not None
+    assert (found.machine_id, found.product_uuid) == ("0f" * 16, "4c4c4544003148108051b4c04f564433")
+
+
+@pytest.mark.parametrize("text", ["", "00000000-0000-0000-0000-000000000000", "4c4c4544-0031-4810-8051-b4c04f564499"])
+def test_one_hint_alone_stops_no_agent(known_machine: AgentWorld, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    identify(known_machine, "0f" * 16, text)
+    under(known_machine, OTHER, monkeypatch).init_host()
+
+
+def test_a_hint_that_is_no_longer_read_is_kept(known_machine: AgentWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    dmi(known_machine).unlink()
+    known_machine.overrides["agent", "data_dir"] = str(known_machine.tmp_path / "data")
+    under(known_machine, HOST, monkeypatch).init_host()
+    with known_machine.db.read() as tx:
+        found = agents.get(tx, HOST)
+    assert found is not None
+    assert found.product_uuid == "4c4c4544003148108051b4c04f564433"
 
 
 def test_simulated_hosts_share_a_data_directory(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.compute_host import ComputeHost, ComputeParts
 from autoclave.agent.discovery import Discovery
+from autoclave.agent.former_host import FormerHost
 from autoclave.agent.host_lock import HostLock
 from autoclave.agent.host_record import HostRecord
 from autoclave.agent.instances import Instances
@@ -30,6 +31,7 @@ from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.rules.device_states import Actor
+from autoclave.rules.host_hints import NO_HINTS, HostHints
 
 LOG = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class AgentManager:
     :param host: the host's name, see ``[agent] resource_provider_name``.
     :param drivers: by name, loaded from ``[agent] enabled_drivers``.
     :param compute: what instances are run with; None: this agent runs none.
+    :param hints: what the machine says of itself.
     :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
         sure that no tool of it works on a drive any more.
     """
@@ -59,6 +62,7 @@ class AgentManager:
         *,
         end: Callable[[], None],
         compute: ComputeParts | None = None,
+        hints: HostHints = NO_HINTS,
     ) -> None:
         self.host = host
         self._conf = conf
@@ -70,6 +74,8 @@ class AgentManager:
         self._step_began = ports.clock()
         directory = Path(conf.agent.data_dir)
         self._record = HostRecord(directory, Path(conf.agent.sysfs_root))
+        self._hints = hints
+        self._former = FormerHost(ports, host, hints, patience_with_agents(conf))
         self._lock = HostLock(directory, host)
         self.rpc_version = conf.agent.rpc_version_cap or RPC_VERSION
         journal = ToolJournal(directory / "tools" / host)
@@ -105,7 +111,8 @@ class AgentManager:
         """Take the host's lock, let every driver check the host, and say that this run serves it now.
 
         :raises InvalidConfiguration: another agent serves this host, it is being renamed, the data directory is for
-            another host or cannot be used, or a driver's options cannot.
+            another host or cannot be used, the machine is on record under another name, or a driver's options cannot
+            be used.
         :raises HardwareError: a driver lacks what it needs, such as nvme-cli.
         :raises DatabaseUnavailable: the run could not be registered.
         """
@@ -113,6 +120,7 @@ class AgentManager:
         dead = self._lock.take()
         for driver in self._drivers.values():
             driver.init_host()
+        self._former.require_none()
         # Named before it is registered: a crash between the two must not make us a stranger to our next run.
         self._lock.write([*dead, self._run_id])
         try:
@@ -250,7 +258,7 @@ class AgentManager:
                 f"agent is gone for good, this one may start {patience.total_seconds():.0f} s after that",
                 option="[agent] resource_provider_name",
             )
-        agents.register(tx, AgentRecord(self.host, self._run_id, self.rpc_version, now, now))
+        agents.register(tx, AgentRecord(self.host, self._run_id, self.rpc_version, now, now, *self._hints))
 
     def _serves(self) -> bool:
         """Say that this run is alive; whether it is still the one that serves the host. If not, it ends."""

@@ -67,6 +67,7 @@ OPTS = [
     cfg.StrOpt("sysfs_root", default="/sys", help="Where sysfs is. Another directory makes a simulated host."),
     cfg.StrOpt("dev_root", default="/dev", help="Where device nodes are."),
     cfg.StrOpt("proc_root", default="/proc", help="Where procfs is."),
+    cfg.StrOpt("etc_root", default="/etc", help="Where machine-id is."),
     cfg.ListOpt("tools_path", default=[], help="Directories searched for nvme and shred before PATH."),
 ]
 

@@ -12,24 +12,27 @@ from autoclave.db.tables import agents
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent row."""
+    """An agent row; ``machine_id`` and ``product_uuid`` hint at which machine it runs on, None: not known."""
 
     hostname: str
     run_id: str
     rpc_version: str
     started_at: datetime
     last_seen: datetime
+    machine_id: str | None = None
+    product_uuid: str | None = None
 
 
 _AGENT = columns(AgentRecord, agents)
 
 
 def register(tx: Connection, record: AgentRecord) -> None:
-    """Note that this run serves its host now."""
+    """Note that this run serves its host now. A hint that is not known any longer stays what it was."""
+    values = {name: value for name, value in asdict(record).items() if value is not None}
     if get(tx, record.hostname) is None:
-        tx.execute(agents.insert().values(**asdict(record)))
+        tx.execute(agents.insert().values(**values))
     else:
-        tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**asdict(record)))
+        tx.execute(agents.update().where(agents.c.hostname == record.hostname).values(**values))
 
 
 def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> bool:

@@ -226,4 +226,6 @@ agents = sa.Table(
     sa.Column("rpc_version", sa.String(8), nullable=False),
     sa.Column("started_at", moment(), nullable=False),
     sa.Column("last_seen", moment(), nullable=False),
+    sa.Column("machine_id", sa.String(32)),
+    sa.Column("product_uuid", sa.String(32)),
 )

@@ -21,6 +21,7 @@ class HostPaths:
     :param sysfs: normally ``/sys``.
     :param dev: normally ``/dev``.
     :param proc: normally ``/proc``.
+    :param etc: normally ``/etc``; only the machine id is read there.
     :param tools: directories searched for external tools before ``PATH``.
     :param hold_disk: what the nodes of disks stand for; None: block devices.
     :param helper: who does what needs root; None: this process does it itself.
@@ -29,6 +30,7 @@ class HostPaths:
     sysfs: Path = Path("/sys")
     dev: Path = Path("/dev")
     proc: Path = Path("/proc")
+    etc: Path = Path("/etc")
     tools: tuple[Path, ...] = ()
     hold_disk: HoldDisk | None = None
     helper: Helper | None = None

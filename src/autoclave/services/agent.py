@@ -9,6 +9,7 @@ from autoclave.agent.compute_host import CONDUCTOR_VERSION, ComputeParts
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host_hints import read_hints
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.notifications import notifications_of
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
@@ -29,7 +30,8 @@ class AgentService:
         host = host_name(conf)
         compute = compute_parts(conf, paths, transport) if conf.compute.enabled else None
         self._notifications = compute.notifications if compute else None
-        self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute)
+        hints = read_hints(paths)
+        self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute, hints=hints)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
         self._heartbeat = Periodic(f"heartbeat of {host}", conf.agent.periodic_interval, self._manager.beat)
         self._period = Periodic(f"period of {host}", conf.agent.periodic_interval, self._manager.period)

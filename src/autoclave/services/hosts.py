@@ -29,6 +29,7 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
         sysfs=Path(agent.sysfs_root),
         dev=dev,
         proc=Path(agent.proc_root),
+        etc=Path(agent.etc_root),
         tools=tuple(Path(directory) for directory in agent.tools_path),
         hold_disk=None if simulated is None else simulated.paths.hold_disk,
         helper=_helper(conf),

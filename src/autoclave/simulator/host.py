@@ -83,8 +83,8 @@ class SimulatedHost(DriveSlots):
     def paths(self) -> HostPaths:
         """Where an agent finds the host's kernel interfaces."""
         return HostPaths(
-            sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", tools=(self.root / "bin",),
-            hold_disk=_HoldDisk(self.root),
+            sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", etc=self.root / "etc",
+            tools=(self.root / "bin",), hold_disk=_HoldDisk(self.root),
         )  # fmt: skip
 
     def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:
@@ -98,6 +98,7 @@ class SimulatedHost(DriveSlots):
             ("agent", "sysfs_root"): str(self.paths.sysfs),
             ("agent", "dev_root"): str(self.paths.dev),
             ("agent", "proc_root"): str(self.paths.proc),
+            ("agent", "etc_root"): str(self.paths.etc),
             ("agent", "tools_path"): [str(directory) for directory in self.paths.tools],
             ("compute", "virt_driver"): "null",
         }
