@@ -120,5 +120,7 @@ def census(tx: Connection) -> list[Census]:
     ):
         maintaining = status is DeviceStatus.MAINTAINING or in_host
         shown = shown_state(Offer(state, maintaining, held or forgetting, bool(out), missing, bool(unread)))
-        counted.append(Census(host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, count))
+        counted.append(
+            Census(host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, count)
+        )
     return counted
