@@ -1,11 +1,14 @@
 """What ``[pci] device_spec`` means of a host's PCI functions at this moment."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
+from autoclave.exceptions import HardwareError
+from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
@@ -57,3 +60,24 @@ class PCIBus:
                 LOG.error("%s is not offered: %s", address, why)
         self._told = withheld
         return translated.providers, frozenset(host.unreadable)
+
+    def serials(self, providers: Sequence[PCIProvider]) -> Mapping[str, str]:
+        """Return what tells the whole devices of this host from all others, by their addresses.
+
+        It is made of the ids, the number of the function and the serial: all functions of a card may have one serial.
+        What two devices have in common, and what cannot be read, is left out.
+        """
+        found: dict[str, str] = {}
+        for provider in providers:
+            it = provider.functions[0]
+            if it.address != provider.address:
+                continue  # virtual functions
+            try:
+                serial = card_serial(self._paths, it.address, vital_product_data=provider.one_time_use)
+            except HardwareError as error:
+                LOG.debug("The serial of %s is not known: %s", it.address, error)
+                continue
+            if serial is not None:
+                found[str(it.address)] = f"{it.vendor_id}:{it.product_id}.{it.address.function} {serial}"
+        count = Counter(found.values())
+        return {address: serial for address, serial in found.items() if count[serial] == 1}

@@ -19,6 +19,7 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
 )
+from autoclave.lifecycle import card_burns
 from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, settle_provider
 from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
@@ -84,6 +85,7 @@ class PCITree:
                 return again
 
             found = self._ports.db.transact(write)
+        self._follow_cards(wanted)
         self._tell([*foreign.values(), *found.kept])
         return found.withdrawn
 
@@ -124,6 +126,14 @@ class PCITree:
                 LOG.info(
                     "Provider %s is gone: its function is not there, or not configured, any more.", self._name(row)
                 )
+
+    def _follow_cards(self, wanted: Sequence[PCIProvider]) -> None:
+        """Before anything is offered: what is new may be a card that was burned in another slot."""
+        serials = self._bus.serials(wanted)
+        with self._ports.db.read() as tx:
+            if not card_burns.differs(tx, self._host, serials):
+                return
+        self._ports.db.transact(lambda tx: card_burns.follow(tx, self._host, serials, self._ports.clock()))
 
     def _changes(self, wanted: Sequence[PCIProvider], unreadable: frozenset[str]) -> Changes:
         with self._ports.db.read() as tx:

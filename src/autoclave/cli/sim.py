@@ -245,6 +245,7 @@ class SimPlug(OfDrive):
         parser.add_argument("--driver", help="the host's driver for it (default none)")
         parser.add_argument("--interface", help="network interface that its driver makes, which is up")
         parser.add_argument("--physfn", type=str.lower, help="address of its physical function")
+        parser.add_argument("--serial", type=str.lower, help="its Device Serial Number, 16 digits (default none)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -258,6 +259,7 @@ class SimPlug(OfDrive):
             driver=parsed_args.driver,
             interface=parsed_args.interface,
             physfn=parsed_args.physfn,
+            serial=parsed_args.serial,
         )
         self.host(parsed_args).functions.plug(spec)
 

@@ -6,7 +6,7 @@ instance's accelerator requests name it by ``instance_uuid``.
 
 import sqlalchemy as sa
 
-from autoclave.db.columns import JSONText, counter, enum_column, flag, metadata, moment, timestamps
+from autoclave.db.columns import JSONText, counter, enum_column, flag, metadata, moment, timestamps, utcnow
 from autoclave.rules.instance_states import TaskState, VMState
 
 flavors = sa.Table(
@@ -105,6 +105,7 @@ pci_providers = sa.Table(
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("hostname", sa.String(255), nullable=False),
     sa.Column("address", sa.String(16), nullable=False),
+    sa.Column("serial", sa.String(64)),
     sa.Column("resource_class", sa.String(255), nullable=False),
     sa.Column("traits", sa.Text, nullable=False),
     sa.Column("total", sa.Integer, nullable=False),
@@ -118,6 +119,15 @@ pci_providers = sa.Table(
     counter("state_version", 1),
     *timestamps(),
     sa.UniqueConstraint("hostname", "address"),
+)
+
+burned_cards = sa.Table(
+    "burned_cards",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("serial", sa.String(64), nullable=False, unique=True),
+    sa.Column("rp_uuid", sa.String(36), nullable=False),
+    sa.Column("created_at", moment(), nullable=False, default=utcnow),
 )
 
 pci_functions = sa.Table(

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db import burned_cards
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.rows import columns, fetch_all, fetch_one
@@ -27,6 +28,8 @@ class ProviderRecord:
     uuid: str
     hostname: str
     address: str
+    serial: str | None
+    """Tells the card in the slot from all others; None: not known."""
     resource_class: str
     traits: str
     total: int
@@ -125,6 +128,12 @@ def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | No
     """The provider with *uuid*; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_PROVIDER).where(pci_providers.c.uuid == uuid)
     return fetch_one(tx, ProviderRecord, query.with_for_update() if lock else query)
+
+
+def with_serial(tx: Connection, serial: str) -> list[ProviderRecord]:
+    """Return the providers, of whatever host, in whose slot the card with *serial* was seen last."""
+    query = sa.select(*_PROVIDER).where(pci_providers.c.serial == serial).order_by(pci_providers.c.id)
+    return fetch_all(tx, ProviderRecord, query)
 
 
 def providers(
@@ -259,6 +268,8 @@ def delete(tx: Connection, provider: ProviderRecord) -> bool:
         return False
     if found.burned and not found.release_pending:
         return False
+    if found.serial is not None:
+        burned_cards.remove(tx, found.serial, found.uuid)
     tx.execute(pci_functions.delete().where(pci_functions.c.provider_id == provider.id))
     tx.execute(pci_providers.delete().where(pci_providers.c.id == provider.id))
     return True

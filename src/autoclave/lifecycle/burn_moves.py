@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from autoclave.db import events, pci
+from autoclave.db import burned_cards, events, pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
@@ -39,7 +39,20 @@ def move(
     if not pci.swap(tx, provider, values, idle=idle):
         return False
     record(tx, provider, replace(provider, **values), event, cause)
+    if "burned" in values:
+        _keep_ledger(tx, provider.uuid)
     return True
+
+
+def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
+    """A card stays burned when it is put into another slot; its release covers the card that is in the slot then."""
+    provider = pci.get(tx, rp_uuid)
+    if provider is None or provider.serial is None:
+        return
+    if provider.burned:
+        burned_cards.note(tx, provider.serial, rp_uuid)
+    else:
+        burned_cards.remove(tx, provider.serial, rp_uuid)
 
 
 def record(
@@ -52,7 +65,7 @@ def record(
     events.append(
         tx,
         device_uuid=after.uuid,
-        serial=None,
+        serial=after.serial,
         from_state=before.burn_state.value if before else None,
         to_state=after.burn_state.value,
         event=event.value,

@@ -1,6 +1,7 @@
 """The functions of a simulated host that are no drives: graphics cards, network cards and their virtual functions."""
 
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,6 +33,7 @@ class FunctionSpec:
     :param iommu_group: the number of its group; None for a group of its own.
     :param numa_node: -1 where the platform does not say.
     :param physfn: the address of the physical function this is a virtual function of.
+    :param serial: its Device Serial Number, 16 hexadecimal digits; None: it has none.
     :raises SimulatorError: no function can be like that.
     """
 
@@ -45,6 +47,7 @@ class FunctionSpec:
     iommu_group: int | None = None
     numa_node: int = -1
     physfn: str | None = None
+    serial: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -56,6 +59,8 @@ class FunctionSpec:
                 raise SimulatorError(f"function at {self.address}: write {canonical!r} instead of {given!r}")
         if re.fullmatch(r"[0-9a-f]{6}", self.class_code) is None:
             raise SimulatorError(f"function at {self.address}: a PCI class is six digits, not {self.class_code!r}")
+        if self.serial is not None and re.fullmatch(r"[0-9a-f]{16}", self.serial) is None:
+            raise SimulatorError(f"function at {self.address}: a serial is 16 digits, not {self.serial!r}")
         _require_name(self.address, "driver", self.driver)
         _require_name(self.address, "interface", self.interface)
 
@@ -112,6 +117,7 @@ class Functions:
                     raise SimulatorError(f"{spec.address}: there is no physical function {spec.physfn}")
                 functions[spec.address] = plugged = PluggedFunction(spec, spec.driver)
                 self._tree.add_function(plugged)
+                self._tree.write_config(spec.address, _config_space(spec.serial))
                 self._attach(plugged)
                 self._tree.announce(plugged)
 
@@ -173,6 +179,14 @@ class Functions:
             functions = self.all()
             yield functions
             files.write_json(self._file, {address: asdict(plugged) for address, plugged in functions.items()})
+
+
+def _config_space(serial: str | None) -> bytes:
+    """The configuration space: no more than a Device Serial Number capability, or none."""
+    space = bytearray(4096)
+    if serial is not None:
+        struct.pack_into("<III", space, 0x100, 0x0001_0003, int(serial[8:], 16), int(serial[:8], 16))
+    return bytes(space)
 
 
 def _require_name(address: str, what: str, name: str | None) -> None:

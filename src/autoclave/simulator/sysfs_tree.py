@@ -104,6 +104,10 @@ class SysfsTree:
         if spec.physfn is not None:
             self._link_virtual_function(directory, self._function(spec.physfn))
 
+    def write_config(self, address: str, space: bytes) -> None:
+        """Give a function its configuration space."""
+        (self._function(address) / "config").write_bytes(space)
+
     def announce(self, slot: Function) -> None:
         """Let the function be found on the bus."""
         files.link(self._bus / slot.address, self._function(slot.address))

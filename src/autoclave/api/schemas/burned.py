@@ -64,7 +64,7 @@ BURN_HISTORY = listed(
             "event": one_of(BurnEvent),
             "from_state": {**nullable(_STATE), "description": "null: it was not on record before."},
             "to_state": _STATE,
-            "serial": {**nullable(STRING), "description": "Always null: functions have none."},
+            "serial": {**nullable(STRING), "description": "Of the card; null: it has none, or none is known."},
             "actor": {**STRING, "description": "Who did it; Placement: what was found there, or told to it."},
             "request_id": nullable(STRING),
             "reason": nullable(STRING),
