@@ -1,12 +1,13 @@
 """The agents: which run serves a host, what RPC version it speaks, when it was last seen."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.rows import columns, fetch_all, fetch_one, restricted
 from autoclave.db.tables import agents
 
 
@@ -46,9 +47,10 @@ def get(tx: Connection, hostname: str) -> AgentRecord | None:
     return fetch_one(tx, AgentRecord, sa.select(*_AGENT).where(agents.c.hostname == hostname))
 
 
-def list_all(tx: Connection) -> list[AgentRecord]:
-    """All agents, by host name."""
-    return fetch_all(tx, AgentRecord, sa.select(*_AGENT).order_by(agents.c.hostname))
+def list_all(tx: Connection, hosts: Collection[str] | None = None) -> list[AgentRecord]:
+    """All agents, by host name; with *hosts*, at least those of these."""
+    query = restricted(sa.select(*_AGENT), agents.c.hostname, hosts)
+    return fetch_all(tx, AgentRecord, query.order_by(agents.c.hostname))
 
 
 def delete(tx: Connection, record: AgentRecord) -> bool:

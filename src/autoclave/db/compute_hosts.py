@@ -1,7 +1,7 @@
 """Hosts that run instances: what their agents say of them, and what the operator wants of them."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import compute_hosts
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.rows import columns, fetch_all, fetch_one, restricted
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def _one(tx: Connection, where: sa.ColumnElement[bool]) -> ComputeHostRecord | N
     return fetch_one(tx, ComputeHostRecord, sa.select(*_HOST).where(where))
 
 
-def list_all(tx: Connection) -> list[ComputeHostRecord]:
-    """All hosts, by name."""
-    query = sa.select(*_HOST).order_by(compute_hosts.c.hostname)
-    return fetch_all(tx, ComputeHostRecord, query)
+def list_all(tx: Connection, hosts: Collection[str] | None = None) -> list[ComputeHostRecord]:
+    """All hosts, by name; with *hosts*, at least these."""
+    query = restricted(sa.select(*_HOST), compute_hosts.c.hostname, hosts)
+    return fetch_all(tx, ComputeHostRecord, query.order_by(compute_hosts.c.hostname))
 
 
 def update(tx: Connection, host: ComputeHostRecord, values: Mapping[str, Any]) -> None:

@@ -12,11 +12,10 @@ from autoclave.db import agents as agent_rows
 from autoclave.db import compute_hosts as host_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.rows import MOST_NAMED
 from autoclave.db.tables import DeviceStatus, arqs, devices
 from autoclave.rules.arq_states import ACTIVE
 from autoclave.rules.reserved import Offer, shown_state
-
-_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,14 @@ def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
     if not records:
         return []
     # Beyond a page, all rows cost less than a list of ids, which an engine may not even take.
-    only = [record.id for record in records] if len(records) <= _PAGE else None
+    only = [record.id for record in records] if len(records) <= MOST_NAMED else None
+    hosts = {record.hostname for record in records}
     deployables: dict[int, list[DeployableRecord]] = defaultdict(list)
     for deployable in device_rows.deployables_of(tx, only):
         deployables[deployable.device_id].append(deployable)
     holders = _holders(tx, only)
-    disabled = {host.hostname: host.disabled_reason or "" for host in host_rows.list_all(tx) if host.disabled}
-    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
+    disabled = {host.hostname: host.disabled_reason or "" for host in host_rows.list_all(tx, hosts) if host.disabled}
+    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx, hosts)}
     return [
         DeviceView(
             record,

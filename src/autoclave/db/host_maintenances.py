@@ -1,6 +1,6 @@
 """Hosts that the operator has put into maintenance, and the devices that do not follow their host yet."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import compute_hosts
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.rows import columns, fetch_all, fetch_one, restricted
 from autoclave.db.tables import agents, devices, host_maintenances
 
 
@@ -32,9 +32,10 @@ def get(tx: Connection, hostname: str) -> MaintenanceRecord | None:
     return fetch_one(tx, MaintenanceRecord, sa.select(*_ROW).where(host_maintenances.c.hostname == hostname))
 
 
-def by_host(tx: Connection) -> Mapping[str, MaintenanceRecord]:
-    """Return all hosts in maintenance, by name."""
-    return {row.hostname: row for row in fetch_all(tx, MaintenanceRecord, sa.select(*_ROW))}
+def by_host(tx: Connection, hosts: Collection[str] | None = None) -> Mapping[str, MaintenanceRecord]:
+    """Return all hosts in maintenance, by name; with *hosts*, at least those of these."""
+    query = restricted(sa.select(*_ROW), host_maintenances.c.hostname, hosts)
+    return {row.hostname: row for row in fetch_all(tx, MaintenanceRecord, query)}
 
 
 def insert(tx: Connection, hostname: str, reason: str, actor: str) -> None:

@@ -1,6 +1,6 @@
 """From rows to typed records."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -8,6 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 R = TypeVar("R")
+
+MOST_NAMED = 500
+"""Rows that a query names. Beyond that, all rows cost less than a list of names, which an engine may not even take."""
 
 
 def columns(record: type[Any], table: sa.Table) -> list[sa.Column[Any]]:
@@ -28,3 +31,11 @@ def fetch_all(
 ) -> list[R]:
     """All rows of *query*, likewise."""
     return [record(*row) for row in tx.execute(query, parameters)]
+
+
+def restricted(query: sa.Select[Any], column: sa.ColumnElement[Any], only: Collection[Any] | None) -> sa.Select[Any]:
+    """*query* for the rows in which *column* is one of *only*. It may find others, too, where those are many.
+
+    :param only: None: all rows.
+    """
+    return query if only is None or len(only) > MOST_NAMED else query.where(column.in_(list(only)))

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
-from api_world import World, new_uuid
+from api_world import HOST, World, new_uuid
+
+from autoclave.db.compute_tables import instances
 
 CREATE, BIND, DELETE = 3, 13, 17
 """Statements that these cost a request for one device of a type that is not erased, beside each transaction's BEGIN.
@@ -94,3 +96,22 @@ def test_the_trip_of_a_request_reads_nothing_twice(world: World) -> None:
 def test_the_api_needs_no_memory_for_what_only_upgrades_or_keystone_use(package: str) -> None:
     program = f"import sys, autoclave.api.app; sys.exit({package!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+ONE = ("/compute/v2.1/servers/{server}", "/autoclave/v1/hosts/{host}", "/autoclave/v1/devices/{device}")
+
+
+@pytest.mark.parametrize("path", ONE)
+def test_showing_one_reads_the_state_of_its_own_host_only(world: World, path: str) -> None:
+    """The row of another host, which cannot be read, shows that it is not read."""
+    world.add_host()
+    world.add_host("compute-2")
+    server, device = world.add_server(), world.add_device()
+    with world.db.write() as tx:
+        tx.execute(instances.update().values(host=HOST))
+        for table, column in (("agents", "last_seen"), ("compute_hosts", "updated_at")):
+            tx.exec_driver_sql(f"UPDATE {table} SET {column} = 'never' WHERE hostname = 'compute-2'")
+    with counted() as statements:
+        answer = world.http.simulate_get(path.format(server=server, host=HOST, device=device.uuid))
+    assert answer.status_code == 200, answer.text
+    assert len(statements) <= 7

@@ -1,5 +1,6 @@
 """Hosts that run instances, and whether they live."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -49,13 +50,13 @@ class HostState:
         return "UP" if self.up else "UNKNOWN"
 
 
-def host_states(tx: Connection, api: Api) -> list[HostState]:
-    """All hosts, by name."""
-    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
-    maintenances = host_maintenances.by_host(tx)
+def host_states(tx: Connection, api: Api, hosts: Collection[str] | None = None) -> list[HostState]:
+    """All hosts, by name; with *hosts*, at least these."""
+    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx, hosts)}
+    maintenances = host_maintenances.by_host(tx, hosts)
     return [
         _state(record, seen.get(record.hostname), maintenances.get(record.hostname), api)
-        for record in host_rows.list_all(tx)
+        for record in host_rows.list_all(tx, hosts)
     ]
 
 

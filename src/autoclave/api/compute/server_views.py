@@ -30,7 +30,8 @@ def shown(
     hidden = () if sees_extra_specs(api, context) else ("extra_specs",)
     if not context.is_admin:
         return [_shown(api, req, instance, hidden) for instance in instances]
-    statuses = {state.record.hostname: state.status for state in host_states(tx, api)}
+    hosts = {instance.host for instance in instances if instance.host}
+    statuses = {state.record.hostname: state.status for state in host_states(tx, api, hosts)}
     devices = hostdevs.of_instances(tx, [instance.uuid for instance in instances])
     return [
         {

@@ -38,7 +38,7 @@ class Host(Resource):
     @Operation("Show a host", rule=_GET, answers={200: HOST})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, host: str) -> None:
         with self._api.ports.db.read() as tx:
-            found = [each for each in _shown(tx) if each["hostname"] == host]
+            found = _shown(tx, host)
         if not found:
             raise NotFound(f"Host {host} not found.")
         [resp.media] = found
@@ -74,13 +74,14 @@ class Resume(_Act):
         self._act(resp, asked, host, host_maintenance.end)
 
 
-def _shown(tx: Connection) -> list[dict[str, Any]]:
-    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
-    compute = {host.hostname: host for host in compute_rows.list_all(tx)}
-    maintenances = maintenance_rows.by_host(tx)
-    devices = device_rows.list_all(tx)
+def _shown(tx: Connection, only: str | None = None) -> list[dict[str, Any]]:
+    hosts = None if only is None else [only]
+    seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx, hosts)}
+    compute = {host.hostname: host for host in compute_rows.list_all(tx, hosts)}
+    maintenances = maintenance_rows.by_host(tx, hosts)
+    devices = device_rows.list_all(tx, hostname=only)
     shown = []
-    for name in maintenance_rows.hostnames(tx):
+    for name in [host for host in maintenance_rows.hostnames(tx) if only in (None, host)]:
         own = [device for device in devices if device.hostname == name]
         maintenance, service = maintenances.get(name), compute.get(name)
         began_at = maintenance.began_at.replace(tzinfo=UTC).isoformat() if maintenance else None
