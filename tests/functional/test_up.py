@@ -4,8 +4,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -18,6 +20,8 @@ from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name
 from autoclave.services.up import AllInOne
+from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.fleet import Fleet
 from freeport import free_port
 
 
@@ -28,6 +32,34 @@ def running(data_dir: Path, simulate: int = 1, *config: Path) -> Iterator[AllInO
         everything.start()
         yield everything
     finally:
+        everything.stop()
+
+
+def health(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = requests.get(f"{url}/healthcheck", timeout=30).json()
+    return found
+
+
+def test_api_answers_while_a_host_is_still_looked_at(tmp_path: Path) -> None:
+    """The drive of one host does not answer; the other host is known, and how many are not is said."""
+    stuck = Fleet(tmp_path).ensure("sim-1", 1)
+    address = next(slot.address for slot in stuck.inventory.slots.values() if not slot.spec.mounted)
+    stuck.set_fault(address, Fault(FaultKind.NVME_HANGS))
+    everything = AllInOne([], tmp_path, ("127.0.0.1", free_port()), 2)
+    with ThreadPoolExecutor(1) as starter:
+        started = starter.submit(everything.start)
+        try:
+            while not (tmp_path / "clouds.yaml").exists():
+                assert not started.done()
+            while (found := health(everything.url))["hosts_not_yet_known"] > 1:
+                assert not started.done()
+            assert (found["status"], found["hosts_not_yet_known"]) == ("ok", 1)
+            listed = requests.get(f"{everything.url}/autoclave/v1/devices", timeout=30).json()["devices"]
+            assert "sim-2" in {each["hostname"] for each in listed}
+        finally:
+            stuck.clear_faults()
+        started.result()
+        assert health(everything.url)["hosts_not_yet_known"] == 0
         everything.stop()
 
 
@@ -53,7 +85,7 @@ def test_simulated_hosts_are_looked_at_as_often_as_the_operator_says(
     config = tmp_path / "autoclave.conf"
     config.write_text(said)
     with running(tmp_path / "data", 2, config) as everything:
-        assert [host.agent.periodic_interval for host in everything._hosts()] == [interval, interval]
+        assert [everything._host(number).agent.periodic_interval for number in (1, 2)] == [interval, interval]
 
 
 def test_a_device_spec_that_no_agent_takes_is_not_taken_on_simulated_hosts(tmp_path: Path) -> None:

@@ -32,17 +32,23 @@ CONDUCTOR_VERSION = "1.0"
 
 
 def create_app(
-    conf: Any, ports: Ports, transport: Transport, mounts: "Mapping[str, WSGIApplication] | None" = None
+    conf: Any,
+    ports: Ports,
+    transport: Transport,
+    mounts: "Mapping[str, WSGIApplication] | None" = None,
+    *,
+    hosts_unknown: Callable[[], int] | None = None,
 ) -> "WSGIApplication":
     """The HTTP service.
 
     :param conf: ``[api]``, and with ``auth_strategy = keystone`` also ``[keystone_authtoken]``.
     :param transport: how conductors are reached.
+    :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param mounts: prefix to application; each authenticates its callers itself.
     """
     waiting = WaitingRoom(conf.api.max_waiting_requests)
     conductor = transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION)
-    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf), waiting)
+    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf), waiting, hosts_unknown)
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),

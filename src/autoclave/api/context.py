@@ -1,6 +1,7 @@
 """What a resource needs: the service's parts, and who is asking."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ class Api:
 
     :param conductor: sends to any conductor.
     :param instances: reaches those who build and run instances.
+    :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param waiting: has a place for each request that waits for another service.
     """
 
@@ -29,6 +31,7 @@ class Api:
     instances: InstanceServices
     policy: Policy
     waiting: WaitingRoom
+    hosts_unknown: Callable[[], int] | None = None
 
     @property
     def max_body(self) -> int:

@@ -14,6 +14,8 @@ LOG = logging.getLogger(__name__)
 class Health(Resource):
     """200 when the database answers and has a schema, 503 otherwise.
 
+    `autoclave up` also says how many of its hosts it has not looked at yet.
+
     A schema newer than this release is no illness: while a cloud is upgraded, old services run on it.
     """
 
@@ -28,3 +30,5 @@ class Health(Resource):
         if found != "ok":
             resp.status = falcon.HTTP_503
         resp.media = {"status": "ok" if found == "ok" else "unavailable", "database": found}
+        if self._api.hosts_unknown is not None:
+            resp.media["hosts_not_yet_known"] = self._api.hosts_unknown()

@@ -90,6 +90,9 @@ class Commands:
         name = os.path.basename(argv[0])
         if deadline.passed:
             raise ToolTimeout(f"{name} was not started: no time was left", command)
+        answered = None if self.paths.answer_tool is None else self.paths.answer_tool(command)
+        if answered is not None:
+            return answered
         try:
             group = ProcessGroup(command, prefix=self._lifeline, env=self._environment())
         except OSError as e:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import AbstractContextManager, nullcontext
 
 from oslo_config import cfg
 
@@ -22,9 +23,21 @@ class AgentService:
     """In the specification's order: ``init_host``, the RPC server, recovery, the first discovery, the period.
 
     Beside them, and apart from how long they take, it says again and again that it is alive.
+
+    :param phase: from 0 to 1, the part of the interval after which the first period begins: agents that share a
+        machine take turns.
+    :param turn: held while the agent takes its host: agents that share a data directory must not do that at once.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        ports: Ports,
+        transport: Transport,
+        phase: float = 1.0,
+        turn: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._turn = turn or nullcontext()
         paths = host_paths(conf)
         drivers = {driver.name: driver for driver in load_drivers(conf, paths)}
         host = host_name(conf)
@@ -33,15 +46,17 @@ class AgentService:
         hints = read_hints(paths)
         self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute, hints=hints)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
-        self._heartbeat = Periodic(f"heartbeat of {host}", conf.agent.periodic_interval, self._manager.beat)
-        self._period = Periodic(f"period of {host}", conf.agent.periodic_interval, self._manager.period)
+        interval = conf.agent.periodic_interval
+        self._heartbeat = Periodic(f"heartbeat of {host}", interval, self._manager.beat, interval * phase)
+        self._period = Periodic(f"period of {host}", interval, self._manager.period, interval * phase)
 
     def start(self) -> None:
         """Start; see the class.
 
         :raises AutoclaveError: this host cannot be served.
         """
-        self._manager.init_host()
+        with self._turn:
+            self._manager.init_host()
         self._heartbeat.start()
         self._server.start()
         self._manager.start()

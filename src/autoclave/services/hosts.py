@@ -12,6 +12,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.helper import Helper
 from autoclave.hardware.host import HostPaths
 from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.tool_answers import ToolAnswers
 
 _CAP_SYS_ADMIN = 21
 
@@ -32,6 +33,7 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
         etc=Path(agent.etc_root),
         tools=tuple(Path(directory) for directory in agent.tools_path),
         hold_disk=None if simulated is None else simulated.paths.hold_disk,
+        answer_tool=None if simulated is None else ToolAnswers(simulated.root),
         helper=_helper(conf),
     )
 

@@ -11,16 +11,20 @@ LOG = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Runs *task* every *interval* seconds; the first time after one interval.
+    """Runs *task* every *interval* seconds.
 
     A task that fails is logged and tried again: a service whose database is away for a minute must not
     need a hand afterwards.
 
+    :param first: seconds until the first round; by default one interval.
     :param task: may return in how many seconds it wants to be run again, if that is sooner.
     """
 
-    def __init__(self, name: str, interval: float, task: Callable[[], float | None]) -> None:
+    def __init__(
+        self, name: str, interval: float, task: Callable[[], float | None], first: float | None = None
+    ) -> None:
         self._interval = interval
+        self._first = interval if first is None else first
         self._task = task
         self._name = name
         self._stopped = False
@@ -43,7 +47,7 @@ class Periodic:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        pause = self._interval
+        pause = self._first
         while True:
             self._wake.wait(pause)
             self._wake.clear()

@@ -1,6 +1,8 @@
 """Everything in one process: SQLite, Placement embedded, messages as calls (``autoclave up``)."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +22,9 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.front import Front, Identity
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.port import Transport
 from autoclave.services.agent import AgentService
+from autoclave.services.agents import AgentServices
 from autoclave.services.api import APIService, Listener
 from autoclave.services.clouds import CloudsFile
 from autoclave.services.conductor import ConductorService
@@ -105,10 +109,12 @@ class AllInOne:
         transport = InProcessTransport(version_caps=version_caps(self._conf), remote_version=remote_versions(database))
         self._made.add(transport.close)
         ports = Ports(database, placement, RPCCleaners(transport))
-        services: list[Service] = [ConductorService(self._conf, ports, transport, "conductor")]
-        services += [AgentService(conf, ports, transport) for conf in self._hosts()]
-        services.append(APIService(self._listener, create_app(self._conf, ports, transport, mounts)))
-        group = Group(services)
+        agents = AgentServices(self._agents(ports, transport))
+        app = create_app(self._conf, ports, transport, mounts, hosts_unknown=lambda: agents.unknown)
+        # The API answers before the hosts are looked at, and says how many are not known yet.
+        group = Group(
+            [ConductorService(self._conf, ports, transport, "conductor"), APIService(self._listener, app), agents]
+        )
         self._made.add(group.stop)
         group.start()
 
@@ -126,12 +132,21 @@ class AllInOne:
         self._made.add(embedded.stop)
         return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
 
-    def _hosts(self) -> list[cfg.ConfigOpts]:
-        """The configuration of each host."""
+    def _agents(self, ports: Ports, transport: Transport) -> list[Callable[[], Service]]:
+        """What makes the agent of each host."""
         if not self._simulate:
-            return [self._conf]
-        numbers = range(1, self._simulate + 1)
-        return [new_config(self._config_files, self._base | self._simulated(number)) for number in numbers]
+            return [lambda: AgentService(self._conf, ports, transport)]
+
+        turn = threading.Lock()
+
+        def make(number: int) -> AgentService:
+            return AgentService(self._host(number), ports, transport, phase=number / self._simulate, turn=turn)
+
+        return [partial(make, number) for number in range(1, self._simulate + 1)]
+
+    def _host(self, number: int) -> cfg.ConfigOpts:
+        """The configuration of a simulated host, which is made if there is none yet."""
+        return new_config(self._config_files, self._base | self._simulated(number))
 
     def _simulated(self, number: int) -> dict[tuple[str | None, str], object]:
         """What the configuration of a simulated host says beside the operator's own, which is what is rehearsed."""

@@ -19,8 +19,13 @@ sys.exit(main({root!r}, sys.argv[1:]))
 
 def write_tools(root: Path) -> None:
     """Put a program for each tool into the ``bin`` of the host in *root*."""
-    package = str(Path(autoclave.__file__).parent.parent)
-    for name, module in TOOLS.items():
+    for name in TOOLS:
         script = root / "bin" / name
-        script.write_text(_TOOL.format(python=sys.executable, package=package, module=module, root=str(root)))
+        script.write_text(program(root, name))
         script.chmod(0o755)
+
+
+def program(root: Path, name: str) -> str:
+    """Return the program that stands in for the tool *name* on the host in *root*."""
+    package = str(Path(autoclave.__file__).parent.parent)
+    return _TOOL.format(python=sys.executable, package=package, module=TOOLS[name], root=str(root))

@@ -1,6 +1,6 @@
 """Answers of the version documents."""
 
-from autoclave.api.schemas.common import LINKS, STRING, shape
+from autoclave.api.schemas.common import INTEGER, LINKS, STRING, optional, shape
 
 VERSION = shape(
     "Version",
@@ -31,4 +31,6 @@ IDENTITY_VERSIONS = shape(
     "IdentityVersions", {"versions": shape("IdentityValues", {"values": {"type": "array", "items": _IDENTITY}})}
 )
 
-HEALTH = shape("Health", {"status": {"enum": ["ok", "unavailable"]}, "database": STRING})
+HEALTH = shape(
+    "Health", {"status": {"enum": ["ok", "unavailable"]}, "database": STRING, "hosts_not_yet_known": optional(INTEGER)}
+)
