@@ -191,6 +191,15 @@ def test_a_hold_survives_a_change_of_class(pci_world: PCIWorld, gpu: str) -> Non
     assert pci_world.onlooker.get_inventories(gpu).records == {"CUSTOM_GPU": Inventory(1, 1, 1, 1, 1, 1.0)}
 
 
+def test_a_hold_survives_another_total_and_another_class(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.lower(gpu, 1)
+    amend_total(pci_world, gpu, 2)
+    with pci_world.db.write() as tx:
+        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+    assert pci_world.settle(gpu) is Settled.OPERATORS_HOLD
+    assert pci_world.onlooker.get_inventories(gpu).records == {"CUSTOM_GPU": Inventory(1, 1, 1, 1, 1, 1.0)}
+
+
 def test_a_class_that_is_allocated_is_left_until_it_is_given_back(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.allocate(gpu)
     with pci_world.db.write() as tx:

@@ -18,7 +18,7 @@ from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import whole_record
+from autoclave.lifecycle.settle import Settled, settle, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.placement.faults import Effect, refuse
@@ -220,6 +220,40 @@ def test_enabling_what_is_enabled_ends_no_hold_that_somebody_set_by_hand_in_plac
     conductor(world).sweep()
 
     assert world.inventory().reserved == 1
+
+
+def amend(world: AgentWorld, **values: int) -> None:
+    """Another service or an operator writes some fields of the inventory record."""
+    provider = world.provider().uuid
+    present = world.onlooker.get_inventories(provider)
+    records = {name: replace(record, **values) for name, record in present.records.items()}
+    world.onlooker.put_inventories(provider, present.generation, records)
+
+
+def test_an_amended_total_ends_no_hold_set_in_placement(world: AgentWorld, caplog: pytest.LogCaptureFixture) -> None:
+    agent = world.start()
+    amend(world, reserved=1)
+    amend(world, total=2, max_unit=2)
+    uuid = world.device().uuid
+    assert holds.is_held(world.ports, uuid)
+    assert settle(world.db, world.placement, uuid) is Settled.OPERATORS_HOLD
+    assert world.inventory() == whole_record(1, 1)
+    assert "had total=2 and reserved=1; Autoclave writes total=1" in caplog.text
+    holds.release(world.ports, uuid, OPERATOR)
+    agent.period()
+    world.assert_offered()
+
+
+def test_an_amended_total_is_written_back_and_logged(world: AgentWorld, caplog: pytest.LogCaptureFixture) -> None:
+    agent = world.start()
+    for held in (False, True):
+        if held:
+            holds.hold(world.ports, world.device().uuid, OPERATOR)
+        amend(world, total=3, max_unit=3)
+        caplog.clear()
+        agent.period()
+        assert world.inventory() == whole_record(1, int(held))
+        assert f"had total=3 and reserved={int(held)}; Autoclave writes total=1" in caplog.text
 
 
 # Placement fails, or the process dies

@@ -250,11 +250,14 @@ def _attempt(
 
 
 def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
+    ours = row.provider.total
     known = records.get(row.provider.resource_class)
-    if known is None and not row.facts.burned:
-        # It had another class when somebody held it.
-        known = next((each for name, each in records.items() if name not in row.added and each.is_full), None)
-    return Reading(known.total, known.reserved, row.provider.total) if known else None
+    if known is not None:
+        return Reading(known.total, known.reserved, ours)
+    if row.facts.burned:
+        return None
+    others = [Reading(each.total, each.reserved, ours) for name, each in records.items() if name not in row.added]
+    return next((each for each in others if each.is_full), None)  # held under the class that it had before
 
 
 def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:

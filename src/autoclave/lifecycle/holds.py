@@ -19,6 +19,7 @@ from autoclave.lifecycle.intent import debt, require, say, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.rules.burn import Reading
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved, shown_state
 
@@ -63,11 +64,14 @@ def is_held(ports: Ports, uuid: str) -> bool:
     if device.held or device.release_pending or must_be_reserved(device.offer):
         return device.held
     try:
-        records = [ports.placement.get_inventories(d.rp_uuid).records.get(d.resource_class) for d in deployables]
+        records = [
+            (ports.placement.get_inventories(d.rp_uuid).records.get(d.resource_class), d.num_accelerators)
+            for d in deployables
+        ]
     except PlacementError as error:
         LOG.info("Whether device %s is held by hand in Placement is not known: %s", uuid, error)
         return True
-    return any(record is not None and record.is_full for record in records)
+    return any(record is not None and Reading(record.total, record.reserved, ours).is_full for record, ours in records)
 
 
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:

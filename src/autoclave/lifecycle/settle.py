@@ -17,6 +17,7 @@ from autoclave.exceptions import PlacementConflict, TraitsMissing
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
+from autoclave.rules.burn import Reading
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 
@@ -100,14 +101,25 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
+        reading = Reading(known.total, known.reserved, total) if known else None
         if must:
             outcome, reserved = Settled.RAISED, total
-        elif row.release_pending or known is None:
+        elif row.release_pending or reading is None:
             outcome, reserved = Settled.LOWERED, 0
-        elif known.is_full:
+        elif reading.is_full:
             outcome, reserved = Settled.OPERATORS_HOLD, total
         else:
-            outcome, reserved = Settled.UNCHANGED, min(known.reserved, total)
+            outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
+        if reading is not None and reading.total != total:
+            LOG.warning(
+                "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that another "
+                "service or an operator has changed releases nothing.",
+                rp_uuid,
+                row.uuid,
+                reading.total,
+                reading.reserved,
+                total,
+            )
         # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
         others = _reserved_others(present.records, deployable.resource_class) if allocated_from_others else {}
         wanted = {**others, deployable.resource_class: whole_record(total, reserved)}

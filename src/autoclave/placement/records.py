@@ -45,11 +45,6 @@ class Inventory:
     step_size: int
     allocation_ratio: float
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing is offered, whatever is in use."""
-        return self.reserved >= self.total
-
 
 class Inventories(NamedTuple):
     """All inventories of one provider, by resource class, at one generation of it."""
