@@ -1,5 +1,6 @@
 """An agent that runs instances on a simulated host; the API and the conductor are played by the test."""
 
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ class InstanceWorld(AgentProcesses, HostWorld):
         super().__init__(tmp_path, **how)
         self.context = RequestContext.admin()
         self.notifications = KeptNotifications()
+        self.ended = threading.Event()
+        """An agent has ended its process."""
         self.start_conductor()
         self.agents = ComputeAgents(self.transport)
 
@@ -53,7 +56,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
             self.transport.client(CONDUCTOR_TOPIC, version="1.0"),
             self.notifications,
         )
-        agent = AgentManager(conf, ports or self.ports, HOST, {}, end=lambda: None, compute=parts)
+        agent = AgentManager(conf, ports or self.ports, HOST, {}, end=self.ended.set, compute=parts)
         self._agents.append(agent)
         return self.run(agent)
 

@@ -23,7 +23,14 @@ from pciworld import ONE, TWO
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import additions, compute_hosts, events, pci
 from autoclave.db.columns import utcnow
-from autoclave.exceptions import ClaimRefused, GuestError, InvalidConfiguration, PlacementError, PlacementNotFound
+from autoclave.exceptions import (
+    ClaimRefused,
+    GuestError,
+    InvalidConfiguration,
+    PlacementConflict,
+    PlacementError,
+    PlacementNotFound,
+)
 from autoclave.lifecycle.burn import ask_release, burn
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import before, refuse
@@ -590,6 +597,9 @@ def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_
     for _ in range(3):
         tree.sync()
     assert custom() == {"CUSTOM_LICENCE", "CUSTOM_NEW"}
+    assert onlooker.get_inventories(root.uuid).records["CUSTOM_LICENCE"].reserved == 8
+    with pytest.raises(PlacementConflict):
+        onlooker.put_allocations(ConsumerAllocations(TWO, used, None, "project", "user"))
     [told] = [each.getMessage() for each in caplog.records if "is not all done yet" in each.getMessage()]
     assert "CUSTOM_LICENCE" in told
     # A trait that was taken away is forgotten at once: whoever sets it now shall keep it.
@@ -602,6 +612,20 @@ def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_
     tree.sync()
     assert caplog.text.count("is not all done yet") == 1
     assert {"CUSTOM_GOLD", "CUSTOM_SILVER"} <= onlooker.get_traits(root.uuid).names
+
+
+def test_a_class_that_comes_back_while_it_drains_is_offered_again(host_world: HostWorld) -> None:
+    onlooker = host_world.onlooker
+    host_world.configure(GPU_CONFIG)
+    host_world.synced()
+    used = {host_world.provider().uuid: {"CUSTOM_LICENCE": 1}}
+    onlooker.put_allocations(ConsumerAllocations(ONE, used, None, "project", "user"))
+    host_world.configure("meta: {schema_version: '1.0'}\n")
+    host_world.synced()
+    assert host_world.records()["CUSTOM_LICENCE"].reserved == 8
+    host_world.configure(GPU_CONFIG)
+    host_world.synced()
+    assert host_world.records()["CUSTOM_LICENCE"].reserved == 0
 
 
 def test_a_ratio_that_placements_database_has_shortened_is_not_written_again(host_world: HostWorld) -> None:

@@ -8,6 +8,8 @@ from hostworld import GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 
 from autoclave.exceptions import InvalidConfiguration
+from autoclave.placement.faults import refuse
+from autoclave.placement.records import Inventory
 
 HEAD = "meta: {schema_version: '1.0'}\nproviders:\n"
 GOLD = "- identification: {uuid: $COMPUTE_NODE}\n  traits: {additional: [CUSTOM_GOLD]}\n"
@@ -88,3 +90,36 @@ def test_an_inventory_of_a_class_that_the_agent_writes_keeps_it_from_starting(
         instance_world.start()
     assert instance_world.records()[GPU_CLASS].total == 1
     assert added(instance_world) == (False, False)
+
+
+@pytest.mark.parametrize("asked", ["in_tree", "/inventories$"], ids=["the tree", "an inventory"])
+def test_a_start_conflict_after_a_placement_error_ends_the_agent(
+    instance_world: InstanceWorld, write: Write, caplog: pytest.LogCaptureFixture, asked: str
+) -> None:
+    write(a=GOLD, b=licence(GPU_CLASS))
+    instance_world.faults.add(refuse, "GET", asked)
+    agent = instance_world.start()
+    agent.period()
+    assert not instance_world.ended.is_set()
+    instance_world.faults.clear()
+    agent.period()
+    assert instance_world.ended.is_set()
+    assert f"Agent {HOST} stops: its configuration cannot be followed: [compute]" in caplog.text
+    assert added(instance_world) == (False, False)
+
+
+def test_a_conflict_that_comes_after_the_start_ends_no_agent(
+    instance_world: InstanceWorld, write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(a=licence())
+    instance_world.specs = ()
+    agent = instance_world.start()
+    onlooker = instance_world.onlooker
+    root = onlooker.find_provider(HOST)
+    assert root is not None
+    made = onlooker.create_provider("11111111-1111-4111-8111-111111111111", f"{HOST}_{GPU}", root.uuid)
+    onlooker.ensure_resource_class("CUSTOM_LICENCE")
+    onlooker.put_inventories(made.uuid, made.generation, {"CUSTOM_LICENCE": Inventory(2, 0, 1, 2, 1, 1.0)})
+    agent.period()
+    assert "the entry is not followed in that" in caplog.text
+    assert not instance_world.ended.is_set()

@@ -70,6 +70,8 @@ class ComputeHost:
         config = provider_config.load(conf.compute.provider_config_location)
         additions = ProviderAdditions(ports, config, host)
         self._host = host
+        self._starting = True
+        """Until the host was published once without an error: what contradicts itself stops the agent."""
         self._tree = ComputeTree(ports, root, parts.driver, PCITree(ports, bus, host), additions, host=host)
         # Not by the privileged helper: the disks are this user's, and a tenant wrote what is read of them.
         commands = Commands(replace(parts.paths, helper=None))
@@ -95,7 +97,7 @@ class ComputeHost:
         :raises InvalidConfiguration: the configuration and the host contradict each other.
         """
         try:
-            self._tree.sync(starting=True)
+            self._sync(context)
         except InvalidConfiguration:
             raise
         except AutoclaveError as error:
@@ -111,4 +113,11 @@ class ComputeHost:
         return self._sync, self.instances.check
 
     def _sync(self, _context: RequestContext) -> None:
-        self._tree.sync()
+        """Publish the host.
+
+        :raises InvalidConfiguration: while this has not succeeded once: the configuration and the host contradict
+            each other.
+        :raises AutoclaveError: not all of it is published.
+        """
+        self._tree.sync(starting=self._starting)
+        self._starting = False

@@ -50,7 +50,8 @@ class AgentManager:
     :param compute: what instances are run with; None: this agent runs none.
     :param hints: what the machine says of itself.
     :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
-        sure that no tool of it works on a drive any more.
+        sure that no tool of it works on a drive any more. Also called when a start that Placement delayed finds a
+        configuration that cannot be followed.
     """
 
     def __init__(
@@ -194,6 +195,12 @@ class AgentManager:
             self._begin_step()
             try:
                 step(context)
+            except InvalidConfiguration as error:
+                # A start that Placement or the hypervisor has delayed: it ends as it would have ended then.
+                LOG.critical("Agent %s stops: its configuration cannot be followed: %s", self.host, error)
+                self._cleanup.stop()
+                self._end()
+                return
             except AutoclaveError as error:
                 LOG.error("A periodic task of %s failed and will be repeated: %s", self.host, error)
         self._begin_step()

@@ -173,7 +173,8 @@ class ProviderAdditions:
     def _apply(self, rp_uuid: str, change: ProviderChange, remembered: frozenset[Addition]) -> bool:
         """Remember, write, forget; returns whether anything was written.
 
-        Each class that goes is taken away by itself, and last: one that instances use keeps nothing else away.
+        Each class that goes is taken away by itself, and last: one that instances use keeps nothing else away. It is
+        reserved until it is unused, so that no other instance gets it.
 
         :raises PlacementError: not all of it is done.
         """
@@ -187,7 +188,7 @@ class ProviderAdditions:
         for name in sorted(change.forgotten_classes):
             try:
                 if name in change.removed_classes:
-                    wrote = self._write_inventories(rp_uuid, {}, without=name) or wrote
+                    wrote = self._remove(rp_uuid, name) or wrote
             except PlacementConflict as error:
                 failure = error
                 continue
@@ -210,14 +211,33 @@ class ProviderAdditions:
         self._ports.placement.put_traits(rp_uuid, known.generation, wanted)
         return True
 
-    def _write_inventories(self, rp_uuid: str, added: Mapping[str, AddedInventory], *, without: str = "") -> bool:
+    def _remove(self, rp_uuid: str, name: str) -> bool:
+        """Take a class away; returns whether anything was written.
+
+        :raises PlacementConflict: instances use it: all of it is reserved.
+        """
+        try:
+            return self._write_inventories(rp_uuid, {}, without=name)
+        except PlacementConflict as error:
+            if error.code == IN_USE:
+                self._write_inventories(rp_uuid, {}, reserve=name)
+            raise
+
+    def _write_inventories(
+        self, rp_uuid: str, added: Mapping[str, AddedInventory], *, without: str = "", reserve: str = ""
+    ) -> bool:
         """What others have at the provider is written back as it was read, at the generation at which it was read.
 
         :param without: the class that goes.
+        :param reserve: the class of which nothing more is to be allocated.
         """
         for _ in range(_ATTEMPTS):
             known = self._ports.placement.get_inventories(rp_uuid)
-            wanted = {name: kept for name, kept in known.records.items() if name != without}
+            wanted = {
+                name: replace(kept, reserved=kept.total) if name == reserve else kept
+                for name, kept in known.records.items()
+                if name != without
+            }
             wanted |= {name: _record(each, known.records.get(name)) for name, each in added.items()}
             if wanted == known.records:
                 return False

@@ -112,8 +112,8 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
         if reading is not None and reading.total != total:
             LOG.warning(
-                "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that another "
-                "service or an operator has changed releases nothing.",
+                "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that "
+                "another service or an operator has changed releases nothing.",
                 rp_uuid,
                 row.uuid,
                 reading.total,
