@@ -78,6 +78,18 @@ def change(world: HostWorld, *specs: Mapping[str, Any]) -> ComputeTree:
     return world.synced()
 
 
+def test_a_parent_is_offered_if_no_virtual_function_is(host_world: HostWorld) -> None:
+    """As in Nova, which offers what [pci] device_spec names."""
+    tree = change(host_world, PF_SPEC)
+    assert host_world.records(CARD) == {PF_CLASS: whole(1)}
+    host_world.sim.functions.bind(VFS[1], "vfio-pci")
+    tree.sync()
+    assert host_world.offered(CARD) == 0
+    host_world.sim.functions.bind(VFS[1], None)
+    tree.sync()
+    assert host_world.offered(CARD) == 1
+
+
 @pytest.fixture
 def parent(host_world: HostWorld) -> HostWorld:
     """Instance ONE has a physical function, which has got virtual functions since."""
@@ -117,10 +129,10 @@ def test_a_parent_of_a_claimed_virtual_function_waits(host_world: HostWorld) -> 
     assert host_world.offered(CARD) == 0
     assert ONE in (host_world.row(CARD).waiting_for or "")
     delete_guest(host_world)
-    unplug_virtual(host_world)
-    for _ in range(3):
-        tree.sync()
+    tree.sync()
+    tree.sync()
     assert host_world.records(CARD) == {PF_CLASS: whole(1)}
+    assert [each.address for each in start_guest(host_world, TWO, CARD, PF_CLASS)] == [CARD]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_matches import matches
+from autoclave.rules.pci_matches import all_matches, matches
 from autoclave.rules.pci_providers import translate
 from autoclave.simulator.functions import default_functions
 from autoclave.simulator.host import SimulatedHost
@@ -28,7 +28,10 @@ def withheld(host: SysfsTree, *entries: dict[str, Any], allow: tuple[str, ...] =
     seen = HostFunctions(host.paths)
     specs = parse_pci_device_spec([json.dumps(entry) for entry in entries])
     allowed = frozenset(PCIAddress.parse(address) for address in allow)
-    return {str(match.function.address): seen.withheld(match, allowed) for match in matches(seen.functions, specs)}
+    meant = {match.function.address for match in all_matches(seen.functions, specs)}
+    return {
+        str(match.function.address): seen.withheld(match, allowed, meant) for match in matches(seen.functions, specs)
+    }
 
 
 def test_the_types_are_novas_and_a_virtual_function_names_its_card(host: SysfsTree) -> None:
@@ -101,10 +104,45 @@ def test_what_libvirt_does_not_manage_must_be_with_a_vfio_driver(host: SysfsTree
     assert withheld(host, entry) == {GPU: None}
 
 
-def test_a_physical_function_is_withheld_while_it_has_virtual_ones(host: SysfsTree) -> None:
+def test_a_parent_of_unused_virtual_functions_is_offered(host: SysfsTree) -> None:
     add_virtual_functions(host, "iavf")
-    assert "2 virtual functions, which would vanish" in (withheld(host, {"product_id": "1572"})[NIC] or "")
+    assert withheld(host, {"product_id": "1572"}) == {NIC: None}
     assert withheld(host, {"product_id": "154c"}) == {VF0: None, VF1: None}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"product_id": "154c"},
+        {"address": VF1},
+        {"product_id": "154c", "physical_network": "physnet1"},
+        {"product_id": "154c", "one_time_use": True},
+    ],
+    ids=["all", "one", "Neutron's", "cannot be followed"],
+)
+def test_a_parent_of_offered_virtual_functions_is_withheld(host: SysfsTree, others: dict[str, Any]) -> None:
+    add_virtual_functions(host, "iavf")
+    assert "is offered, and would vanish" in (withheld(host, others, {"product_id": "1572"})[NIC] or "")
+
+
+def test_a_parent_of_a_virtual_function_in_use_is_withheld(host: SysfsTree) -> None:
+    add_virtual_functions(host, "iavf")
+    host.interface(VF1, "ens1v1", up=True)
+    reason = withheld(host, {"product_id": "1572"})[NIC] or ""
+    assert f"its virtual function {VF1} is in use (interface ens1v1 is up), and would vanish" in reason
+
+
+def test_a_parent_of_a_virtual_function_with_vfio_is_withheld(host: SysfsTree) -> None:
+    add_virtual_functions(host, "iavf")
+    host.bind(VF0, "vfio-pci")
+    reason = withheld(host, {"product_id": "1572"})[NIC] or ""
+    assert f"its virtual function {VF0} is in use (vfio-pci has it for a guest)" in reason
+
+
+def test_a_parent_of_a_virtual_function_that_cannot_be_read_is_withheld(host: SysfsTree) -> None:
+    add_virtual_functions(host, "iavf")
+    host.function(VF0, vendor="0xffff", device="0x154c", class_="0x020000")
+    assert f"its virtual function {VF0} cannot be read" in (withheld(host, {"product_id": "1572"})[NIC] or "")
 
 
 def test_a_use_that_cannot_be_told_withholds_the_function(host: SysfsTree) -> None:
@@ -123,4 +161,4 @@ def test_a_simulated_host_has_functions_to_give_away(tmp_path: Path) -> None:
     card, network = translate(seen.functions, specs).providers
     assert (str(card.address), card.one_time_use, card.total) == ("0000:81:00.0", True, 1)
     assert (str(network.address), network.resource_class, network.total) == (NIC, "CUSTOM_PCI_8086_154C", 2)
-    assert {seen.withheld(match, frozenset()) for match in matches(seen.functions, specs)} == {None}
+    assert {seen.withheld(match, frozenset(), ()) for match in matches(seen.functions, specs)} == {None}

@@ -14,7 +14,7 @@ from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_claims import double_claims
 from autoclave.rules.pci_device_spec import parse_pci_device_spec
-from autoclave.rules.pci_matches import matches
+from autoclave.rules.pci_matches import all_matches, matches
 from autoclave.rules.pci_providers import PCIProvider, translate
 
 LOG = logging.getLogger(__name__)
@@ -47,9 +47,10 @@ class PCIBus:
         host = HostFunctions(self._paths)
         allowed = allowed_host_devices(self._conf)
         withheld = {address: str(fault) for address, fault in double_claims(host.functions, self._specs, taken).items()}
+        meant = {match.function.address for match in all_matches(host.functions, self._specs)}
         for match in matches(host.functions, self._specs):
             address = match.function.address
-            why = str(match.fault) if match.fault is not None else host.withheld(match, allowed)
+            why = str(match.fault) if match.fault is not None else host.withheld(match, allowed, meant)
             if why is not None:
                 withheld.setdefault(address, why)
         given = [function for function in host.functions if function.address not in withheld]

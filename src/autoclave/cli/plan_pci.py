@@ -1,7 +1,7 @@
 """``autoclave plan``, of the functions that ``[pci] device_spec`` gives to instances by flavor."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from oslo_config import cfg
@@ -15,7 +15,7 @@ from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.hardware.sysfs import iommu_group_members
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, parse_pci_device_spec
-from autoclave.rules.pci_matches import Match, matches
+from autoclave.rules.pci_matches import Match, all_matches, matches
 from autoclave.rules.pci_providers import PCIProvider, translate
 from autoclave.rules.resource_names import provider_name
 
@@ -41,7 +41,8 @@ def look(conf: cfg.ConfigOpts, paths: HostPaths, host: str) -> list[tuple[Inspec
     for match in matches(functions.functions, specs):
         slots[match.function.parent or match.function.address].append(match)
     allowed = allowed_host_devices(conf)
-    return [_Slot(functions, paths, slot, slots[slot], allowed).planned(host) for slot in sorted(slots)]
+    all_meant = {match.function.address for match in all_matches(functions.functions, specs)}
+    return [_Slot(functions, paths, slot, slots[slot], allowed, all_meant).planned(host) for slot in sorted(slots)]
 
 
 class _Slot:
@@ -54,6 +55,7 @@ class _Slot:
         slot: PCIAddress,
         meant: Sequence[Match],
         allowed: frozenset[PCIAddress],
+        all_meant: Collection[PCIAddress],
     ) -> None:
         self._functions = functions
         self._paths = paths
@@ -61,7 +63,7 @@ class _Slot:
         self._meant = meant
         self._withheld: dict[PCIAddress, str] = {}
         for match in meant:
-            why = str(match.fault) if match.fault is not None else functions.withheld(match, allowed)
+            why = str(match.fault) if match.fault is not None else functions.withheld(match, allowed, all_meant)
             if why is not None:
                 self._withheld[match.function.address] = why
         given = [match.function for match in meant if match.function.address not in self._withheld]

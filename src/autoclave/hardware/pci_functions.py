@@ -1,7 +1,7 @@
 """The functions of a host as ``[pci] device_spec`` looks at them, and what speaks against giving them away."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
 from autoclave.exceptions import HardwareError
 from autoclave.hardware import sysfs
@@ -25,7 +25,10 @@ class HostFunctions:
         self._paths = paths
         found, unreadable = sysfs.pci_functions(paths)
         self._found = {each.address: each for each in found if not each.class_code.startswith(sysfs.BRIDGE_CLASS)}
-        self._virtual = Counter(each.physfn for each in found if each.physfn is not None)
+        self._virtual: dict[PCIAddress, list[sysfs.PCIFunction]] = defaultdict(list)
+        for each in found:
+            if each.physfn is not None:
+                self._virtual[each.physfn].append(each)
         self.functions = tuple(_function(each) for each in self._found.values())
         self.unreadable: Mapping[str, str] = {each.address: each.reason for each in unreadable}
 
@@ -33,15 +36,18 @@ class HostFunctions:
         """The function at *address* as sysfs shows it; None: it is unreadable, a bridge, or not there."""
         return self._found.get(address)
 
-    def withheld(self, match: Match, allowed_host_devices: frozenset[PCIAddress]) -> str | None:
+    def withheld(
+        self, match: Match, allowed_host_devices: frozenset[PCIAddress], meant: Collection[PCIAddress]
+    ) -> str | None:
         """Why a function that an entry means must not be given to a guest now; None: it may.
 
-        This host uses it, an unmanaged one is not with VFIO, its virtual functions would vanish, or it is a drive
-        that would go from guest to guest uncleaned without the operator having named it. What a guest has, this host
-        does not use.
+        This host uses it, an unmanaged one is not with VFIO, it would take a virtual function from its user, or it is
+        a drive that would go from guest to guest uncleaned without the operator having named it. What a guest has,
+        this host does not use.
 
         :param match: of one of :attr:`functions`.
         :param allowed_host_devices: ``[agent] allow_host_device``.
+        :param meant: every function that an entry means, those for Neutron's ports among them.
         """
         it = self._found[match.function.address]
         try:
@@ -55,9 +61,37 @@ class HostFunctions:
                 "one_time_use, or let [nvme] device_spec offer it, which erases it. To offer it uncleaned "
                 f'nevertheless, give an entry its vendor_id and product_id or its exact address, "{it.address}"'
             )
-        return objection(
-            it, users, with_vfio=with_vfio, managed=match.managed, virtual_functions=self._virtual[it.address]
-        )
+        objected = objection(it, users, with_vfio=with_vfio, managed=match.managed, virtual_functions=0)
+        try:
+            return objected or self._of_virtual_functions(it.address, meant)
+        except HardwareError as error:
+            return str(error)
+
+    def _of_virtual_functions(self, physical: PCIAddress, meant: Collection[PCIAddress]) -> str | None:
+        """Return which virtual function keeps its physical one from being given away; None if none does.
+
+        They vanish when a guest gets the physical one.
+
+        :raises HardwareError: the kernel does not say whether one is used.
+        """
+        for unreadable in self.unreadable:
+            if sysfs.physical_of(self._paths, unreadable) == str(physical):
+                return f"its virtual function {unreadable} cannot be read, so it may be in use"
+        for virtual in self._virtual[physical]:
+            if virtual.address in meant:
+                return (
+                    f"its virtual function {virtual.address} is offered, and would vanish: let entries mean the one or "
+                    "the others"
+                )
+            users = host_uses(self._paths, virtual)
+            if is_with_vfio(self._paths, virtual):
+                users = [f"{virtual.driver} has it for a guest"]
+            if users:
+                return (
+                    f"its virtual function {virtual.address} is in use ({'; '.join(users)}), and would vanish: end "
+                    "that, or write 0 into sriov_numvfs of the physical one"
+                )
+        return None
 
 
 def _function(found: sysfs.PCIFunction) -> PCIFunction:

@@ -84,6 +84,14 @@ def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
         raise DeviceVanished(f"there is no PCI function {address} on this host") from e
 
 
+def physical_of(paths: HostPaths, name: str) -> str | None:
+    """Return the name of the physical function of the sysfs entry *name*; None if it is no virtual function.
+
+    :raises HardwareError: the link cannot be read.
+    """
+    return attribute.link_name(_bus(paths) / name / "physfn")
+
+
 def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddress]:
     """The other functions of its IOMMU group, in bus order; empty also without an IOMMU.
 
