@@ -125,6 +125,12 @@ RULES = (
         "POST /autoclave/v1/burned/{provider}/release",
     ),
     _documented(
+        "autoclave:function:get",
+        ADMIN,
+        "See the PCI functions for instances, and which instances have them.",
+        "GET /autoclave/v1/functions",
+    ),
+    _documented(
         "autoclave:host:get",
         ADMIN,
         "See the hosts, and which are in maintenance.",

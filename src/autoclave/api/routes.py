@@ -19,7 +19,7 @@ from autoclave.api.image.files import ImageFile
 from autoclave.api.image.tags import ImageTag
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
-from autoclave.api.operator import actions, burned, hosts
+from autoclave.api.operator import actions, burned, functions, hosts
 from autoclave.api.operator import devices as operator_devices
 from autoclave.api.operator.explain import Explain
 
@@ -99,6 +99,7 @@ def _operator(api: Api) -> dict[str, Resource]:
         burned_root: burned.BurnedDevices(api),
         **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
         **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
+        "/autoclave/v1/functions": functions.Functions(api),
         hosts_root: hosts.Hosts(api),
         f"{hosts_root}/{{host}}": hosts.Host(api),
         f"{hosts_root}/{{host}}/maintenance": hosts.Maintenance(api),

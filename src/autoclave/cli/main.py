@@ -46,6 +46,7 @@ COMMANDS = {
     "burned show": "burned:BurnedShow",
     "burned history": "burned:BurnedHistory",
     "burned release": "burned:BurnedRelease",
+    "function list": "function_list:FunctionList",
     "function take-back": "function:FunctionTakeBack",
     "sim list": "sim:SimHosts",
     "sim fault": "sim:SimFault",

@@ -148,10 +148,12 @@ def providers(
     return fetch_all(tx, ProviderRecord, query.with_for_update() if lock else query)
 
 
-def functions(tx: Connection, hostname: str) -> list[FunctionRecord]:
-    """The functions of a host in order of their address."""
-    query = sa.select(*_FUNCTION).where(pci_functions.c.hostname == hostname).order_by(pci_functions.c.address)
-    return fetch_all(tx, FunctionRecord, query)
+def functions(tx: Connection, hostname: str | None = None) -> list[FunctionRecord]:
+    """Functions in order of host and address, of one host or of all."""
+    query = sa.select(*_FUNCTION).order_by(pci_functions.c.hostname, pci_functions.c.address)
+    return fetch_all(
+        tx, FunctionRecord, query if hostname is None else query.where(pci_functions.c.hostname == hostname)
+    )
 
 
 def functions_of(tx: Connection, provider: ProviderRecord) -> list[FunctionRecord]:

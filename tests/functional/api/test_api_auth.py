@@ -132,6 +132,7 @@ RULES: dict[str, tuple[str, str, Any, set[str]]] = {
     "autoclave:device:act": ("POST", f"/autoclave/v1/devices/{new_uuid()}/release", {}, {"admin"}),
     "autoclave:burned:get": ("GET", "/autoclave/v1/burned", None, {"admin"}),
     "autoclave:burned:release": ("POST", f"/autoclave/v1/burned/{new_uuid()}/release", {}, {"admin"}),
+    "autoclave:function:get": ("GET", "/autoclave/v1/functions", None, {"admin"}),
     "autoclave:host:get": ("GET", "/autoclave/v1/hosts", None, {"admin"}),
     "autoclave:host:act": ("POST", "/autoclave/v1/hosts/nowhere/resume", {}, {"admin"}),
     "autoclave:explain": ("GET", "/autoclave/v1/explain?flavor=f&image=i", None, {"admin"}),

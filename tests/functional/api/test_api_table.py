@@ -437,6 +437,7 @@ CASES = [
             Case("POST", f"{OURS}{which}/accept", admin(200), lambda o, n=names: {**n(o, **STRANGER), "body": {}}),
         )
     ),
+    Case("GET", "/autoclave/v1/functions", admin(200)),
     Case("GET", BURNED, admin(200)),
     *(
         case

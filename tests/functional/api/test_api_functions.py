@@ -1,0 +1,69 @@
+"""/autoclave/v1/functions, and the command over it: PCI functions for instances, and what waits until they are free."""
+
+import json
+from typing import Any
+
+import pytest
+from api_world import HOST, World
+
+from autoclave.cli.main import main
+from autoclave.db import pci
+from burnedrows import CLASS, OneTimeUse
+
+PATH = "/autoclave/v1/functions"
+GPU = "0000:81:00.0"
+WAITS = f"{GPU} stays as it is; [pci] device_spec takes effect later (class CUSTOM_GPU): instance 1 has it"
+
+
+@pytest.fixture
+def devices(world: World) -> OneTimeUse:
+    return OneTimeUse(world.db, world.ports.placement, HOST)
+
+
+@pytest.fixture
+def waiting(world: World, devices: OneTimeUse) -> dict[str, Any]:
+    """A function that an instance has, and whose entry was changed; as the list is to show it."""
+    rp_uuid = devices.add()
+    devices.add("0000:82:00.0")
+    instance = devices.use(rp_uuid)
+    with world.db.write() as tx:
+        pci.describe(tx, devices.row(rp_uuid), {"waiting_for": WAITS})
+    return {
+        "hostname": HOST,
+        "pci_address": GPU,
+        "dev_type": "type-PCI",
+        "vendor_id": "10de",
+        "product_id": "25b6",
+        "managed": True,
+        "rp_uuid": rp_uuid,
+        "resource_class": CLASS,
+        "traits": ["HW_PCI_ONE_TIME_USE"],
+        "one_time_use": True,
+        "burned": True,
+        "instance_uuid": instance,
+        "missing": False,
+        "waiting_for": WAITS,
+    }
+
+
+def test_a_claimed_function_says_what_waits_for_its_end(world: World, waiting: dict[str, Any]) -> None:
+    first, second = world.call("GET", PATH).json["functions"]
+    assert first == waiting
+    assert (second["pci_address"], second["instance_uuid"], second["waiting_for"]) == ("0000:82:00.0", None, None)
+    assert world.call("GET", f"{PATH}?hostname=elsewhere").json == {"functions": []}
+
+
+def test_a_burned_device_in_use_says_what_waits(world: World, waiting: dict[str, Any]) -> None:
+    assert world.call("GET", f"/autoclave/v1/burned/{waiting['rp_uuid']}").json["waiting_for"] == f"{WAITS}."
+
+
+def test_the_command_lists_what_waits(
+    world: World, waiting: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with world.served() as url:
+        assert main(["function", "list", "--waiting", "--long", "-f", "json", "--url", url]) == 0
+        assert json.loads(capsys.readouterr().out) == [waiting]
+        assert main(["function", "list", "--host", "elsewhere", "-f", "json", "--url", url]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+        assert main(["function", "list", "--url", url]) == 0
+    assert "stays as it is" in capsys.readouterr().out
