@@ -1,6 +1,7 @@
 """Cards that guests get as they are: their handles follow the host and the configuration, never under a guest."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,29 @@ def test_a_card_of_one_time_use_is_not_handed_to_the_driver_before_it_is_deleted
     assert f"it is burned; clean it, and run `autoclave burned release {HOST}/{GPU}`" in caplog.text
     with world.db.write() as tx:
         assert pci.swap(tx, cards.row(provider), pci.NOT_BURNED)
+    agent.period()
+    world.assert_offered(GPU)
+
+
+def test_a_card_that_was_lent_by_flavor_comes_back_when_it_is_free(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its entry was moved to [pci] device_spec, and back while an instance has it."""
+    agent = start(world, {"address": GPU})
+    agent = restart(world, agent)
+    assert world.device(GPU).missing
+    provider = str(uuid.uuid4())
+    with world.db.write() as tx:
+        row = {"uuid": provider, "hostname": HOST, "address": GPU, "resource_class": "CUSTOM_GPU", "traits": "[]"}
+        function = {"hostname": HOST, "address": GPU, "dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6"}
+        of = pci.insert_provider(tx, {**row, "total": 1, "one_time_use": False})
+        pci.insert_functions(tx, [{**function, "provider_id": of, "managed": True}])
+        assert pci.claim(tx, [each.id for each in pci.functions(tx, HOST)], "1")
+    agent = restart(world, agent, {"address": GPU})
+    assert world.inventory(GPU).reserved == 1
+    assert "instance 1 has it by its flavor" in caplog.text
+    with world.db.write() as tx:
+        pci.free(tx, "1")
     agent.period()
     world.assert_offered(GPU)
 

@@ -23,13 +23,16 @@ from pciworld import ONE, TWO
 
 from autoclave.agent.compute_tree import ComputeTree
 from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.rules.device_states import DeviceState
 from burnedrows import OPERATOR
 from computerows import make_instance
+from dbfixtures import make_slot
 
 THREE = "33333333-3333-4333-8333-333333333333"
 
@@ -258,3 +261,17 @@ def test_entries_that_cannot_be_followed_change_no_claimed_function(
     delete_guest(host_world)
     tree.sync()
     assert host_world.find_row(CARD) is None
+
+
+@pytest.mark.parametrize("state", [DeviceState.ALLOCATED, DeviceState.ERROR, DeviceState.PENDING_CLEANING])
+def test_a_device_taken_from_its_driver_in_use_is_not_for_flavors(host_world: HostWorld, state: DeviceState) -> None:
+    """Its entry was moved to [pci] device_spec, so its driver misses it; its instance, or what that left, is there."""
+    with host_world.db.write() as tx:
+        made = make_slot(tx, hostname=HOST, pci_address=NIC)
+        device_rows.update(tx, made.device, {"missing": True, "device_state": state})
+    tree = change(host_world, NIC_SPEC)
+    assert host_world.find_row(NIC) is None
+    with host_world.db.write() as tx:
+        device_rows.update(tx, made.device, {"device_state": DeviceState.AVAILABLE})
+    tree.sync()
+    assert host_world.offered(NIC) == 1

@@ -27,7 +27,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory, Provider
 from autoclave.placement.sync import provider_named
 from autoclave.rules.burn import BurnState
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_providers import PCIProvider
@@ -142,7 +142,9 @@ class PCITree:
     def _taken_by_drivers(self) -> dict[PCIAddress, str]:
         taken = {}
         for address, entry in known_devices(self._ports.db, self._host).items():
-            if entry.device.missing:
+            # A device that a changed configuration has taken from its driver is still with its user, or dirty.
+            idle = entry.device.device_state is DeviceState.AVAILABLE and not any(use.in_use for use in entry.handles)
+            if entry.device.missing and idle:
                 continue
             for text in (address, *(use.handle.identity for use in entry.handles)):
                 try:

@@ -17,6 +17,7 @@ from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.intent import debt
+from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
@@ -78,12 +79,15 @@ def observe(
     :param known: the row as it was before the look. Of a device that has been moved to another state
         since, *found* says nothing: a guest may have had it, or an erase, when it was looked at.
     :param doubt: why the device could not be looked at for too long, or None.
+    :raises StateConflict: it comes back, and an instance has it by its flavor, or has burned it.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version:
         return device
     if doubt is not None and _doubted(device, doubt):
         device = _withhold(tx, device, doubt, cause)
+    if device.missing and isinstance(found, DiscoveredDevice):
+        require_not_lent(tx, device.hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     if _attaches(found, device):
         device, found = _attach(tx, device, found, cause)
     changes = _changes(device, found)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import controlpaths, host_maintenances, ledger, pci
+from autoclave.db import controlpaths, host_maintenances, ledger
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice
-from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.attaching import insert_handle
 from autoclave.lifecycle.described import attributes_of, board_info
+from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.swap import Cause, note_dirty, tell_history
 from autoclave.rules.device_states import IDLE_STATES, DeviceState
@@ -48,7 +48,7 @@ def register(
     :raises DBDuplicateEntry: the slot is in the database already.
     :raises StateConflict: it is a function for flavors that an instance has, or that is burned.
     """
-    _require_free(tx, hostname, found)
+    require_not_lent(tx, hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     device_type = DeviceType(found.device_type)
     known_dirty = found.serial is not None and ledger.contains(tx, found.serial, found.drive_model or "")
     others = _other_rows(tx, found) if device_type is DeviceType.NVME else []
@@ -119,20 +119,3 @@ def _other_rows(tx: Connection, found: DiscoveredDevice) -> list[DeviceRecord]:
     if found.serial is None:
         return []
     return [row for row in device_rows.with_drive(tx, found.serial, found.drive_model or "") if not row.missing]
-
-
-def _require_free(tx: Connection, hostname: str, found: DiscoveredDevice) -> None:
-    """Another entry of the configuration, or another provider in Placement, does not end what a burn has begun."""
-    addresses = {found.pci_address, *(each.identity for each in found.attach_handles)}
-    functions = pci.functions(tx, hostname)
-    for provider in pci.providers(tx, hostname):
-        own = [each for each in functions if each.provider_id == provider.id]
-        if addresses.isdisjoint({provider.address, *(each.address for each in own)}):
-            continue
-        holder = next((each.instance_uuid for each in own if each.instance_uuid is not None), None)
-        if holder is not None:
-            raise StateConflict(f"instance {holder} has it by its flavor, until that is deleted")
-        if provider.burned:
-            raise StateConflict(
-                f"it is burned; clean it, and run `autoclave burned release {hostname}/{provider.address}`"
-            )
