@@ -1,5 +1,6 @@
 """A sanitize counts only if the drive's own log proves one that we saw or started, of our action, as completed."""
 
+import fcntl
 import json
 import shutil
 from dataclasses import replace
@@ -9,6 +10,7 @@ from erase_doubles import Watcher, eraser
 from scripted_nvme import SAMPLES, ScriptedNvme
 
 from autoclave.exceptions import (
+    DeviceInUse,
     DeviceVanished,
     EraseFailed,
     EraseTimeout,
@@ -132,6 +134,90 @@ def test_a_write_before_the_log_is_read_is_noticed(drive):
     drive.tool.says("sanitize")
     with pytest.raises(EraseFailed, match="data was written since"):
         drive.erase()
+
+
+def is_free(node):
+    """Whether a mount would get the disk."""
+    with open(node, "rb") as disk:
+        try:
+            fcntl.flock(disk, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def comes_back_anew(node):
+    """The block device went away and is there again, as after a reset: another one under its old name."""
+    node.rename(node.with_name("gone"))
+    node.touch()
+
+
+def test_no_mount_gets_a_namespace_while_the_drive_sanitizes(drive):
+    disk = drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1")
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    free = []
+    drive.watcher.on_progress = lambda _: free.append(is_free(drive.host.dev / disk.name))
+    drive.logs(log(0, 0), log(2, progress=100), log(2, progress=200), log(1))
+    drive.tool.says("sanitize")
+
+    drive.erase()
+
+    assert free
+    assert not any(free)
+    assert is_free(drive.host.dev / disk.name)
+
+
+def test_namespace_that_comes_back_while_the_drive_sanitizes_is_held_too(drive):
+    node = drive.host.dev / drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1").name
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    free = []
+
+    def on_progress(progress):
+        if progress.percent == 25.0:
+            comes_back_anew(node)
+        else:
+            free.append(is_free(node))
+
+    drive.watcher.on_progress = on_progress
+    drive.logs(log(0, 0), log(2, progress=16384), log(2, progress=32768), log(1))
+    drive.tool.says("sanitize")
+
+    drive.erase()
+
+    assert free[-2:] == [False, False]
+
+
+def test_namespace_that_something_takes_as_it_comes_back_is_no_clean_drive(drive):
+    node = drive.host.dev / drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1").name
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    mounts = []
+
+    def on_progress(progress):
+        if not mounts:
+            comes_back_anew(node)
+            mounts.append(node.open("rb"))
+            fcntl.flock(mounts[0], fcntl.LOCK_EX)
+
+    drive.watcher.on_progress = on_progress
+    drive.logs(log(0, 0), log(2, progress=100), log(1))
+    drive.tool.says("sanitize")
+
+    with pytest.raises(DeviceInUse, match=r"nvme7n1 is open exclusively by .*, while the drive was being sanitized"):
+        drive.erase()
+    mounts[0].close()
+
+
+def test_namespace_that_is_taken_before_the_sanitize_starts_nothing(drive):
+    node = drive.host.dev / drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1").name
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    drive.logs(log(0, 0))
+    with node.open("rb") as disk:
+        fcntl.flock(disk, fcntl.LOCK_EX)
+
+        with pytest.raises(DeviceInUse, match="nvme7n1"):
+            drive.erase()
+
+    assert "sanitize" not in drive.tool.commands
 
 
 def test_an_old_success_with_data_written_since_is_refused(drive):

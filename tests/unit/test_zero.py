@@ -375,6 +375,27 @@ def test_a_disk_that_another_program_holds_is_not_touched(make):
     assert host.find(SLOT, SECRET)
 
 
+def test_no_mount_gets_a_namespace_that_is_proved_while_another_is_zeroed(make):
+    host = make(namespaces=2, namespace_management=False)
+    watcher = Watcher()
+    free = []
+
+    def on_progress(progress):
+        if "namespace 2" in progress.step:
+            with open(host.root / "dev/nvme0n1", "rb") as first:
+                try:
+                    fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    free.append(False)
+                else:
+                    free.append(True)
+
+    watcher.on_progress = on_progress
+    erase(host, watcher=watcher)
+    assert free
+    assert not any(free)
+
+
 @both_tools
 def test_a_drive_that_is_pulled_meanwhile_has_vanished(make, action):
     host = make(size_bytes=16 * MIB)

@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from autoclave.hardware.open_files import programs_with_open
 
 CHUNK = 16 * 1024 * 1024
 """Bytes of the largest single read: so many that the drive always has commands to work at."""
+_LOOKS = (0.1, 0.4)
+"""Seconds between looks at a disk that others have open exclusively."""
 _ALIGNMENT = 4096
 """What direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
@@ -179,15 +182,29 @@ def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterat
     :raises DeviceInUse: another program or the kernel has it open exclusively.
     :raises HardwareError: it is read-only, or cannot be opened for another reason.
     """
-    disk: Disk
-    if paths.helper is not None:
-        disk = paths.helper.open_block(path, writable=writable)
-    else:
-        disk = (paths.hold_disk or hold)(paths, path, writable=writable)
+    disk = _open(paths, path, writable=writable)
     try:
         yield disk
     finally:
         disk.close()
+
+
+def open_soon(paths: HostPaths, path: Path, *, writable: bool) -> Disk:
+    """As :func:`open_block`, until it is closed; an exclusive open by others may be as short a look as ours is."""
+    for patience in (*_LOOKS, None):
+        try:
+            return _open(paths, path, writable=writable)
+        except DeviceInUse:
+            if patience is None:
+                raise
+            time.sleep(patience)
+    raise AssertionError("the last look returns or raises")
+
+
+def _open(paths: HostPaths, path: Path, *, writable: bool) -> Disk:
+    if paths.helper is not None:
+        return paths.helper.open_block(path, writable=writable)
+    return (paths.hold_disk or hold)(paths, path, writable=writable)
 
 
 def hold(paths: HostPaths, path: Path, *, writable: bool) -> BlockDevice:

@@ -1,14 +1,13 @@
 """Who on this host uses the disks of a controller."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoclave.exceptions import DeviceInUse
 from autoclave.hardware import attribute, zfs_label
-from autoclave.hardware.block import open_block
+from autoclave.hardware.block import open_soon
 from autoclave.hardware.exports import Export, exports
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.mounts import Mount, mounts, swaps
@@ -17,8 +16,6 @@ from autoclave.hardware.open_files import programs_with_open
 from autoclave.hardware.sysfs import function_directory
 
 _SHOWN_MOUNTS = 3
-_LOOKS = (0.1, 0.4)
-"""Seconds to wait for an exclusive open by somebody else that may be as short a look as ours."""
 _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipath device"}
 """Beginnings of ``dm/uuid``, up to the first dash."""
 
@@ -51,7 +48,7 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
 
 def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Path]) -> list[str]:
     try:
-        _open_exclusively(paths, namespace)
+        open_soon(paths, namespace.path, writable=False).close()
     except DeviceInUse as e:
         labelled = [node.name for node in nodes if zfs_label.is_on(paths, node)]
         hint = f"; a ZFS label is on {', '.join(labelled)}: is the pool imported?" if labelled else ""
@@ -72,17 +69,6 @@ def _vfio_group(paths: HostPaths, controller: Controller) -> list[Path]:
     """The nodes that the group of the controller's function can have; none without an IOMMU."""
     group = attribute.link_name(function_directory(paths, controller.address) / "iommu_group")
     return [] if group is None else [paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
-
-
-def _open_exclusively(paths: HostPaths, namespace: Namespace) -> None:
-    for patience in (*_LOOKS, None):
-        try:
-            with open_block(paths, namespace.path, writable=False):
-                return
-        except DeviceInUse:
-            if patience is None:
-                raise
-            time.sleep(patience)
 
 
 @dataclass(frozen=True)

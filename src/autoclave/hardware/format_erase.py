@@ -9,14 +9,13 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
-from autoclave.hardware.block import open_block
 from autoclave.hardware.disk import MARKER_BYTES, Disk
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.held_namespaces import HeldNamespaces
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SES, refused_as_unsupported
@@ -70,8 +69,11 @@ class Formatter:
         with self._work.bounded("nothing was formatted"):
             identity = self._work.nvme.identify(self._node)
             before = self._read_layout(identity)
-        with ExitStack() as held:
-            marked = [self._mark(namespace, held) for namespace in controller.namespaces]
+        with HeldNamespaces(self._work, writable=True) as held:
+            disks = held.take(controller.namespaces)
+            # No name can come to mean another drive while this one is held open under it.
+            self._work.must_be_same_drive()
+            marked = [self._mark(*each) for each in zip(controller.namespaces, disks, strict=True)]
             at_once = identity.formats_all or (identity.erases_all and before.layout.one_format)
             targets = self._targets(before, at_once=at_once and identity.takes_broadcast)
             began = time.monotonic()
@@ -79,8 +81,11 @@ class Formatter:
                 for nsid, position in targets:
                     self._format(nsid, before, position)
             seconds = time.monotonic() - began
-        after = self._check_layout(before)
-        namespaces = [self._verify(namespace, *each) for namespace, each in zip(after.namespaces, marked, strict=True)]
+            after = self._check_layout(before)
+            disks = held.take(after.namespaces)
+            self._work.must_be_same_drive()
+            proved = zip(after.namespaces, disks, marked, strict=True)
+            namespaces = [self._verify(namespace, disk, *marks) for namespace, disk, marks in proved]
         size = sum(namespace["bytes"] for namespace in namespaces)
         return {
             "method": "format",
@@ -106,11 +111,8 @@ class Formatter:
         identities = tuple(nvme.identify_namespace(self._node, nsid) for nsid in nsids)
         return _FoundLayout(DriveLayout(tuple(map(_shape, identities)), unattached), nsids, identities)
 
-    def _mark(self, namespace: Namespace, held: ExitStack) -> tuple[bytes, Sequence[int]]:
-        """Write the markers of a namespace, and hold it until *held* ends; return their seed and their places."""
-        disk = held.enter_context(open_block(self._work.paths, namespace.path))
-        # The name cannot come to mean another drive while this one is held open under it.
-        self._work.must_be_same_drive()
+    def _mark(self, namespace: Namespace, disk: Disk) -> tuple[bytes, Sequence[int]]:
+        """Write the markers of a namespace; return their seed and their places."""
         if disk.size < MARKER_BYTES:
             raise EraseFailed(
                 f"{self._work.drive}: this host sees {disk.size} bytes of namespace {namespace.nsid}, too few for a "
@@ -167,13 +169,10 @@ class Formatter:
                 raise EraseFailed(f"{self._work.drive} was formatted, and its layout is another now: {changed}")
             return NamespaceLayout(self._work).with_block_devices(list(after.nsids))
 
-    def _verify(self, namespace: Namespace, seed: bytes, places: Sequence[int]) -> dict[str, Any]:
+    def _verify(self, namespace: Namespace, disk: Disk, seed: bytes, places: Sequence[int]) -> dict[str, Any]:
         began = time.monotonic()
-        with open_block(self._work.paths, namespace.path) as disk:
-            self._work.must_be_same_drive()
-            self._check_deadline("it is formatted, but was not read back")
-            survivor = next((place for place in places if self._still_has(disk, place, seed)), None)
-            size = disk.size
+        self._check_deadline("it is formatted, but was not read back")
+        survivor = next((place for place in places if self._still_has(disk, place, seed)), None)
         if survivor is not None:
             raise VerifyFailed(
                 f"{self._work.drive}: {self._work.action} reported success, but {namespace.path} still has at byte "
@@ -182,7 +181,7 @@ class Formatter:
         return {
             "nsid": namespace.nsid,
             "block_device": namespace.block_name,
-            "bytes": size,
+            "bytes": disk.size,
             "markers": len(places),
             "read_back_seconds": round(time.monotonic() - began, 3),
         }

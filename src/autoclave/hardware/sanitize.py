@@ -18,9 +18,21 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolError, ToolFailed, ToolGarbage, ToolMissing
+from autoclave.exceptions import (
+    DeviceInUse,
+    DeviceVanished,
+    EraseFailed,
+    EraseUnsupported,
+    HardwareError,
+    ToolError,
+    ToolFailed,
+    ToolGarbage,
+    ToolMissing,
+)
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.held_namespaces import HeldNamespaces
+from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import SANACT, SANITIZE_IN_PROGRESS, refused_as_unsupported
 from autoclave.hardware.nvme_json import SanitizeLog
 
@@ -48,7 +60,10 @@ class Sanitizer:
     def __init__(self, work: EraseWork) -> None:
         self._work = work
         self._sanact = SANACT[work.action]
+        self._held = HeldNamespaces(work, writable=False)
         self._left_verification = False
+        self._taken_by: DeviceInUse | None = None
+        """What has a namespace open that should be held here, at the latest look."""
 
     def run(self) -> Mapping[str, Any]:
         """Sanitize the drive and return the evidence.
@@ -56,14 +71,18 @@ class Sanitizer:
         :raises EraseUnsupported: the drive does not have the command or the action.
         :raises EraseFailed: the drive refused, failed, or does not show our operation as completed.
         :raises EraseTimeout: time is up.
+        :raises DeviceInUse: something else on this host has a namespace open exclusively.
         :raises DeviceVanished: the controller went away.
         :raises ToolError: nvme-cli did not do what was asked.
         """
-        with self._work.bounded("no sanitize was started"):
-            before = self._look_patiently("no sanitize was started", patience=0.0)
-        joined, said = self._begin(before)
-        with self._work.bounded(STILL):
-            after = self._watch(seen_running=joined, said=said)
+        with HeldNamespaces(self._work, writable=False) as self._held:
+            with self._work.bounded("no sanitize was started"):
+                before = self._look_patiently("no sanitize was started", patience=0.0)
+            if self._taken_by is not None:
+                raise self._taken_by
+            joined, said = self._begin(before)
+            with self._work.bounded(STILL):
+                after = self._watch(seen_running=joined, said=said)
         return {
             "method": "sanitize",
             "bytes": sum(namespace.size_bytes for namespace in self._work.controller.namespaces),
@@ -78,9 +97,25 @@ class Sanitizer:
 
         The log of another drive that has taken its name must not speak for it.
         """
+        # Before the page is read, so that what is written from then on is not written through a mount.
+        try:
+            self._hold(self._work.must_be_same_drive())
+        except HardwareError as e:
+            self._work.must_be_there(e)
+            raise
         page = self._work.nvme.sanitize_log(self._work.controller.path)
         self._work.must_be_same_drive()
         return page
+
+    def _hold(self, controller: Controller) -> None:
+        """Hold the namespaces that the host shows now; one that is taken is tried again at the next look."""
+        try:
+            self._held.take([namespace for namespace in controller.namespaces if namespace.path.exists()])
+            self._taken_by = None
+        except DeviceVanished as e:
+            LOG.debug("A namespace of %s went away: %s", self._work.drive, e)
+        except DeviceInUse as e:
+            self._taken_by = e
 
     def _begin(self, latest: SanitizeLog) -> tuple[bool, str]:
         """Have our operation running: join it where it runs already, else start it after any other.
@@ -204,6 +239,9 @@ class Sanitizer:
 
     def _judge(self, ended: SanitizeLog, *, said: str) -> None:
         """Decide whether the log proves the erase. *said*: what must not have been said for that."""
+        if self._taken_by is not None:
+            line = f"{self._taken_by}, while the drive was being sanitized"
+            raise DeviceInUse(f"{self._work.drive}: {line}; end that, and clean the drive again", [line])
         if not ended.succeeded:
             raise EraseFailed(f"{self._work.drive} did not complete {self._work.action}; it says: {ended.words}")
         if ended.action != self._sanact:

@@ -6,9 +6,9 @@ from typing import Any
 
 from autoclave.exceptions import EraseFailed, VerifyFailed, WrongDrive
 from autoclave.hardware import shred, zero_out
-from autoclave.hardware.block import open_block
 from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
+from autoclave.hardware.held_namespaces import HeldNamespaces
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.progress_meter import ProgressMeter
@@ -47,8 +47,13 @@ class Zeroer:
         :raises HardwareError: anything else that keeps the drive from being proved clean.
         """
         controller, made_anew = NamespaceLayout(self._work).expose_everything()
-        zeroed = [self._zero(namespace) for namespace in controller.namespaces]
-        self._check_same_drive(controller)
+        # All of them until the last is proved: what was read back must still be so then.
+        with HeldNamespaces(self._work, writable=True) as held:
+            disks = held.take(controller.namespaces)
+            # No name can come to mean another drive while this one is held open under it.
+            self._work.must_be_same_drive()
+            zeroed = [self._zero(*each) for each in zip(controller.namespaces, disks, strict=True)]
+            self._check_same_drive(controller)
         return {
             "method": "zero",
             "tool": self._name,
@@ -58,34 +63,31 @@ class Zeroer:
             "verified": _VERIFIED[self._work.verify],
         }
 
-    def _zero(self, namespace: Namespace) -> Mapping[str, Any]:
+    def _zero(self, namespace: Namespace, disk: Disk) -> Mapping[str, Any]:
         expected = self._expected_bytes(namespace)
-        with open_block(self._work.paths, namespace.path) as disk:
-            # The name cannot come to mean another drive while this one is held open under it.
-            self._work.must_be_same_drive()
-            self._check_size(namespace, disk.size, expected)
-            with (
-                self._work.bounded(LEFT_BEHIND),
-                self._work.meter(f"{self._name}, namespace {namespace.nsid}") as meter,
-            ):
-                began = time.monotonic()
-                self._overwrite(self._work, disk, meter)
-                disk.flush()
-                if self._work.control.deadline.passed:
-                    raise self._work.out_of_time("it is overwritten, but has not been read back")
-                meter.update(100.0)
-                overwritten = time.monotonic()
-            if self._work.verify != "none":
-                offset = first_nonzero(
-                    disk, mode=self._work.verify, deadline=self._work.control.deadline,
-                    progress=self._work.control.progress,
-                )  # fmt: skip
-                if offset is not None:
-                    raise VerifyFailed(
-                        f"{self._work.drive}: {self._name} reported success, but {namespace.path} is not zero at byte "
-                        f"{offset}"
-                    )
-            read_back = time.monotonic()
+        self._check_size(namespace, disk.size, expected)
+        with (
+            self._work.bounded(LEFT_BEHIND),
+            self._work.meter(f"{self._name}, namespace {namespace.nsid}") as meter,
+        ):
+            began = time.monotonic()
+            self._overwrite(self._work, disk, meter)
+            disk.flush()
+            if self._work.control.deadline.passed:
+                raise self._work.out_of_time("it is overwritten, but has not been read back")
+            meter.update(100.0)
+            overwritten = time.monotonic()
+        if self._work.verify != "none":
+            offset = first_nonzero(
+                disk, mode=self._work.verify, deadline=self._work.control.deadline,
+                progress=self._work.control.progress,
+            )  # fmt: skip
+            if offset is not None:
+                raise VerifyFailed(
+                    f"{self._work.drive}: {self._name} reported success, but {namespace.path} is not zero at byte "
+                    f"{offset}"
+                )
+        read_back = time.monotonic()
         return {
             "nsid": namespace.nsid,
             "block_device": namespace.block_name,
