@@ -20,6 +20,7 @@
     ├── StorageError                  a file of an image could not be read or written
     ├── HardwareError                 something on this host
     │   ├── DeviceVanished            the function or its controller is no longer there
+    │   │   └── SlotEmpty             there is no function at the address
     │   ├── DriverMismatch            the function is bound to another kernel driver
     │   ├── WrongDrive                the drive in the slot is not the one the row names
     │   ├── DeviceInUse               this host itself uses the disk
@@ -167,6 +168,10 @@ class HardwareError(AutoclaveError):
 
 class DeviceVanished(HardwareError):
     """The PCI function, its controller or its namespace is no longer there."""
+
+
+class SlotEmpty(DeviceVanished):
+    """There is no PCI function at the address."""
 
 
 class DriverMismatch(HardwareError):

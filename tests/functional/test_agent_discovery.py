@@ -161,6 +161,63 @@ def test_another_drive_in_a_slot_is_offered_only_when_accepted_and_cleaned(world
     world.assert_offered()
 
 
+def test_accepted_drive_is_cleaned_at_once_by_its_own_erase(tmp_path: Path) -> None:
+    """The operator accepts and cleans within one period: the erase is not that of the drive that was there before."""
+    world = AgentWorld(tmp_path, [sanitizing_drive(crypto=True)])
+    try:
+        agent = world.start()
+        assert world.device().cleanup_action == "sanitize_crypto"
+        world.sim.insert(SANITIZING, sanitizing_drive(serial="SER-OTHER"))
+        agent.period()
+        world.assert_withheld()
+
+        accept(world.ports, world.device().uuid, OPERATOR)
+        assert world.device().cleanup_action is None, "what the new drive can do is not known yet"
+        world.clean()
+
+        assert (world.device().serial, world.device().cleanup_action) == ("SER-OTHER", "sanitize_block")
+        assert last_evidence(world)["action"] == "sanitize_block"
+        agent.period()
+        world.assert_offered()
+    finally:
+        world.close()
+
+
+def test_drive_without_an_erase_is_excluded_when_it_is_accepted_and_cleaned(tmp_path: Path) -> None:
+    world = AgentWorld(tmp_path, [sanitizing_drive(crypto=True)])
+    world.overrides["nvme", "device_spec"] = [json.dumps({"address": SANITIZING, "clear_action": "sanitize"})]
+    try:
+        agent = world.start()
+        world.sim.insert(SANITIZING, zeroing_drive(SANITIZING, "SER-OTHER"))
+        agent.period()
+        accept(world.ports, world.device().uuid, OPERATOR)
+
+        world.clean()
+
+        world.assert_withheld()
+        assert "anitize" in (world.device().excluded_reason or "")
+    finally:
+        world.close()
+
+
+def test_drive_that_its_erase_did_not_find_is_missing_until_it_is_back(world: AgentWorld) -> None:
+    agent = world.start()
+    world.bind()
+    world.sim.pull(SANITIZING)
+    world.clean()
+    world.assert_withheld()
+    assert world.device().missing, "the erase has seen it before any period"
+
+    world.sim.put_back(SANITIZING)
+    agent.period()
+    world.assert_withheld()
+    assert not world.device().missing
+    assert world.device().state_reason == "it was not in its slot when it was to be erased, and is there again"
+
+    world.clean()
+    world.assert_offered()
+
+
 def test_only_what_is_in_error_and_was_found_can_be_accepted(world: AgentWorld) -> None:
     world.start()
     with pytest.raises(Conflict, match="available"):

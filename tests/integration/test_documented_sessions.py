@@ -109,6 +109,10 @@ SESSIONS = (
             "autoclave sim driver": until(FUNCTIONS, "2"),
         },
     ),
+    Session(
+        "replace.rst",
+        patience={"autoclave sim insert": until("autoclave device show sim-1/0000:42:00.0", "NEW-SERIAL")},
+    ),
     Session("audit.rst", instead={"/var/lib/autoclave": "/tmp/autoclave", "host-1/": "sim-1/"}),
 )
 

@@ -8,15 +8,18 @@ from dataclasses import asdict
 
 import futurist
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.attempt import Attempt, Stopping
 from autoclave.agent.locks import DeviceLocks
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import CleanupControl, Driver, Evidence, Progress, ProgressSink
-from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, StateConflict
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, SlotEmpty, StateConflict
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.journal import ToolJournal
+from autoclave.lifecycle.missing import NOT_THERE
+from autoclave.lifecycle.observe import lose
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
@@ -178,6 +181,8 @@ class Cleanup:
             evidence = attempt.result(deadline)
         except Stopping:
             raise
+        except SlotEmpty as error:
+            self._finish(context, cleaning, Event.CLEANING_FAILED, NOT_THERE, {}, missing=str(error))
         except AutoclaveError as error:
             self._finish(context, cleaning, Event.CLEANING_FAILED, str(error), {})
         except Exception as error:
@@ -248,13 +253,29 @@ class Cleanup:
         return sink
 
     def _finish(
-        self, context: RequestContext, device: DeviceRecord, event: Event, reason: str, evidence: Evidence
+        self,
+        context: RequestContext,
+        device: DeviceRecord,
+        event: Event,
+        reason: str,
+        evidence: Evidence,
+        *,
+        missing: str | None = None,
     ) -> None:
-        """Write the outcome with the version it is about, then settle. Who has swapped meanwhile, has won."""
+        """Write the outcome with the version it is about, then settle. Who has swapped meanwhile, has won.
+
+        :param missing: how it is known that the device is not there; None: it is.
+        """
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason, evidence)
+
+        def write(tx: Connection) -> None:
+            if missing is not None:
+                lose(tx, device, cause, missing)
+            swap(tx, device, event, cause)
+
         for patience in (*SWAP_PATIENCE, None):
             try:
-                self._ports.db.transact(lambda tx: swap(tx, device, event, cause))
+                self._ports.db.transact(write)
                 break
             except StateConflict as error:
                 LOG.warning("The outcome of cleaning device %s came too late: %s", device.uuid, error)

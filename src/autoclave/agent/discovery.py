@@ -92,6 +92,23 @@ class Discovery:
         if untold is not None:
             raise untold
 
+    def look_again(self, context: RequestContext, device_uuid: str) -> None:
+        """Read what is in the slot of a device in ``error``, before it is cleaned.
+
+        Since the last period the operator may have accepted another drive, whose erase is another one. What cannot be
+        read is logged; the erase reads the drive again, and says it.
+
+        :raises DatabaseUnavailable: nothing could be read or written.
+        """
+        known = {entry.device.uuid: entry for entry in known_devices(self._ports.db, self._host).values()}
+        entry = known.get(device_uuid)
+        if entry is None or entry.device.device_state is not DeviceState.ERROR:
+            return
+        found = self._reports.look_at(entry.deployable.driver_name, entry.device.pci_address)
+        if found is not None:
+            cause = Cause(Actor.AGENT, self._host, context.request_id)
+            self._note(entry.device, partial(observe, known=entry.device, found=found, cause=cause))
+
     def _observe(
         self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], blind: Mapping[str, str], cause: Cause
     ) -> bool:

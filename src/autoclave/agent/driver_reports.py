@@ -27,6 +27,19 @@ class DriverReports:
         self._conflicts: set[str] = set()
         """Addresses that two drivers claim, of which the operator has been told."""
 
+    def look_at(self, driver_name: str, address: str) -> DiscoveredDevice | Sighting | None:
+        """Return what one driver reports of one slot; None if that is nothing, or the driver could not look."""
+        driver = self._drivers.get(driver_name)
+        if driver is None:
+            return None
+        try:
+            return driver.discover_at(address)
+        except AutoclaveError as error:
+            LOG.error("Driver %s could not look at %s: %s", driver_name, address, error)
+        except Exception:  # a vendor's driver may be in error like anybody
+            LOG.exception("Driver %s failed unexpectedly when it looked at %s", driver_name, address)
+        return None
+
     def gather(self, *, starting: bool) -> tuple[dict[str, Found], dict[str, str]]:
         """What is on the host, by address, and the drivers that could not look, each with the reason.
 

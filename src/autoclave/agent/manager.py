@@ -30,7 +30,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.host_hints import NO_HINTS, HostHints
 
 LOG = logging.getLogger(__name__)
@@ -218,6 +218,8 @@ class AgentManager:
 
     def cleanup_device(self, context: RequestContext, device: Device) -> None:
         """Clean *device*, if it still is what it was when the message was sent. New in 1.1."""
+        if device.device_state == DeviceState.ERROR:
+            self._discovery.look_again(context, device.uuid)
         self._cleanup.request(context, device.uuid, device.state_version)
 
     def build_instance(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:

@@ -85,6 +85,11 @@ class DeviceRecord:
         return self.device_state is DeviceState.ERROR and self.found_serial is not None and itself
 
     @property
+    def was_replaced(self) -> bool:
+        """Whether another drive was found in its slot, and waits to be accepted."""
+        return (self.found_serial, self.found_drive_model) != (None, None) and not self.was_away
+
+    @property
     def board_info(self) -> dict[str, Any]:
         """``std_board_info`` as a mapping."""
         return dict(json.loads(self.std_board_info)) if self.std_board_info else {}

@@ -221,6 +221,15 @@ class Driver:
         """
         raise NotImplementedError
 
+    def discover_at(self, address: str) -> DiscoveredDevice | Sighting | None:
+        """Return what :meth:`discover` would report of the slot at *address*; None if that is nothing.
+
+        A driver that can look at one slot alone does so.
+
+        :raises InvalidConfiguration: its options cannot be used.
+        """
+        return next((found for found in self.discover() if found.pci_address == address), None)
+
     def inspect(self) -> Sequence[Inspected]:
         """Say of every function that could be the driver's what would become of it. Changes nothing.
 

@@ -109,6 +109,9 @@ class NVMeDriver(Driver):
         :raises InvalidConfiguration: the options cannot be read.
         :raises HardwareError: the PCI bus cannot be listed.
         """
+        return self._inspected()
+
+    def _inspected(self, only: str | None = None) -> Sequence[Finding]:
         return inspect(
             self.paths,
             self.nvme,
@@ -117,6 +120,7 @@ class NVMeDriver(Driver):
             self._slots,
             self._trials,
             self.slots_that_identify,
+            only=only,
         )
 
     def inspect(self) -> Sequence[Inspected]:
@@ -131,7 +135,12 @@ class NVMeDriver(Driver):
             return Estimate(None, str(error))
 
     def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
-        findings = self.findings()
+        return self._reported(self.findings())
+
+    def discover_at(self, address: str) -> DiscoveredDevice | Sighting | None:
+        return next(iter(self._reported(self._inspected(address))), None)
+
+    def _reported(self, findings: Sequence[Finding]) -> Sequence[DiscoveredDevice | Sighting]:
         for finding in findings:
             self._tell(finding)
         return [reported for finding in findings if (reported := finding.reported) is not None]

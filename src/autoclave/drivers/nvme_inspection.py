@@ -148,6 +148,8 @@ def inspect(
     slots: Slots,
     trials: EraseTrials,
     slots_that_identify: frozenset[PCIAddress],
+    *,
+    only: str | None = None,
 ) -> list[Finding]:
     """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
 
@@ -157,12 +159,15 @@ def inspect(
     :param slots: a drive that is being erased is not looked into, and so not identified.
     :param trials: of the erases that the policy selects.
     :param slots_that_identify: ``[nvme] identify_by_slot``.
+    :param only: look into this slot alone.
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
     findings = [Finding(each.address, refused="it does not say what it is", unreadable=each.reason)
-                for each in unreadable]  # fmt: skip
+                for each in unreadable if only in (None, each.address)]  # fmt: skip
     for function in functions:
+        if only not in (None, str(function.address)):
+            continue
         entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
         if entry is None and not function.class_code.startswith(NVME_CLASS):
             continue

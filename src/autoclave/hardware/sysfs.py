@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoclave.exceptions import DeviceVanished, HardwareError
+from autoclave.exceptions import DeviceVanished, HardwareError, SlotEmpty
 from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress
@@ -72,7 +72,7 @@ def pci_functions(paths: HostPaths) -> tuple[list[PCIFunction], list[Unreadable]
 def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
     """One function.
 
-    :raises DeviceVanished: there is none at this address, or it went away while being read.
+    :raises SlotEmpty: there is none at this address, or it went away while being read.
     :raises HardwareError: it cannot be read.
     """
     directory = function_directory(paths, address)
@@ -81,7 +81,7 @@ def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
     except HardwareError as e:
         if attribute.is_there(directory):
             raise
-        raise DeviceVanished(f"there is no PCI function {address} on this host") from e
+        raise SlotEmpty(f"there is no PCI function {address} on this host") from e
 
 
 def physical_of(paths: HostPaths, name: str) -> str | None:

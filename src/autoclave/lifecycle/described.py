@@ -17,3 +17,12 @@ def board_info(found: DiscoveredDevice) -> str:
     if found.cleanup_action is not None:
         info["cleanup_action"] = found.cleanup_action
     return json.dumps(info, sort_keys=True)
+
+
+def without_action(info: str | None) -> str | None:
+    """``std_board_info`` without the cleanup action: that of another drive says nothing of this one."""
+    if info is None:
+        return None
+    return json.dumps(
+        {key: value for key, value in json.loads(info).items() if key != "cleanup_action"}, sort_keys=True
+    )

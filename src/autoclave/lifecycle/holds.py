@@ -15,6 +15,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
+from autoclave.lifecycle.described import without_action
 from autoclave.lifecycle.intent import debt, require, say, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
@@ -77,7 +78,8 @@ def is_held(ports: Ports, uuid: str) -> bool:
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     """Take the drive that was found in the slot for the slot's drive from now on.
 
-    Another drive of a type that is erased stays in ``error`` until it has been cleaned. What becomes available on
+    Another drive of a type that is erased stays in ``error`` until it has been cleaned; its agent reads it again before
+    that, and only then its cleanup action is known. What becomes available on
     the operator's word is the slot's own drive that was available when it left the host, and a type that is not erased.
 
     :raises NotFound: there is no such device.
@@ -102,6 +104,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
             swap(tx, device, Event.ACCEPT, cause, changes)
         elif device.supports_cleaning:
             changes["state_reason"] = "accepted by the operator; clean it before it can be offered"
+            changes["std_board_info"] = without_action(device.std_board_info)
             remark(tx, device, "accept", cause, changes)
             note_dirty(tx, require(tx, uuid), cause)
         else:

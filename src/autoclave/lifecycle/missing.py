@@ -9,6 +9,11 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
 
+NOT_THERE = "it was not in its slot when it was to be erased"
+"""``state_reason`` of a drive that its erase did not find."""
+THERE_AGAIN = f"{NOT_THERE}, and is there again"
+"""The same once the drive is back."""
+
 
 def miss(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord | None:
     """Note that a device is missing, and why it is thought to be; return the row, or None if there is none."""

@@ -18,7 +18,7 @@ from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_ch
 from autoclave.lifecycle.described import attributes_of, board_info
 from autoclave.lifecycle.intent import debt
 from autoclave.lifecycle.lent import require_not_lent
-from autoclave.lifecycle.missing import miss
+from autoclave.lifecycle.missing import NOT_THERE, THERE_AGAIN, miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
@@ -214,6 +214,8 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         changes |= {"found_serial": other[0], "found_drive_model": other[1]}
     if not same:
         return changes
+    if device.device_state is DeviceState.ERROR and device.state_reason == NOT_THERE:
+        changes["state_reason"] = THERE_AGAIN
     if device.excluded_reason != found.excluded:
         changes["excluded_reason"] = found.excluded
         if found.excluded is None:

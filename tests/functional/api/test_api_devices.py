@@ -149,6 +149,25 @@ def test_a_device_in_error_that_a_request_still_holds_is_not_cleaned_under_its_g
     assert world.agent.asked == []
 
 
+def test_replaced_drive_is_not_cleaned_before_it_is_accepted(world: World) -> None:
+    device = world.add_device(device_state=DeviceState.ERROR, found_serial="S2", found_drive_model="Model 2")
+    answer = world.call("POST", f"/v2/devices/{device.uuid}/clean")
+    assert answer.status_code == 409
+    assert "S2" in fault(answer)
+    assert f"autoclave device accept {HOST}/0000:01:00.0" in fault(answer)
+    assert world.agent.asked == []
+
+    assert world.call("POST", f"/autoclave/v1/devices/{device.uuid}/accept", {}).status_code == 200
+    assert world.call("POST", f"/v2/devices/{device.uuid}/clean").status_code == 202
+
+
+def test_drive_that_was_away_is_cleaned_without_being_accepted(world: World) -> None:
+    device = world.add_device()
+    found = {"found_serial": device.serial, "found_drive_model": device.drive_model}
+    world.change(device.uuid, device_state=DeviceState.ERROR, **found)
+    assert world.call("POST", f"/v2/devices/{device.uuid}/clean").status_code == 202
+
+
 def test_a_type_that_is_not_cleaned_is_refused(world: World) -> None:
     device = world.add_device(kind="GPU", device_state=DeviceState.ERROR)
     answer = world.call("POST", f"/v2/devices/{device.uuid}/clean")

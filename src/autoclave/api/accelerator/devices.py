@@ -107,6 +107,8 @@ class DeviceClean(Resource):
             holders = arq_rows.active_of_device(tx, record.id)
         if record.device_state is DeviceState.ALLOCATED:
             raise Conflict(f"Device {record.uuid} is allocated: {_why_allocated(record, bool(holders))}.")
+        if record.was_replaced:
+            raise Conflict(f"Device {record.uuid} cannot be cleaned yet. {waiting_for(record)}")
         if holders:
             raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
         cleaners = self._api.ports.cleaners

@@ -66,10 +66,10 @@ def _error(device: DeviceRecord) -> str | None:
         return None
     if device.was_away:
         return "It was gone from the host for a while: clean it, or accept it if you know what was done to it."
-    if device.found_serial is not None:
+    if device.was_replaced:
         return (
-            f"Another drive (serial {device.found_serial}) is in the slot of the drive {device.serial}: accept it, or "
-            "put the known one back."
+            f"Another drive (serial {device.found_serial}) is in the slot of the drive {device.serial}: accept it by "
+            f"`autoclave device accept {device.hostname}/{device.pci_address}`, or put the known one back."
         )
     why = f" ({device.state_reason})" if device.state_reason else ""
     if device.supports_cleaning:
