@@ -28,6 +28,7 @@ from autoclave.lifecycle.sweep import pay_debts
 from autoclave.placement.faults import answer, before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
 from dbfixtures import make_arq
@@ -82,7 +83,7 @@ def test_a_provider_that_somebody_else_manages_is_left_to_them(world: AgentWorld
 
     world.start().period()
 
-    assert world.find_device(SANITIZING) is None
+    assert world.device(SANITIZING).excluded_reason is not None
     assert world.placement.get_provider(theirs.uuid) == theirs
     world.assert_offered(ZEROING)
 
@@ -222,6 +223,40 @@ def test_only_what_is_in_error_and_was_found_can_be_accepted(world: AgentWorld) 
     world.start()
     with pytest.raises(Conflict, match="available"):
         accept(world.ports, world.device().uuid, OPERATOR)
+
+
+def test_drive_with_a_foreign_provider_is_on_record_and_not_offered(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nova's [pci] device_spec matches the drive, too: its provider has the name that the drive's would have."""
+    root = world.placement.create_provider(str(uuid.uuid4()), HOST)
+    name = f"{HOST}_{SANITIZING.upper()}"
+    foreign = world.placement.create_provider(str(uuid.uuid4()), name, root.uuid)
+    with caplog.at_level(logging.ERROR):
+        agent = world.start()
+        told = len(caplog.records)
+        agent.period()
+        agent.period()
+    assert len(caplog.records) == told, "once, and not in every period"
+    assert name in caplog.text
+
+    device = world.device()
+    assert device.device_state is DeviceState.ERROR, "a guest of the other service may have had it"
+    assert name in (device.excluded_reason or "")
+    assert world.placement.get_inventories(foreign.uuid).records == {}, "the foreign provider is left alone"
+    world.clean()
+    agent.period()
+    assert must_be_reserved(world.device().offer), "it is clean by now, and the name is taken still"
+    world.assert_offered(ZEROING)
+    world.end(agent)
+    agent = world.start()
+    assert must_be_reserved(world.device().offer)
+
+    world.placement.delete_provider(foreign.uuid)
+    agent.period()
+    agent.period()
+    assert world.device().excluded_reason is None
+    world.assert_offered()
 
 
 def test_a_dirty_drive_is_not_trusted_in_another_slot(tmp_path: Path) -> None:

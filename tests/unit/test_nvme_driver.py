@@ -26,6 +26,7 @@ from autoclave.hardware import disk_users
 from autoclave.rules.device_spec import parse_device_spec
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
+from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import STYLES, SimulatedHost
 
 ONE, TWO, THREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
@@ -195,6 +196,51 @@ def test_a_policy_that_the_drive_cannot_satisfy_excludes_it_and_is_logged_once_a
     assert "Crypto Erase (SANICAP bit 0) or Block Erase (SANICAP bit 1)" in device.excluded
     assert device.cleanup_action is None
     assert caplog.text.count("is not offered") == 1
+
+
+def test_contradictory_entry_excludes_its_drives_alone(make, caplog):
+    contradictory = {"address": TWO, "clear_action": "zero", "clear_strategy": "crypto"}
+    driver, _ = make(drive(ONE, "S1"), drive(TWO, "S2", crypto=True), specs=[contradictory, {"address": "*"}])
+    with caplog.at_level(logging.ERROR):
+        driver.init_host()
+        sound, excluded = driver.discover()
+    assert (sound.excluded, sound.cleanup_action) == (None, "write_zeroes")
+    assert (excluded.serial, excluded.cleanup_action) == ("S2", None)
+    assert "clear_action=zero cannot be done with clear_strategy=crypto" in excluded.excluded
+    assert "entry 1" in excluded.excluded
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"], "at the start, and for the drive"
+    inspected = driver.inspect()[1]
+    assert (inspected.action, inspected.refused) == (None, [excluded.excluded])
+
+
+def test_drive_behind_vmd_is_excluded(make):
+    """Neither Nova nor QEMU attaches a function of a domain above ffff."""
+    driver, _ = make(drive("10000:e1:00.0", "S1", crypto=True), drive(ONE, "S2"))
+    attachable, behind_vmd = driver.discover()
+    assert attachable.excluded is None
+    assert behind_vmd.pci_address == "10000:e1:00.0"
+    assert "PCI domain 10000 is above ffff" in behind_vmd.excluded
+    assert "VMD" in driver.inspect()[1].refused[0]
+
+
+def test_other_functions_of_a_wide_entry_are_logged_in_one_line(make, caplog):
+    driver, host = make(drive(ONE, "S1"))
+    for address in ("0000:00:02.0", "0000:00:1f.3"):
+        host.functions.plug(FunctionSpec(address, "8086", "1901", "040300"))
+    with caplog.at_level(logging.INFO):
+        driver.discover()
+        driver.discover()
+    told = [record for record in caplog.records if "0000:00:" in record.getMessage()]
+    assert [record.levelname for record in told] == ["INFO"]
+    assert "2 functions" in told[0].getMessage()
+
+
+def test_function_that_an_entry_names_and_is_no_drive_is_an_error(make, caplog):
+    driver, host = make(drive(ONE, "S1"), specs=[{"address": "0000:00:1f.3"}])
+    host.functions.plug(FunctionSpec("0000:00:1f.3", "8086", "1901", "040300"))
+    with caplog.at_level(logging.ERROR):
+        driver.discover()
+    assert "0000:00:1f.3 (device_spec entry 1) is not offered: it is no NVMe controller" in caplog.text
 
 
 def test_a_drive_with_a_second_way_to_it_is_exposed(make):

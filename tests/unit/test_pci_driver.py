@@ -299,3 +299,10 @@ def test_a_plan_names_each_virtual_function_with_its_driver_and_why_it_is_withhe
     assert shown.handles[0].startswith(f"{VF0} (iavf, not managed): it is bound to iavf")
     assert shown.handles[1] == f"{VF1} (vfio-pci, not managed)"
     assert "2 virtual functions 8086:154c" in shown.device
+
+
+def test_function_behind_vmd_is_excluded(host: SysfsTree) -> None:
+    host.function("10000:e1:00.0", vendor="0x10de", device="0x25b6", class_="0x030200")
+    attachable, behind_vmd = devices(host, {"vendor_id": "10de"})
+    assert attachable.excluded is None
+    assert "PCI domain 10000 is above ffff" in (behind_vmd.excluded or "")

@@ -162,3 +162,10 @@ def test_a_simulated_host_has_functions_to_give_away(tmp_path: Path) -> None:
     assert (str(card.address), card.one_time_use, card.total) == ("0000:81:00.0", True, 1)
     assert (str(network.address), network.resource_class, network.total) == (NIC, "CUSTOM_PCI_8086_154C", 2)
     assert {seen.withheld(match, frozenset(), ()) for match in matches(seen.functions, specs)} == {None}
+
+
+def test_function_behind_vmd_is_withheld(host: SysfsTree) -> None:
+    host.function("10000:e1:00.0", vendor="0x10de", device="0x25b6", class_="0x030200")
+    found = withheld(host, {"vendor_id": "10de"})
+    assert found[GPU] is None
+    assert "PCI domain 10000 is above ffff" in (found["10000:e1:00.0"] or "")

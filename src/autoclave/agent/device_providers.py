@@ -34,6 +34,8 @@ class DeviceProviders:
         self._renamed: set[str] = set()
         """Providers whose names are not ours, of which the operator has been told."""
         self._lowered = LoweredReserved()
+        self._foreign: dict[str, str] = {}
+        """By provider, the foreign one that has its name, of which the operator has been told."""
 
     def withdraw(self, device_uuid: str) -> None:
         """Tell Placement at once that a device is no longer offered; what fails is done when it is synced."""
@@ -76,14 +78,17 @@ class DeviceProviders:
         if present is not None and self._verified.get(deployable.rp_uuid) == fingerprint:
             return
         if present is None and (taken := provider_named(tree, deployable.name)) is not None:
-            LOG.error(
-                "Provider %s of device %s has the uuid %s in Placement, and %s here: delete the foreign one.",
-                deployable.name,
-                device.uuid,
-                taken.uuid,
-                deployable.rp_uuid,
-            )
+            if self._foreign.get(deployable.rp_uuid) != taken.uuid:
+                self._foreign[deployable.rp_uuid] = taken.uuid
+                LOG.error(
+                    "Provider %s of device %s has the uuid %s in Placement, and %s here: delete the foreign one.",
+                    deployable.name,
+                    device.uuid,
+                    taken.uuid,
+                    deployable.rp_uuid,
+                )
             return
+        self._foreign.pop(deployable.rp_uuid, None)
         traits = traits_in(entry.attributes)
         desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
         ensure_provider(self._ports.placement, desired, present)

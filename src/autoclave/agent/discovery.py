@@ -4,6 +4,7 @@ A period in which nothing changed costs one Placement request and a constant num
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -82,8 +83,9 @@ class Discovery:
         if starting and not found and not blind:
             LOG.warning("No device of %s is meant by the configuration; `autoclave plan` shows why.", self._host)
         cause = Cause(Actor.AGENT, self._host, context.request_id)
-        changed = self._observe(known, found, blind, cause)
+        changed = self._observe(known, _kept_excluded(known, found), blind, cause)
         root, tree = self._root.tree(keep=True)
+        changed = self._exclude_foreign(known, found, tree, cause) or changed
         new = {address: seen for address, seen in found.items() if address not in known}
         if not changed and not new and self._providers.all_verified(known, tree):
             return
@@ -161,6 +163,28 @@ class Discovery:
         since = self._unreadable_since.setdefault(device.uuid, now)
         return unreadable if now - since >= self._unreadable_patience else None
 
+    def _exclude_foreign(
+        self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], tree: Sequence[Provider], cause: Cause
+    ) -> bool:
+        """Exclude the devices whose provider's name another service has taken in Placement, and include the others.
+
+        :returns: whether there was anything to write.
+        """
+        changed = False
+        for address, entry in known.items():
+            seen = found[address].device if address in found else None
+            if not isinstance(seen, DiscoveredDevice):
+                continue
+            present = provider_named(tree, entry.deployable.name)
+            taken = present is not None and present.uuid != entry.deployable.rp_uuid
+            reason = _foreign(entry.deployable.name)
+            if taken == (entry.device.excluded_reason == reason):
+                continue
+            observed = replace(seen, excluded=reason) if taken else seen
+            self._note(entry.device, partial(observe, known=entry.device, found=observed, cause=cause))
+            changed = True
+        return changed
+
     def _lose_to_another_type(self, device: DeviceRecord, driver: str, device_type: str, cause: Cause) -> bool:
         # Its row says whether it is cleaned, and a driver of another type would not do as it says.
         if device.missing:
@@ -218,17 +242,13 @@ class Discovery:
         cause: Cause,
     ) -> None:
         name = provider_name(self._host, PCIAddress.parse(found.pci_address), found.name)
+        provider = None
         try:
             provider = self._found_provider(provider_named(tree, name), found.resource_class)
         except _NotOurs:
-            LOG.error(
-                "Device %s is skipped: provider %s exists without the trait %s, so somebody else manages it. Let only "
-                "one of Autoclave and Nova's [pci] device_spec match it.",
-                found.pci_address,
-                name,
-                OWNER_CYBORG,
-            )
-            return
+            # On record all the same, so that lists and the audit name it; not as clean, since a guest may have had it.
+            found = replace(found, excluded=_foreign(name), exposed=_foreign(name))
+            LOG.error("Device %s is not offered: %s.", found.pci_address, found.excluded)
         try:
             device = self._ports.db.transact(
                 lambda tx: register(
@@ -266,4 +286,23 @@ class Discovery:
 
 
 class _NotOurs(Exception):
-    """A provider of that name belongs to somebody else."""
+    """A provider of that name belongs to another service."""
+
+
+def _foreign(name: str) -> str:
+    return (
+        f"provider {name} in Placement is not Autoclave's, so another service manages it: let only one of Autoclave "
+        "and Nova's [pci] device_spec match it, then delete that provider"
+    )
+
+
+def _kept_excluded(known: Mapping[str, KnownDevice], found: Mapping[str, Found]) -> dict[str, Found]:
+    """*found*, where what is excluded for a foreign provider stays so until Placement has been read."""
+    kept = dict(found)
+    for address, entry in known.items():
+        reason = _foreign(entry.deployable.name)
+        if address in found and entry.device.excluded_reason == reason:
+            seen = found[address]
+            if isinstance(seen.device, DiscoveredDevice):
+                kept[address] = replace(seen, device=replace(seen.device, excluded=reason))
+    return kept

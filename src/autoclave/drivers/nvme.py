@@ -68,6 +68,7 @@ class NVMeDriver(Driver):
         self._slots = Slots()
         self._trials = EraseTrials()
         self._told: dict[str, str | None] = {}
+        self._foreign: tuple[str, ...] = ()
 
     def init_host(self) -> None:
         """See to it that the tools are there and the options can be read.
@@ -83,6 +84,11 @@ class NVMeDriver(Driver):
         self.commands.find("shred")
         if not specs:
             LOG.warning("[nvme] device_spec is empty: the driver %s manages no device", self.name)
+        for spec in specs:
+            if spec.contradiction is not None:
+                LOG.error(
+                    "%s. The drives of this entry are excluded; those of other entries are served", spec.contradiction
+                )
         for address in sorted(allowed):
             LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
         for address in sorted(by_slot):
@@ -90,8 +96,8 @@ class NVMeDriver(Driver):
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:
-        """The entries of ``[nvme] device_spec``."""
-        return parse_device_spec(self.conf.nvme.device_spec)
+        """The entries of ``[nvme] device_spec``. One that contradicts itself excludes its drives, and no others."""
+        return parse_device_spec(self.conf.nvme.device_spec, keep_contradictions=True)
 
     @cached_property
     def allowed_host_devices(self) -> frozenset[PCIAddress]:
@@ -135,14 +141,17 @@ class NVMeDriver(Driver):
             return Estimate(None, str(error))
 
     def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
-        return self._reported(self.findings())
+        findings = self.findings()
+        self._tell_foreign([finding for finding in findings if finding.foreign])
+        return self._reported(findings)
 
     def discover_at(self, address: str) -> DiscoveredDevice | Sighting | None:
         return next(iter(self._reported(self._inspected(address))), None)
 
     def _reported(self, findings: Sequence[Finding]) -> Sequence[DiscoveredDevice | Sighting]:
         for finding in findings:
-            self._tell(finding)
+            if not finding.foreign:
+                self._tell(finding)
         return [reported for finding in findings if (reported := finding.reported) is not None]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
@@ -285,6 +294,17 @@ class NVMeDriver(Driver):
     def own_control(self) -> CleanupControl:
         """A control for a cleanup that nobody watches, with ``[nvme] cleanup_timeout`` from now on."""
         return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
+
+    def _tell_foreign(self, foreign: Sequence[Finding]) -> None:
+        """Log in one line which functions the entries match besides drives, once, until those change."""
+        addresses = tuple(finding.address for finding in foreign)
+        if addresses != self._foreign:
+            self._foreign = addresses
+            LOG.info(
+                "[nvme] device_spec matches %d functions that are no NVMe controllers; they are skipped: %s",
+                len(addresses),
+                ", ".join(addresses),
+            )
 
     def _tell(self, finding: Finding) -> None:
         """Log what keeps a configured device from being offered, once, until that changes."""

@@ -17,7 +17,7 @@ from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, quicker_format, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
-from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.resource_names import nvme_resource_class
 
@@ -38,6 +38,7 @@ class Finding:
     :param driver: the kernel driver that has it.
     :param capabilities: what the controller can do; None when it was not asked or did not answer.
     :param resolution: what the entry's policy makes of that.
+    :param foreign: it is no NVMe controller, and no entry names it by its address: that it is refused is no news.
     :param refused: why it is not taken on as a device at all.
     :param excluded: why policy keeps it from being offered.
     :param exposed: who else than a guest of ours may write to it.
@@ -58,6 +59,7 @@ class Finding:
     model: str | None = None
     capabilities: Capabilities | None = None
     resolution: Resolution | None = None
+    foreign: bool = False
     refused: str | None = None
     excluded: str | None = None
     exposed: str | None = None
@@ -216,7 +218,7 @@ class _Inspection:
             finding = replace(finding, iommu_group=tuple(str(member) for member in group))
             refused = self._refused()
             if refused:
-                return replace(finding, refused=refused)
+                return replace(finding, refused=refused, foreign=self._is_foreign())
             with self.slots.hold(address):
                 finding = self._look_inside(finding)
         except DriverMismatch as e:
@@ -242,6 +244,10 @@ class _Inspection:
             )
         return None
 
+    def _is_foreign(self) -> bool:
+        named = self.entry is not None and self.entry.address.single == self.function.address
+        return not named and not self.function.class_code.startswith(NVME_CLASS)
+
     def _look_inside(self, finding: Finding) -> Finding:
         controller = controller_at(self.paths, self.function.address)
         users = holders(self.paths, controller)
@@ -256,16 +262,19 @@ class _Inspection:
         identity = self.nvme.identify(controller.path)
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
         assert self.entry is not None, "a function that no entry matches was refused"
-        resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
-        if not self.by_slot and not tells_apart(identity.serial):
-            excluded: str | None = (
-                f"its serial number ({identity.serial or 'none'}) does not tell it from other drives; to have it told "
-                f"by its slot, add identify_by_slot = {finding.address} to [nvme]"
-            )
-        elif resolution.action:
-            excluded = self.trials.lack(self.nvme, controller, identity, resolution.action)
-        else:
-            excluded = resolution.reason
+        resolution = None
+        excluded = unattachable(self.function.address) or self.entry.contradiction
+        if self.entry.contradiction is None:
+            resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
+            if excluded is None and not self.by_slot and not tells_apart(identity.serial):
+                excluded = (
+                    f"its serial number ({identity.serial or 'none'}) does not tell it from other drives; to have it "
+                    f"told by its slot, add identify_by_slot = {finding.address} to [nvme]"
+                )
+            elif resolution.action is None:
+                excluded = excluded or resolution.reason
+            elif excluded is None:
+                excluded = self.trials.lack(self.nvme, controller, identity, resolution.action)
         exposed = None
         if controller.other_paths:
             exposed = (

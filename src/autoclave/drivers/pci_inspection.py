@@ -19,7 +19,7 @@ from autoclave.hardware.sysfs import (
     pci_functions,
 )
 from autoclave.rules.device_spec import DeviceSpec, first_match
-from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 
 LOG = logging.getLogger(__name__)
@@ -175,8 +175,11 @@ def _candidate(
         users = [] if address in allowed else host_uses(paths, function)
     except HardwareError as e:
         return Candidate(function, entry, str(e))
+    withheld = unattachable(address)
+    if withheld is not None:
+        return Candidate(function, entry, withheld, users, group)
     if function.class_code.startswith(NVME_CLASS) and entry.address.single != address:
-        withheld: str | None = (
+        withheld = (
             "it is an NVMe controller, which nvme_driver erases between two guests and this driver would not; to offer "
             f'it uncleaned nevertheless, give an entry its exact address, "{address}"'
         )

@@ -7,7 +7,7 @@ from autoclave.exceptions import HardwareError
 from autoclave.hardware import sysfs
 from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
-from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.pci_function import DevType, PCIFunction
 from autoclave.rules.pci_matches import Match
 
@@ -41,15 +41,17 @@ class HostFunctions:
     ) -> str | None:
         """Why a function that an entry means must not be given to a guest now; None: it may.
 
-        This host uses it, an unmanaged one is not with VFIO, it would take a virtual function from its user, or it is
-        a drive that would go from guest to guest uncleaned without the operator having named it. What a guest has,
-        this host does not use.
+        No guest can get a function of its PCI domain, this host uses it, an unmanaged one is not with VFIO, it would
+        take a virtual function from its user, or it is a drive that would go from guest to guest uncleaned without the
+        operator having named it. What a guest has, this host does not use.
 
         :param match: of one of :attr:`functions`.
         :param allowed_host_devices: ``[agent] allow_host_device``.
         :param meant: every function that an entry means, those for Neutron's ports among them.
         """
         it = self._found[match.function.address]
+        if (beyond := unattachable(it.address)) is not None:
+            return beyond
         try:
             with_vfio = is_with_vfio(self._paths, it)
             users = [] if it.address in allowed_host_devices else host_uses(self._paths, it)

@@ -6,7 +6,7 @@ that names the option, the entry and the key, since a typo may decide whether a 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -49,6 +49,8 @@ class DeviceSpec:
     :param vendor_id: four lower-case hexadecimal digits, or None for any.
     :param product_id: likewise.
     :param extra: the parsed values of the option's extra keys that the entry gives.
+    :param contradiction: why those values cannot be met together, naming option, entry and key; None: they can. Only
+        where the reader keeps such entries.
     """
 
     entry: int
@@ -57,6 +59,7 @@ class DeviceSpec:
     product_id: str | None
     address: AddressPattern
     extra: Mapping[str, Any] = field(hash=False)
+    contradiction: str | None = None
 
     @property
     def clear_action(self) -> ClearAction:
@@ -140,15 +143,36 @@ _Meaning = TypeVar("_Meaning")
 
 
 def parse_device_spec(
-    values: Sequence[str], *, option: str = "[nvme] device_spec", extra_keys: ExtraKeys = CLEANUP_KEYS
+    values: Sequence[str],
+    *,
+    option: str = "[nvme] device_spec",
+    extra_keys: ExtraKeys = CLEANUP_KEYS,
+    keep_contradictions: bool = False,
 ) -> tuple[DeviceSpec, ...]:
     """Read all values of a device_spec option, each a JSON object or a list of them, in their order.
 
     :param option: the option's name, for messages.
     :param extra_keys: what its entries may say besides vendor_id, product_id and address.
+    :param keep_contradictions: return an entry whose extra keys contradict each other, with its contradiction: the
+        caller excludes its devices, and serves those of the other entries.
     :raises InvalidConfiguration: anything in them is not exactly as it must be.
     """
-    return tuple(_parse_entry(entry, raw, option, extra_keys) for entry, raw in option_entries(values, option))
+    parsed = (_parse_entry(entry, raw, option, extra_keys) for entry, raw in option_entries(values, option))
+    return tuple(_judged(spec, option, extra_keys, keep=keep_contradictions) for spec in parsed)
+
+
+def _judged(spec: DeviceSpec, option: str, extra_keys: ExtraKeys, *, keep: bool) -> DeviceSpec:
+    for key, check in extra_keys.checks.items():
+        if key not in spec.extra:
+            continue
+        try:
+            check(spec.extra)
+        except ValueError as e:
+            error = InvalidConfiguration(str(e), option=option, entry=spec.entry, key=key)
+            if not keep:
+                raise error from None
+            return replace(spec, contradiction=str(error))
+    return spec
 
 
 def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) -> DeviceSpec:
@@ -179,10 +203,4 @@ def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) ->
             'If every device of the host is meant, write {"address": "*"}'
         )
     extra = {key: read(key, parser) for key, parser in extra_keys.parsers.items() if key in raw}
-    for key, check in extra_keys.checks.items():
-        if key in extra:
-            try:
-                check(extra)
-            except ValueError as e:
-                raise wrong(str(e), key) from None
     return DeviceSpec(entry, json.dumps(raw), vendor_id, product_id, address, MappingProxyType(extra))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+_HIGHEST_OF_GUESTS = 0xFFFF
+"""The greatest domain that Nova's and QEMU's addresses of host devices have room for."""
 _FULL_FORM = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE | re.ASCII)
 
 
@@ -58,6 +60,16 @@ class PCIAddress:
 
     def __str__(self) -> str:
         return "{}:{}:{}.{}".format(*self.fields())
+
+
+def unattachable(address: PCIAddress) -> str | None:
+    """Return why no guest can get the function at *address*; None if one can."""
+    if address.domain <= _HIGHEST_OF_GUESTS:
+        return None
+    return (
+        f"its PCI domain {address.domain:x} is above {_HIGHEST_OF_GUESTS:x}, as behind Intel VMD, and neither Nova nor "
+        "QEMU can attach it to a guest: disable VMD for its slot in the firmware"
+    )
 
 
 @lru_cache(maxsize=16384)
