@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from computeworld import ComputeWorld
 
+from autoclave.db import attributes
+from autoclave.db.tables import devices
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations
 from computerows import make_flavor, make_image
+from dbfixtures import make_slot
 
 
 @pytest.fixture
@@ -117,6 +120,33 @@ def test_a_device_that_is_taken_is_named_by_its_group(world: ComputeWorld) -> No
     )
     assert why_not(explain(world, {"pci_passthrough:alias": "gpu"})) == [
         "Group pci0 (PCI alias gpu): no CUSTOM_GPU is free: it has none, or all of it is in use or reserved."
+    ]
+
+
+def test_held_drive_is_named_as_what_is_not_free(world: ComputeWorld) -> None:
+    """The host has two drives: one is held, and an instance has the other, which alone has the trait."""
+    root = world.add_host()
+    with world.db.write() as tx:
+        held, taken = make_slot(tx), make_slot(tx)
+        attributes.insert(tx, taken.deployable.id, "trait0", "HW_NVME_CES")
+        for slot, values in (
+            (held, {"held": True, "hold_reason": "noisy fan"}),
+            (taken, {"device_state": "allocated"}),
+        ):
+            values |= {"hostname": "host-1", "pci_address": f"0000:4{slot.device.id}:00.0"}
+            tx.execute(devices.update().where(devices.c.id == slot.device.id).values(**values))
+    drive = taken.deployable.resource_class
+    where = [f"0000:4{slot.device.id}:00.0" for slot in (held, taken)]
+    world.onlooker.ensure_resource_class(drive)
+    assert why_not(explain(world, {"resources_ssd:" + drive: "1"})) == [
+        f"Group _ssd (flavor): no {drive} is free: {where[0]} is held (noisy fan); {where[1]} is allocated."
+    ]
+
+    world.add_provider("free", {drive: 1}, [], parent=root)
+    world.onlooker.ensure_traits(["HW_NVME_CES"])
+    specs = {"resources_ssd:" + drive: "1", "trait_ssd:HW_NVME_CES": "required"}
+    assert why_not(explain(world, specs)) == [
+        f"Group _ssd (flavor): nothing with free {drive} has the trait HW_NVME_CES: {where[1]} is allocated."
     ]
 
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cliff import lister
 from oslo_config import cfg
 
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.remedies import Remedies
 from autoclave.cli.cells import Cell
+from autoclave.cli.tables import Rows
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.audit.findings import Finding
 from autoclave.services.audit import Audited, audited
@@ -55,7 +55,7 @@ def add_audited(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Audit(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class Audit(Rows):
     """Compare the database, Placement and this host, device by device. Changes nothing unless it is told to.
 
     The exit code is 0 if all agree, 1 if something was found (also what was put right), 2 if nothing could be compared.

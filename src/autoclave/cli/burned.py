@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from cliff import command, lister, show
+from cliff import command
 
 from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
+from autoclave.cli.tables import Fields, Rows, with_details
 
 _BURNED = "/autoclave/v1/burned"
 _COLUMNS = ("hostname", "pci_address", "burned_at", "burned_for", "in_use", "waiting_for")
@@ -45,7 +46,7 @@ def _cell(name: str, value: Any) -> Cell:
     return Cell(value, _second if name in ("burned_at", "at") else str, _WIDTHS.get(name))
 
 
-class BurnedList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class BurnedList(Rows):
     """List the devices that are not offered again until they are released. Moments are in UTC."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -60,11 +61,11 @@ class BurnedList(lister.Lister):  # type: ignore[misc]  # cliff comes without ty
         """Ask, and show."""
         asked = {} if parsed_args.host is None else {"hostname": parsed_args.host}
         rows = service_of(parsed_args).ask("GET", _BURNED, query=asked)["burned"]
-        columns = _COLUMNS + _DETAILS if parsed_args.long else _COLUMNS
+        columns = with_details(parsed_args, _COLUMNS, _DETAILS)
         return columns, [tuple(_cell(name, row[name]) for name in columns) for row in rows]
 
 
-class BurnedShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
+class BurnedShow(_OfDevice, Fields):
     """Show what is known of a burned device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
@@ -73,7 +74,7 @@ class BurnedShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
         return tuple(row), tuple(_cell(name, value) for name, value in row.items())
 
 
-class BurnedHistory(_OfDevice, lister.Lister):  # type: ignore[misc]
+class BurnedHistory(_OfDevice, Rows):
     """Show how a device was burned and released, and by whom, oldest first. It need not be burned now."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:

@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-from cliff import lister
-
+from autoclave.cli.tables import Rows
 from autoclave.conf import new_config, read_as_option
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
@@ -71,7 +70,7 @@ def values(parsed_args: argparse.Namespace, option: tuple[str, str]) -> Sequence
     return list(new_config(parsed_args.config_file)[group][name])
 
 
-class CheckEntries(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class CheckEntries(Rows):
     """Checks entries of an option in the language of device_spec.
 
     :cvar option: group and name of the option.

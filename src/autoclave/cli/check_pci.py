@@ -3,10 +3,9 @@
 import argparse
 from collections.abc import Collection, Iterator, Sequence
 
-from cliff import lister
-
 from autoclave.cli.cells import Cell
 from autoclave.cli.check import CheckEntries, NamedDevice, add_values, values
+from autoclave.cli.tables import Rows
 from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_alias import parse_pci_alias
@@ -60,7 +59,7 @@ class CheckPCIDeviceSpec(CheckEntries):
             yield device, spec, told.get(device.address, neutrons)
 
 
-class CheckPCIAlias(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class CheckPCIAlias(Rows):
     """Check entries of [pci] alias, and show what one device of each is asked of Placement by."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cliff import lister
-
 from autoclave.agent.provider_config import load, load_file
 from autoclave.cli.cells import Cell
+from autoclave.cli.tables import Rows
 from autoclave.rules.provider_config import AddedInventory
 
 
-class CheckProviderConfig(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class CheckProviderConfig(Rows):
     """Check provider configuration, and show what it adds to which provider, with every default filled in.
 
     Everything that is wrong is told, not only the first of it. Placement is not asked: whether the providers are there,

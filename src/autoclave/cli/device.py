@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cliff import command, lister, show
+from cliff import command
 
 from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
 from autoclave.cli.durations import in_words
+from autoclave.cli.tables import Fields, Rows, with_details
 
 _DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
@@ -52,7 +53,7 @@ def _second(at: str) -> str:
 _SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _arqs, "at": _second}
 
 
-class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class DeviceList(Rows):
     """List all devices: state, progress, and what waits for a human."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -68,7 +69,7 @@ class DeviceList(lister.Lister):  # type: ignore[misc]  # cliff comes without ty
         return _LIST_COLUMNS, [tuple(Cell(each[c], width=_WIDTHS.get(c)) for c in _LIST_COLUMNS) for each in shown]
 
 
-class DeviceShow(_OfDevice, show.ShowOne):  # type: ignore[misc]
+class DeviceShow(_OfDevice, Fields):
     """Show everything that is known of a device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
@@ -81,7 +82,7 @@ def _field(name: str, value: Any) -> Cell:
     return Cell(value, _SHOWN[name]) if name in _SHOWN else Cell(value, width=_BLOCK_WIDTH)
 
 
-class DeviceHistory(_OfDevice, lister.Lister):  # type: ignore[misc]
+class DeviceHistory(_OfDevice, Rows):
     """Show the history of a device, oldest first, and what proved each erase."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -95,7 +96,7 @@ class DeviceHistory(_OfDevice, lister.Lister):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""
         events = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}/history")["events"]
-        columns = _HISTORY + _HISTORY_DETAILS if parsed_args.long else _HISTORY
+        columns = with_details(parsed_args, _HISTORY, _HISTORY_DETAILS)
         proved = [{**event, "proof": _proof(event["evidence"] or {})} for event in events]
         return columns, [tuple(Cell(event[c], _SHOWN.get(c, str), _WIDTHS.get(c)) for c in columns) for event in proved]
 

@@ -4,16 +4,15 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from cliff import show
-
 from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
+from autoclave.cli.tables import Fields
 
 _MOST = 10
 """Candidates in a table for people."""
 
 
-class Explain(show.ShowOne):  # type: ignore[misc]  # cliff comes without types
+class Explain(Fields):
     """Explain which hosts an instance could go to, and what each of the others lacks. Nothing is made or claimed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

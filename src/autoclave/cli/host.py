@@ -4,17 +4,18 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from cliff import command, lister, show
+from cliff import command
 
 from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
+from autoclave.cli.tables import Fields, Rows
 
 _HOSTS = "/autoclave/v1/hosts"
 _COLUMNS = ("hostname", "in_maintenance", "reason", "since", "by", "devices", "devices_offered")
 _WIDTHS = {"reason": 30, "by": 30}
 
 
-class HostList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class HostList(Rows):
     """List the hosts, and which of them are in maintenance."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -46,7 +47,7 @@ class _OfHost(command.Command):  # type: ignore[misc]  # cliff comes without typ
         return parser
 
 
-class HostShow(_OfHost, show.ShowOne):  # type: ignore[misc]
+class HostShow(_OfHost, Fields):
     """Show a host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cliff import lister, show
 from oslo_config import cfg
 
 from autoclave.cli import plan_pci
 from autoclave.cli.cells import Cell
 from autoclave.cli.durations import in_words
 from autoclave.cli.sim import add_data_dir
+from autoclave.cli.tables import Fields, Rows, with_details
 from autoclave.conf import is_set, new_config
 from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
@@ -46,7 +46,7 @@ _BLOCK_WIDTH = 90
 """Characters of a line in the table of one function."""
 
 
-class Plan(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+class Plan(Rows):
     """Show, for every PCI function that could match, how it would be erased or why it is refused. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -63,12 +63,12 @@ class Plan(lister.Lister):  # type: ignore[misc]  # cliff comes without types
 
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
-        columns = _SUMMARY + _DETAILS if parsed_args.long else _SUMMARY
+        columns = with_details(parsed_args, _SUMMARY, _DETAILS)
         records = _look(_configured(parsed_args))
         return columns, [tuple(_cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
 
 
-class PlanShow(show.ShowOne):  # type: ignore[misc]
+class PlanShow(Fields):
     """Show all that would be done with one PCI function, and why. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -5,8 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cliff import command, lister
+from cliff import command
 
+from autoclave.cli.tables import Rows
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_id import parse_pci_id
 from autoclave.simulator.drive_spec import MIB, DriveSpec
@@ -58,7 +59,7 @@ class _OnMedia(OfDrive):
         return parser
 
 
-class SimHosts(lister.Lister):  # type: ignore[misc]
+class SimHosts(Rows):
     """List the drives and cards of all simulated hosts, and what is wrong with them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -2,9 +2,10 @@
 
 import argparse
 
-from cliff import command, lister
+from cliff import command
 
 from autoclave.cli.sim import add_data_dir
+from autoclave.cli.tables import Rows
 from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.guests import Guests, SimulatedGuest
 
@@ -28,7 +29,7 @@ class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without ty
         return Guests(Fleet(parsed_args.data_dir).host(parsed_args.host))
 
 
-class SimGuestList(lister.Lister):  # type: ignore[misc]
+class SimGuestList(Rows):
     """List the guests of all simulated hosts, and what they have been given."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

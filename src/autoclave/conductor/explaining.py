@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
 from autoclave.conductor.naming import flavor_called, images_called
+from autoclave.conductor.not_free import not_free
 from autoclave.conductor.requests import Requests
 from autoclave.conductor.scheduling import MAYBE_CUT, Scheduler
 from autoclave.db.flavors import FlavorRecord
@@ -99,7 +100,8 @@ class Explainer:
             name for name in sorted(group.forbidden) if not self._has(host, replace(bare, forbidden=frozenset({name})))
         ]
         for name in lacking:
-            yield f"nothing with free {kinds} has the trait {name}."
+            taken = [known for each in group.resources if (known := self._known(host, each, name)) is not None]
+            yield f"nothing with free {kinds} has the trait {name}{': ' if taken else ''}{'; '.join(taken)}."
         for name in everywhere:
             yield f"all that has free {kinds} has the forbidden trait {name}."
         if not lacking and not everywhere:
@@ -112,12 +114,18 @@ class Explainer:
             if self._has(host, replace(bare, resources={name: amount})):
                 continue
             missing = True
+            known = self._known(host, name)
             if amount > 1 and self._has(host, replace(bare, resources={name: 1})):
-                yield f"less than {amount} of {name} is free{' at one provider' if bare.suffix else ''}."
+                where = " at one provider" if bare.suffix else ""
+                yield f"less than {amount} of {name} is free{where}{f': {known}' if known else ''}."
             else:
-                yield f"no {name} is free: it has none, or all of it is in use or reserved."
+                yield f"no {name} is free: {known or 'it has none, or all of it is in use or reserved'}."
         if not missing:
             yield f"no single provider has free {' and '.join(sorted(bare.resources))}."
+
+    def _known(self, host: ComputeHost, resource_class: str, trait: str | None = None) -> str | None:
+        with self._ports.db.read() as tx:
+            return not_free(tx, host.name, resource_class, trait)
 
     def _has(self, host: ComputeHost, group: RequestGroup) -> bool:
         return bool(self._scheduler.ask(ResourceRequest({group.suffix: group}), host.root).candidates)

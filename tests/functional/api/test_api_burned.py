@@ -1,6 +1,7 @@
 """/autoclave/v1/burned, and the command over it: what is burned, and who may be told that it is clean."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -330,6 +331,7 @@ def test_the_command_lists_shows_and_releases(
     assert main(["burned", "list", "--url", url]) == 0
     table = capsys.readouterr().out
     assert max(map(len, table.splitlines())) <= 130
+    assert re.search(r"\| \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC ", table), "moments name their time zone"
     assert main(["burned", "release", rp_uuid, "--burned-for", instance, "--url", url]) == 0
     assert capsys.readouterr().out == f"{rp_uuid}: released and offered again\n"
     assert devices.offered(rp_uuid)

@@ -210,3 +210,28 @@ def test_clean_asks_the_agent_to_clean_the_device_in_error(world: World, url: st
 def test_clean_raises_what_the_service_refuses(world: World, url: str) -> None:
     with pytest.raises(exceptions.NotFoundException):
         Device(id=new_uuid()).clean(accelerator(url))
+
+
+def test_devices_are_sorted_by_what_they_wait_for(world: World, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that wait for nothing come last."""
+    fine = world.add_device("0000:01:00.0")
+    held = world.add_device("0000:02:00.0", held=True, hold_reason="noisy fan")
+    out = world.add_device("0000:03:00.0", excluded_reason="no erase")
+    rows = ask(capsys, url, "list", "--sort-column", "waiting_for")
+    assert [row["uuid"] for row in rows] == [out.uuid, held.uuid, fine.uuid]
+
+
+def test_columns_that_there_are_not_are_refused(world: World, url: str) -> None:
+    device = world.add_device()
+    for words in (("list", "-c", "uid"), ("list", "--sort-column", "uid"), ("show", device.uuid, "-c", "uid")):
+        assert "uid: there is no such column. There are: " in refused(*words, "--url", url)
+
+
+def test_details_are_shown_when_their_columns_are_named(
+    world: World, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = world.add_device()
+    assert [set(row) for row in ask(capsys, url, "history", device.uuid, "-c", "event", "-c", "serial")] == [
+        {"event", "serial"}
+    ]
+    assert "serial" not in ask(capsys, url, "history", device.uuid)[0]
