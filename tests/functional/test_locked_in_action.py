@@ -62,6 +62,20 @@ def test_another_policy_while_a_guest_has_the_drive_counts_from_its_next_idle_mo
     assert was_erased_by(one_drive) == ["cleaned by sanitize_block", "cleaned by write_zeroes"]
 
 
+def test_change_of_policy_is_a_line_in_the_history(one_drive: AgentWorld) -> None:
+    agent = configured(one_drive, BLOCK)
+    agent = configured(one_drive, ZERO, agent)
+    agent.period()
+    agent = configured(one_drive, '{"address": "*:41:00.*", "clear_action": "format"}', agent)
+    configured(one_drive, BLOCK, agent)
+    with one_drive.db.read() as tx:
+        lines = events.history(tx, one_drive.device().uuid)
+    first, second, third = [line.reason or "" for line in lines if line.event == "policy"]
+    assert first == "cleanup_action is write_zeroes, and was sanitize_block"
+    assert second.startswith("cleanup_action is none, and was write_zeroes; excluded: clear_action=format")
+    assert third.startswith("cleanup_action is sanitize_block, and was none; no longer excluded: clear_action=format")
+
+
 def test_a_drive_in_error_is_cleaned_again_by_the_same_action_unless_the_operator_has_chosen_another(
     one_drive: AgentWorld,
 ) -> None:

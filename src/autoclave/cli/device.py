@@ -14,7 +14,16 @@ from autoclave.cli.tables import Fields, Rows, with_details
 _DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
 _HISTORY = ("at", "event", "to_state", "actor", "reason", "proof")
-_HISTORY_DETAILS = ("from_state", "serial", "request_id", "evidence")
+_HISTORY_DETAILS = (
+    "from_state",
+    "device_uuid",
+    "serial",
+    "instance_uuid",
+    "project_id",
+    "user_id",
+    "request_id",
+    "evidence",
+)
 _WIDTHS = {"waiting_for": 40, "reason": 30, "proof": 24}
 """Characters of a line in tables of several devices or events."""
 _BLOCK_WIDTH = 90
@@ -24,11 +33,13 @@ _BLOCK_WIDTH = 90
 class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without types
     """A command about one device."""
 
+    named_by = "uuid, or HOST/PCI-ADDRESS"
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
-        parser.add_argument("device", help="uuid, or HOST/PCI-ADDRESS")
+        parser.add_argument("device", help=self.named_by)
         return parser
 
 
@@ -83,7 +94,12 @@ def _field(name: str, value: Any) -> Cell:
 
 
 class DeviceHistory(_OfDevice, Rows):
-    """Show the history of a device, oldest first, and what proved each erase."""
+    """Show the history of a device, oldest first: who had it, and what proved each erase.
+
+    A device is a slot. The history of a drive, in all slots that it was in, is that of its serial number.
+    """
+
+    named_by = "uuid, HOST/PCI-ADDRESS, or the serial number of a drive"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""

@@ -17,8 +17,10 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
+from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.tenants import of_instance
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
@@ -72,10 +74,20 @@ class Binder:
         """
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
         cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
-        self._begin(context, requests, owner)
+        projects = self._begin(context, requests, owner)
         uuids = [request.arq_uuid for request in requests]
         try:
-            devices = self._claim(requests, owner, cause)
+            causes = {
+                request.arq_uuid: of_instance(
+                    cause,
+                    "bound to",
+                    instance_uuid=request.instance_uuid,
+                    project_id=projects[request.arq_uuid],
+                    user_id=context.user_id,
+                )
+                for request in requests
+            }
+            devices = self._claim(requests, owner, causes)
             for device in devices:
                 secure(self._ports.db, self._ports.placement, device.uuid)
                 settle_others(self._ports.db, self._ports.placement, device)
@@ -88,10 +100,11 @@ class Binder:
         finally:
             self._resolved()
 
-    def _begin(self, context: RequestContext, requests: Sequence[BindRequest], owner: str) -> None:
+    def _begin(self, context: RequestContext, requests: Sequence[BindRequest], owner: str) -> dict[str, str | None]:
+        """Put every ARQ into BindStarted; return the project of each."""
         expires = self._ports.clock() + self._lease
 
-        def begin(tx: Connection) -> None:
+        def begin(tx: Connection) -> dict[str, str | None]:
             arqs = visible_arqs(tx, context, [request.arq_uuid for request in requests])
             for request in requests:
                 _check_instance(tx, arqs, request)
@@ -110,16 +123,19 @@ class Binder:
                 if not arq_rows.swap(tx, request.arq_uuid, BINDABLE, ARQState.BIND_STARTED, values):
                     state = arqs[request.arq_uuid].state.value
                     raise Conflict(f"Accelerator request {request.arq_uuid} is {state}: it cannot be bound.")
+            return {request.arq_uuid: request.project_id or arqs[request.arq_uuid].project_id for request in requests}
 
         # "The instance has no other requests" is a statement about rows that may not be there yet: no lock holds them.
-        self._ports.db.transact(begin, serializable=True)
+        return self._ports.db.transact(begin, serializable=True)
 
-    def _claim(self, requests: Sequence[BindRequest], owner: str, cause: Cause) -> list[DeviceRecord]:
+    def _claim(self, requests: Sequence[BindRequest], owner: str, causes: Mapping[str, Cause]) -> list[DeviceRecord]:
         """Win every device in one transaction, or none; return the devices to settle."""
 
         def claim(tx: Connection) -> list[DeviceRecord]:
             wanted = sorted(((_deployable(tx, request), request) for request in requests), key=lambda w: w[0].device_id)
-            devices = [_claim_one(tx, deployable, request, owner, cause) for deployable, request in wanted]
+            devices = [
+                _claim_one(tx, deployable, request, owner, causes[request.arq_uuid]) for deployable, request in wanted
+            ]
             return list({device.uuid: device for device in devices}.values())
 
         return self._ports.db.transact(claim)
@@ -187,6 +203,8 @@ def _claim_one(
     if len(free) == 1:
         # the last handle: from here on the device is offered no more
         device = swap(tx, device, Event.BIND, cause, locked=True)
+    else:
+        remark(tx, device, Event.BIND.value, cause, {})
     link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}
     if not arq_rows.swap(tx, request.arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_STARTED, link, lease_owner=owner):
         raise _Refused(f"accelerator request {request.arq_uuid} was taken away")

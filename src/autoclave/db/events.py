@@ -79,6 +79,12 @@ def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
     return fetch_all(tx, EventRecord, query)
 
 
+def history_of_drive(tx: Connection, serial: str) -> list[EventRecord]:
+    """The events of one drive in all slots that it was in, oldest first. Another drive may have the same serial."""
+    query = sa.select(*_EVENT).where(device_events.c.serial == serial).order_by(device_events.c.id)
+    return fetch_all(tx, EventRecord, query)
+
+
 def last_move(tx: Connection, device_uuid: str) -> str | None:
     """The event that brought a device into the state that it is in, or None if none is recorded."""
     return tx.execute(_LAST_MOVE, {"key": device_uuid}).scalar_one_or_none()

@@ -1,5 +1,6 @@
 """What discovery may write of a device that is known."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -93,6 +94,8 @@ def observe(
     changes = _changes(device, found)
     drive = drive_of(device, found)
     distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
+    if (policy := _policy_change(device, changes)) is not None:
+        remark(tx, device, "policy", replace(cause, reason=policy), {})
     if distrust is not None and device.device_state is DeviceState.AVAILABLE:
         told = replace(cause, reason=distrust)
         if distrust is _WAS_AWAY and drive is not None:
@@ -227,6 +230,19 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
     if (device.vendor, device.model) != (found.vendor, found.product):
         changes |= {"vendor": found.vendor, "model": found.product}
     return changes
+
+
+def _policy_change(device: DeviceRecord, changes: Mapping[str, Any]) -> str | None:
+    """What the configuration makes of a device from now on, where that is something else than before."""
+    said = []
+    if "std_board_info" in changes:
+        before, after = device.cleanup_action, json.loads(changes["std_board_info"]).get("cleanup_action")
+        if before != after:
+            said.append(f"cleanup_action is {after or 'none'}, and was {before or 'none'}")
+    if "excluded_reason" in changes:
+        why = changes["excluded_reason"]
+        said.append(f"excluded: {why}" if why else f"no longer excluded: {device.excluded_reason}")
+    return "; ".join(said) or None
 
 
 def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_dirty: bool) -> str | None:

@@ -17,8 +17,10 @@ from autoclave.db.holdings import Holding
 from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.tenants import of_instance
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.device_states import DeviceState, Event
@@ -50,7 +52,9 @@ def take_bind_back(
     if arq is None or not fail_bind(tx, arq_uuid, reason, event_debt=event_debt, lease_owner=lease_owner):
         return None
     if device is not None and device.device_state is DeviceState.ALLOCATED:
-        return swap(tx, device, Event.TAKE_BIND_BACK, cause, locked=True)
+        tenant = {"instance_uuid": arq.instance_uuid, "project_id": arq.project_id, "user_id": None}
+        told = replace(cause, evidence={**cause.evidence, "tenant": tenant})
+        return swap(tx, device, Event.TAKE_BIND_BACK, told, locked=True)
     return device
 
 
@@ -139,10 +143,13 @@ class Released:
     clean: bool
 
 
-def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: str | None) -> Released | None:
+def finish_unbind(
+    tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: str | None, user_id: str | None
+) -> Released | None:
     """Deleting → Unbound or gone, the handle freed, the device sent on its way: one transaction.
 
     :param not_cleaned: why its agent cannot be asked to clean it, or None.
+    :param user_id: the user who asked for the unbind, or None.
     :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
     """
     seen = _put_right(tx, arq_uuid, cause)
@@ -152,6 +159,10 @@ def finish_unbind(tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: s
     end_unbind(tx, arq)
     if device is None:
         return None
+    told = of_instance(
+        cause, "returned by", instance_uuid=arq.instance_uuid, project_id=arq.project_id, user_id=user_id
+    )
+    remark(tx, device, "unbind", told, {})
     if device.device_state is not DeviceState.ALLOCATED:
         return Released(device, clean=False)
     if not device.supports_cleaning:
@@ -195,7 +206,9 @@ def complete_unbind(
         with ports.db.read() as tx:
             device = device_rows.get_by_id(tx, arq.device_id)
     why_not = _why_not_cleaned(ports, device)
-    released = ports.db.transact(lambda tx: finish_unbind(tx, arq.uuid, cause, not_cleaned=why_not))
+    released = ports.db.transact(
+        lambda tx: finish_unbind(tx, arq.uuid, cause, not_cleaned=why_not, user_id=context.user_id)
+    )
     if released is None:
         return None
     LOG.info("Accelerator request %s gave back %s.", arq.uuid, released.device.slot)

@@ -19,6 +19,7 @@ from autoclave.api.schemas.operator_devices import (
 from autoclave.db import device_views, events
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.events import EventRecord
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.reserved import SHOWN_STATES
@@ -66,18 +67,37 @@ class Device(Resource):
 
 
 class History(Resource):
-    """``GET /autoclave/v1/devices/{device}/history``. That of a forgotten device stays, under its uuid."""
+    """``GET /autoclave/v1/devices/{device}/history``: of a slot, or of a drive by its serial number.
 
-    @Operation("Show what happened to a device", rule=_GET, answers={200: HISTORY})
+    That of a forgotten device stays, under its uuid and under the serial numbers of its drives.
+    """
+
+    @Operation(
+        "Show what happened to a device, or to the drive with a serial number", rule=_GET, answers={200: HISTORY}
+    )
     def on_get(
         self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, device: str, address: str | None = None
     ) -> None:
         with self._api.ports.db.read() as tx:
-            forgotten = uuids.canonical(device) if address is None else None
-            found = events.history(tx, forgotten) if forgotten else []
+            found = _named_without_slot(tx, device) if address is None else []
             if not found:
                 found = events.history(tx, find(tx, device, address).uuid)
-        resp.media = {"events": [views.event(record) for record in found]}
+        resp.media = {"events": [views.device_event(record) for record in found]}
+
+
+def _named_without_slot(tx: Connection, name: str) -> list[EventRecord]:
+    """The events of a device by its uuid, which may be forgotten, or of a drive by its serial number.
+
+    :raises NotFound: *name* is no uuid, and no drive of this serial number was ever seen.
+    """
+    canonical = uuids.canonical(name)
+    found = (events.history(tx, canonical) if canonical else []) or events.history_of_drive(tx, name)
+    if not found and canonical is None:
+        raise NotFound(
+            f"There is no device, and was no drive, {name}. Name a device by its uuid or as HOST/PCI-ADDRESS, a drive "
+            "by its serial number."
+        )
+    return found
 
 
 def find(tx: Connection, device: str, address: str | None) -> DeviceRecord:

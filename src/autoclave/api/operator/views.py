@@ -59,7 +59,7 @@ def device(view: DeviceView) -> dict[str, Any]:
 
 
 def event(record: EventRecord) -> dict[str, Any]:
-    """The representation of one line of a device's history."""
+    """The representation of one line of a history."""
     return {
         "at": f"{record.created_at.isoformat(timespec='milliseconds')}+00:00",
         "event": record.event,
@@ -70,4 +70,15 @@ def event(record: EventRecord) -> dict[str, Any]:
         "request_id": record.request_id,
         "reason": record.reason,
         "evidence": json.loads(record.evidence) if record.evidence else None,
+    }
+
+
+def device_event(record: EventRecord) -> dict[str, Any]:
+    """The same of a device's history, with the slot, and whose instance had the device."""
+    shown = event(record)
+    tenant = (shown["evidence"] or {}).get("tenant", {})
+    return {
+        **shown,
+        "device_uuid": record.device_uuid,
+        **{name: tenant.get(name) for name in ("instance_uuid", "project_id", "user_id")},
     }
