@@ -8,6 +8,8 @@ from hostworld import GPU, GPU_SPEC, HOST, NIC
 from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import events
 from autoclave.db.tables import DeviceType, attach_handles
 from autoclave.placement.faults import refuse
 from autoclave.rpc.notifications import KeptNotifications, Notification
@@ -70,6 +72,37 @@ def test_the_whole_life_of_an_instance_with_a_device_of_one_time_use(instance_wo
     [device] = world.notifications.kept[-1].payload["nova_object.data"]["pci_devices"]
     told = device["nova_object.data"]
     assert (told["address"], told["resource_provider_uuid"], told["burned"]) == (GPU, world.row().uuid, True)
+
+
+def test_history_of_a_device_names_the_guests_that_had_it(instance_world: InstanceWorld) -> None:
+    """A guest is started, stopped, started, ends by itself, is started, and is deleted; a second agent goes on."""
+    world = instance_world
+    agent = world.start()
+    instance = world.ask()
+    arq = bound_arq(world, instance, PCIAddress.parse(NIC).as_attach_info())
+    with world.db.read() as tx:
+        device = arq_rows.get_many(tx, [arq])[0].device_id
+    world.build(instance)
+    world.power("stop_instance", TaskState.POWERING_OFF, instance)
+    world.power("start_instance", TaskState.POWERING_ON, instance)
+    world.power("reboot_instance", TaskState.REBOOTING, instance)
+    Guests(world.sim).end(instance)
+    agent.period()
+    agent.period()
+    world.power("start_instance", TaskState.POWERING_ON, instance)
+    world.end(agent)
+    world.start()
+    world.delete(instance)
+
+    with world.db.read() as tx:
+        row = device_rows.get_by_id(tx, device or 0)
+        lines = events.history(tx, row.uuid if row else "")
+    guests = [line for line in lines if line.event.startswith("guest_")]
+    assert [line.event for line in guests] == ["guest_start", "guest_end"] * 3
+    tenant = {"instance_uuid": instance, "project_id": "project", "user_id": "user"}
+    assert all(json.loads(line.evidence or "{}")["tenant"] == tenant for line in guests)
+    [unbound] = [line for line in lines if line.event == "unbind"]
+    assert unbound.id > guests[-1].id
 
 
 def test_a_cleaner_may_release_as_soon_as_it_hears_of_the_deletion(instance_world: InstanceWorld) -> None:

@@ -84,6 +84,7 @@ class InstanceBuilds:
         allocation = work.ports.placement.get_allocations(instance.uuid)
         asked = sum(count for _, count in alias_counts(instance.flavor["extra_specs"]))
         functions = work.tracker.instance_claim(instance.uuid, allocation, groups, at_least=asked)
+        work.guest_starts(instance)
         work.driver.spawn(with_claimed(guest, functions))
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
@@ -95,6 +96,7 @@ class InstanceBuilds:
         burned = ""
         try:
             work.driver.destroy(instance.uuid)
+            work.guest_ended(instance)
             work.guests.remove_files(instance.uuid)
             burned = work.burned_words(instance.uuid)
             work.give_back(context, instance.uuid)
@@ -117,6 +119,7 @@ class InstanceBuilds:
             if instance is None or instance.task_state is not TaskState.SPAWNING:
                 return
             work.driver.destroy(instance_uuid)
+            work.guest_ended(instance)
             work.tracker.settle(instance_uuid)
             what = "The build of the instance was cut short on its host. Delete it, and ask for it again."
             self._end(instance, work.cut_short("built"), what, work.burned_words(instance_uuid))

@@ -33,6 +33,7 @@ class InstanceDeletion:
                 work.notify(instance, "delete.start", work.given(instance_uuid))
                 self._told.add(instance_uuid)
             work.driver.destroy(instance_uuid)
+            work.guest_ended(instance)
             work.guests.remove_files(instance_uuid)
             given = work.given(instance_uuid)
             work.give_back(context, instance_uuid)

@@ -33,8 +33,12 @@ class InstancePower:
                 return
             work.notify(instance, f"{action}.start")
             try:
+                if task is not TaskState.POWERING_OFF:
+                    work.guest_starts(instance)
                 deed(instance_uuid)
                 state = work.driver.state(instance_uuid)
+                if state is not PowerState.RUNNING:
+                    work.guest_ended(instance)
             except AutoclaveError as error:
                 # The guest is what it was: whatever it is now, the period's check finds.
                 what = f"The host could not do {task.value}; the administrator sees why."

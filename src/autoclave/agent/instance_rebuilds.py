@@ -62,6 +62,7 @@ class InstanceRebuilds:
                 functions = work.tracker.functions_of(instance_uuid)
                 wanted = instance.rebuild
                 guest = work.guests.prepare(instance, wanted["image_uuid"], wanted["image"], touch)
+                work.guest_starts(instance)
                 work.driver.rebuild(with_claimed(guest, functions))
             except DatabaseUnavailable:
                 raise

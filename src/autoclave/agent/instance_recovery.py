@@ -89,6 +89,8 @@ class InstanceRecovery:
                 values["vm_state"] = vm_state
         if not values:
             return
+        note = work.guest_starts if state is PowerState.RUNNING else work.guest_ended
+        note(instance)
         noted = work.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=None, **values))
         if noted is not None:
             LOG.warning("The guest of instance %s is %s now.", instance.uuid, power.name.lower())

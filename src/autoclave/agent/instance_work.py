@@ -16,11 +16,14 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
 from autoclave.lifecycle.burn import settle_provider
+from autoclave.lifecycle.guest_events import guest_ended, guest_starts
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc.notifications import Notification, Notifications
 from autoclave.rpc.port import Client
+from autoclave.rules.device_states import Actor
 from autoclave.rules.instance_states import TaskState
 from autoclave.virt.driver import ComputeDriver
 
@@ -73,6 +76,22 @@ class InstanceWork:
             return instance_rows.swap(tx, now, expect_task=task, **values)
 
         return self.ports.db.transact(write)
+
+    def guest_starts(self, instance: InstanceRecord) -> None:
+        """Record the start of the guest in the history of its devices; before it is started.
+
+        :raises DatabaseUnavailable: it could not be recorded: the guest must not be started.
+        """
+        cause = Cause(Actor.AGENT, self.host)
+        self.ports.db.transact(lambda tx: guest_starts(tx, instance, cause))
+
+    def guest_ended(self, instance: InstanceRecord) -> None:
+        """Record the end of the guest, if its start is on record. May be done twice.
+
+        :raises DatabaseUnavailable: it could not be recorded.
+        """
+        cause = Cause(Actor.AGENT, self.host)
+        self.ports.db.transact(lambda tx: guest_ended(tx, instance, cause))
 
     def give_back(self, context: RequestContext, instance_uuid: str) -> None:
         """Give back all that an instance holds whose guest is gone for good. Every step may be done twice.

@@ -1,7 +1,7 @@
 """The history of devices. It is written in the transaction that changes the state, or not at all."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,6 +83,14 @@ def history_of_drive(tx: Connection, serial: str) -> list[EventRecord]:
     """The events of one drive in all slots that it was in, oldest first. Another drive may have the same serial."""
     query = sa.select(*_EVENT).where(device_events.c.serial == serial).order_by(device_events.c.id)
     return fetch_all(tx, EventRecord, query)
+
+
+def last_of(tx: Connection, device_uuid: str, kinds: Sequence[str]) -> str | None:
+    """The last event of a device that is one of *kinds*, or None if none is recorded."""
+    query = sa.select(device_events.c.event).where(
+        device_events.c.device_uuid == device_uuid, device_events.c.event.in_(kinds)
+    )
+    return tx.execute(query.order_by(device_events.c.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def last_move(tx: Connection, device_uuid: str) -> str | None:

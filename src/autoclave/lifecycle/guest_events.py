@@ -1,0 +1,40 @@
+"""The start and the end of guests, in the history of the devices that their instances have by accelerator requests."""
+
+from sqlalchemy.engine import Connection
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import events
+from autoclave.db.instances import InstanceRecord
+from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.tenants import of_instance
+from autoclave.rules.arq_states import ACTIVE
+
+_START, _END = "guest_start", "guest_end"
+
+
+def guest_starts(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
+    """Record that the guest of *instance* starts. Write it before the start: a death must not hide a guest."""
+    _note(tx, instance, _START, _of(cause, instance, "guest starts,"))
+
+
+def guest_ended(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
+    """Record that the guest of *instance* is at an end, where its start is on record. May be done twice."""
+    _note(tx, instance, _END, _of(cause, instance, "guest ended,"))
+
+
+def _of(cause: Cause, instance: InstanceRecord, what: str) -> Cause:
+    return of_instance(
+        cause, what, instance_uuid=instance.uuid, project_id=instance.project_id, user_id=instance.user_id
+    )
+
+
+def _note(tx: Connection, instance: InstanceRecord, event: str, cause: Cause) -> None:
+    for arq in arq_rows.of_instance(tx, instance.uuid):
+        device = device_rows.get_by_id(tx, arq.device_id) if arq.device_id and arq.state in ACTIVE else None
+        if device is None:
+            continue
+        last = events.last_of(tx, device.uuid, (_START, _END))
+        if event != (last or _END):
+            remark(tx, device, event, cause, {})
