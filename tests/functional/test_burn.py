@@ -3,14 +3,18 @@
 import pytest
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
-from autoclave.db import additions, pci
+from autoclave.db import additions, events, pci
 from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
+from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
+from autoclave.lifecycle.swap import Cause
 from autoclave.placement.faults import after, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.burn import BurnState
+from autoclave.rules.device_states import Actor
 from burnedrows import OPERATOR
 
 
@@ -307,6 +311,93 @@ def test_only_what_is_burned_is_released(pci_world: PCIWorld, gpu: str) -> None:
         ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     with pytest.raises(NotFound):
         ask_release(pci_world.db, pci_world.placement, ONE, OPERATOR)
+
+
+def test_a_release_names_whom_the_device_was_burned_by(pci_world: PCIWorld, gpu: str) -> None:
+    """Who has cleaned it after one instance does not speak for the next one."""
+    pci_world.use_up(gpu)
+    with pytest.raises(Conflict, match=f"{GPU} of {HOST} was burned by instance {ONE}, not by {TWO}"):
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR, burned_for=TWO)
+    assert pci_world.row(gpu).burn_state is BurnState.CONFIRMED
+    assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR, burned_for=ONE) is Settled.LOWERED
+
+
+def test_a_device_that_an_unknown_consumer_still_has_is_not_released(pci_world: PCIWorld, gpu: str) -> None:
+    burning.burn_for_unknown(pci_world.db, pci_world.row(gpu), [ONE], utcnow(), Cause(Actor.AGENT, HOST))
+    pci_world.allocate(gpu)
+    with pytest.raises(Conflict, match=f"{GPU} of {HOST} is in use by an instance: delete that first"):
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
+
+
+def test_a_release_without_a_provider_in_placement_is_kept(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.onlooker.delete_provider(gpu)
+    with pytest.raises(PlacementNotFound):
+        ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
+    assert pci_world.row(gpu).burn_state is BurnState.RELEASED
+    pci_world.make(gpu)
+    assert pci_world.settle(gpu) is Settled.LOWERED
+
+
+def test_a_release_that_is_asked_for_twice_is_one(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    pci_world.faults.add(refuse, path="/inventories$")
+    for _ in range(2):
+        with pytest.raises(PlacementUnavailable):
+            ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
+    with pci_world.db.read() as tx:
+        assert [each.event for each in events.history(tx, gpu)].count("release") == 1
+
+
+def test_a_released_device_that_is_missing_is_not_offered(pci_world: PCIWorld, gpu: str) -> None:
+    pci_world.use_up(gpu)
+    with pci_world.db.write() as tx:
+        [function] = pci.functions_of(tx, pci_world.row(gpu))
+        pci.describe_function(tx, function, {"missing": True})
+    assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR) is Settled.UNCHANGED
+    assert not pci_world.offered(gpu)
+    with pci_world.db.write() as tx:
+        pci.describe_function(tx, function, {"missing": False})
+    assert pci_world.settle(gpu) is Settled.LOWERED
+
+
+def test_a_released_device_is_offered_while_one_of_its_functions_is_missing(pci_world: PCIWorld) -> None:
+    card = pci_world.add("0000:82:00.0", total=2)
+    pci_world.settle(card)
+    pci_world.use_up(card)
+    with pci_world.db.write() as tx:
+        pci.describe_function(tx, pci.functions_of(tx, pci_world.row(card))[0], {"missing": True})
+    assert ask_release(pci_world.db, pci_world.placement, card, OPERATOR) is Settled.LOWERED
+    assert pci_world.inventory(card) == Inventory(2, 0, 1, 2, 1, 1.0)
+
+
+def test_what_an_operator_has_partly_reserved_stays_so(pci_world: PCIWorld) -> None:
+    card = pci_world.add("0000:82:00.0", total=4, one_time_use=False)
+    pci_world.settle(card)
+    pci_world.lower(card, 3)
+    amend_total(pci_world, card, 8)
+    assert pci_world.settle(card) is Settled.UNCHANGED
+    assert pci_world.inventory(card) == Inventory(4, 3, 1, 4, 1, 1.0)
+
+
+def test_a_row_that_moves_on_while_placement_is_read_is_judged_anew(pci_world: PCIWorld, gpu: str) -> None:
+    """An inventory that was read before a burn was confirmed tells of no release."""
+    pci_world.allocate(gpu)
+    pci_world.claim(gpu)
+    pci_world.settle(gpu)
+    pci_world.free()
+    pci_world.deallocate()
+    pci_world.lower(gpu)
+
+    def confirm_meanwhile() -> None:
+        with pci_world.db.write() as tx:
+            assert pci.swap(tx, pci_world.row(gpu), {"burn_confirmed": True})
+        pci_world.lower(gpu, 1)
+
+    pci_world.faults.add(after(confirm_meanwhile), method="GET", path="/inventories$", times=1)
+    assert pci_world.settle(gpu) is Settled.UNCHANGED
+    assert pci_world.row(gpu).burn_state is BurnState.CONFIRMED
+    assert not pci_world.offered(gpu)
 
 
 # The rows, on each engine

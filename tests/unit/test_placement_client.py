@@ -234,10 +234,27 @@ class _Recorder(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.seen.append({**dict(self.headers), "path": self.path})
-        self.send_response(200)
+        if self.path.endswith("/resource_providers?name=lost"):
+            self.close_connection = True  # without an answer
+            return
+        moved = self.path.endswith("/resource_providers?name=moved")
+        self.send_response(302 if moved else 200)
+        if moved:
+            self.send_header("Location", "/placement/resource_providers?name=there")
         self.send_header("Content-Length", str(len(self.answer)))
         self.end_headers()
         self.wfile.write(self.answer)
+
+    def do_POST(self) -> None:
+        """What Keystone answers to who wants a token."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append({"path": self.path, "body": body.decode()})
+        answer = json.dumps({"token": {"expires_at": "2100-01-01T00:00:00.000000Z", "methods": ["password"]}}).encode()
+        self.send_response(201)
+        self.send_header("X-Subject-Token", "issued")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
 
     def log_message(self, *_args: Any) -> None:
         """Quiet."""
@@ -277,6 +294,57 @@ def test_the_password_is_never_sent_to_placement(recorder: Any) -> None:
     ):
         client.find_provider("h")
     assert seen == []
+
+
+def test_a_token_is_asked_of_keystone_with_all_that_names_the_user(recorder: Any) -> None:
+    url, seen = recorder
+    identity = {"username": "autoclave", "password": "p", "project_name": "service"}
+    domains = {"user_domain_name": "users", "project_domain_name": "projects"}
+    keystone = f"{url.removesuffix('/placement')}/v3"
+    external(endpoint=url, auth_type="password", auth_url=keystone, **identity, **domains).find_provider("h")
+    assert seen[0]["path"] == "/v3/auth/tokens"
+    user = {"name": "autoclave", "password": "p", "domain": {"name": "users"}}
+    assert json.loads(seen[0]["body"])["auth"] == {
+        "identity": {"methods": ["password"], "password": {"user": user}},
+        "scope": {"project": {"name": "service", "domain": {"name": "projects"}}},
+    }
+    assert seen[1]["X-Auth-Token"] == "issued"
+
+
+def test_without_authentication_the_token_is_not_sent(recorder: Any) -> None:
+    url, seen = recorder
+    assert external(endpoint=url, auth_type="none", token="secret").find_provider("h") is None
+    assert seen[0].get("X-Auth-Token") != "secret"
+
+
+def test_an_external_redirect_is_not_followed(recorder: Any) -> None:
+    url, seen = recorder
+    with pytest.raises(PlacementRefused) as refused:
+        external(endpoint=url).find_provider("moved")
+    assert (refused.value.status, len(seen)) == (302, 1)
+
+
+def test_a_request_whose_answer_is_lost_is_not_sent_again(recorder: Any) -> None:
+    url, seen = recorder
+    with pytest.raises(PlacementUnavailable):
+        external(endpoint=url).find_provider("lost")
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "verify"),
+    [
+        ({}, True),
+        ({"insecure": True}, False),
+        ({"cafile": "/etc/ca.pem"}, "/etc/ca.pem"),
+        ({"cafile": "/etc/ca.pem", "insecure": True}, "/etc/ca.pem"),
+    ],
+)
+def test_certificates_are_checked_unless_that_is_waived(options: dict[str, Any], verify: bool | str) -> None:
+    conf = new_config(
+        overrides={("placement", key): value for key, value in {"endpoint": "https://p", **options}.items()}
+    )
+    assert http_adapter(conf).session.verify == verify
 
 
 def test_nobody_at_the_endpoint_is_unavailable() -> None:
