@@ -1,8 +1,10 @@
 # Every target makes its own virtual environment; nothing outside this directory is changed.
-.PHONY: install demo test lint lab benchmark benchmark-erase docs clean
+.PHONY: install demo test lint mutants rows lab benchmark benchmark-erase docs clean
 
 PYTHON ?= python3
 TEST_WORKERS ?= 3
+MUTANTS ?=
+MUTANT_WORKERS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -30,6 +32,20 @@ lint: $(STAMP)
 	$(BIN)/mypy contrib/*.py
 	$(BIN)/lint-imports
 
+# Hours for all of them; MUTANTS='autoclave.lifecycle.swap*' chooses. Progress goes to mutants/run.log
+mutants: $(STAMP)
+	$(BIN)/pip install --quiet --group mutants
+	mkdir -p mutants
+	$(BIN)/mutmut run --max-children $(MUTANT_WORKERS) $(foreach each,$(MUTANTS),'$(each)') >mutants/run.log 2>&1 \
+	    || { tail -n 40 mutants/run.log; exit 1; }
+	$(BIN)/mutmut results >mutants/results.txt
+	@grep -v ': not checked$$' mutants/results.txt || echo 'Every mutant that was run made a test fail'
+
+# Rows of the tables that mutmut leaves alone, and rows of the table of the specifications; see CONTRIBUTING.md
+rows: $(STAMP)
+	$(BIN)/python tests/rows/tables.py
+	$(BIN)/python tests/rows/run.py
+
 # Needs root, apt and QEMU's packages; see lab/README.md
 lab:
 	lab/run
@@ -52,4 +68,4 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs/source docs/build/html
 
 clean:
-	rm -rf $(VENV) build dist docs/build .lab
+	rm -rf $(VENV) build dist docs/build mutants .lab
