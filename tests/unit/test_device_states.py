@@ -85,8 +85,13 @@ def test_nobody_works_with_an_idle_device() -> None:
     assert {DeviceState.AVAILABLE, DeviceState.ERROR} == IDLE_STATES
 
 
-def test_the_diagram_shows_every_edge() -> None:
-    drawn = dot()
-    for source, event, target in SPECIFIED | ADDED:
-        assert f'{source} -> {target} [label="{event}"];' in drawn
-    assert drawn.count("->") == len(SPECIFIED | ADDED)
+def test_the_diagram_shows_every_state_and_every_edge_once() -> None:
+    head, *lines, foot = dot().splitlines()
+    assert (head, lines[:2], foot) == (
+        "digraph device_state {",
+        ["  rankdir=LR;", "  node [shape=box, style=rounded];"],
+        "}",
+    )
+    edges = [f'  {source} -> {target} [label="{event}"];' for source, event, target in SPECIFIED | ADDED]
+    assert sorted(lines[2:]) == sorted([*(f"  {state};" for state in DeviceState), *edges])
+    assert dot().endswith("}\n")
