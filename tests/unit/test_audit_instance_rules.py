@@ -36,6 +36,7 @@ FUNCTION = "0000:81:00.0"
         pytest.param(part(), instance(), {"root": {"VCPU": 2, "MEMORY_MB": 511}}, [LOST], id="too-little"),
         pytest.param(part(), instance(), {"root": {"VCPU": 3, "MEMORY_MB": 512}}, NONE, id="more-than-asked"),
         pytest.param(part(), instance(), {"root": {"VCPU": 2}, "numa": {"MEMORY_MB": 512}}, NONE, id="of-another"),
+        pytest.param(part(), instance(asked={"DISK_GB": 9}), {"root": {"DISK_GB": 8}}, [LOST], id="too-small-a-disk"),
         pytest.param(part(), instance(asked={"CUSTOM_X": 1}), {}, NONE, id="nothing-of-the-root"),
         pytest.param(part(), instance(settled=False), {}, NONE, id="in-the-making"),
         pytest.param(part(), instance(launched=False), {}, NONE, id="never-ran"),
