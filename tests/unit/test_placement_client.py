@@ -365,7 +365,7 @@ def test_an_endpoint_that_never_answers_is_unavailable_after_the_timeout() -> No
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({}, r"\[placement\] endpoint"),
+        ({}, r"^\[placement\] endpoint: is empty; set it to the URL of the external Placement$"),
         ({"endpoint": "http://p", "auth_type": "password"}, r"\[placement\] auth_url"),
         ({"endpoint": "http://p", "auth_type": "password", "auth_url": "http://k"}, r"\[placement\] username"),
         (
