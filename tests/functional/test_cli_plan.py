@@ -315,3 +315,39 @@ def test_entry_with_format_selects_it(planner: Planner) -> None:
     row = planner.rows()[ZEROED]
     assert (row["action"], row["refused"], row["quicker"]) == ("format_crypto", [], None)
     assert row["estimate"].startswith("unknown: no drive of this model has been formatted")
+
+
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ('[pci]\ndevice_spec = {"vendor_id": "1b36", "tag": "any"}\nreport_in_placement = true\n', "as its own"),
+        ('[pci]\npassthrough_whitelist = [{"address": "0000:41:00.0"}]\n', "past Autoclave"),
+        ("[pci]\ndevice_spec = {}\n", "past Autoclave"),
+    ],
+)
+def test_a_drive_that_nova_matches_too_is_named(planner: Planner, tmp_path: Path, text: str, does: str) -> None:
+    nova = tmp_path / "nova.conf"
+    nova.write_text(f"[database]\nconnection = mysql://nova\n{text}")
+    rows = json.loads(planner.ask("--long", "-f", "json", "--nova-config-file", str(nova)))
+    [refused] = [row["refused"] for row in rows if row["address"] == ERASABLE]
+    assert len(refused) == 1
+    assert str(nova) in refused[0]
+    assert does in refused[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", '[pci]\ndevice_spec = {"vendor_id": "8086"}\ndevice_spec = {"devname": "eth0"}\n']
+)
+def test_a_drive_that_nova_does_not_match_is_planned(planner: Planner, tmp_path: Path, text: str) -> None:
+    nova = tmp_path / "nova.conf"
+    nova.write_text(text)
+    rows = json.loads(planner.ask("--long", "-f", "json", "--nova-config-file", str(nova)))
+    assert [row["refused"] for row in rows if row["address"] == ERASABLE] == [[]]
+
+
+def test_an_unreadable_nova_conf_is_named(planner: Planner, tmp_path: Path) -> None:
+    nova = tmp_path / "nova.conf"
+    nova.write_text('[pci]\ndevice_spec = {"vendor_id": 5}\n')
+    said = planner.ask("--nova-config-file", str(nova), code=1)
+    assert str(nova) in said
+    assert "vendor_id" in said

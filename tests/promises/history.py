@@ -160,6 +160,7 @@ class History:
             (0.002, operator.raise_by_hand),
             (0.004, operator.lower_by_hand),
             (0.003, operator.delete_inventory),
+            (0.003, operator.write_as_nova),
         ]
         if all(actor.group == "nova" and actor.at == "waiting" for actor in self._world.stage.actors):
             choices.append((0.01, operator.delete_provider))

@@ -21,6 +21,9 @@ PATIENCE = (0, 1, 3, 10, 20, 20, 20, 20)
 """How often Nova looks whether its requests are bound."""
 
 
+_NOVAS = frozenset({"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"})
+
+
 class Nova:
     """An instance's life: allocated, bound, run, given back; Nova may give up at any time.
 
@@ -120,7 +123,10 @@ class Operator:
         with ports.db.read() as tx:
             found = device_rows.get(tx, self._device.uuid)
         if found is not None and found.device_state is DeviceState.ERROR:
-            ports.cleaners.clean(RequestContext.admin(), found)
+            if found.supports_cleaning:
+                ports.cleaners.clean(RequestContext.admin(), found)
+            else:
+                holds.accept(ports, self._device.uuid, OPERATOR)
 
     def exchange_drive(self) -> None:
         self._note("exchanges the drive")
@@ -138,6 +144,17 @@ class Operator:
 
     def lower_by_hand(self) -> None:
         self._by_hand("lowers", lambda: self._reserve(0))
+
+    def write_as_nova(self) -> None:
+        """A second service takes the provider for its own: whole records, then all traits."""
+        self._by_hand("writes, as Nova, the provider", self._write_as_nova)
+
+    def _write_as_nova(self) -> None:
+        placement, rp_uuid = self._world.placement, self._deployable.rp_uuid
+        placement.ensure_resource_class("CUSTOM_PCI_NOVAS")
+        self._write({"CUSTOM_PCI_NOVAS": whole_record(1, 0)})
+        placement.ensure_traits(_NOVAS)
+        placement.put_traits(rp_uuid, placement.get_traits(rp_uuid).generation, _NOVAS)
 
     def delete_inventory(self) -> None:
         self._by_hand("deletes the inventory", lambda: self._write({}))

@@ -155,6 +155,7 @@ def test_a_device_with_several_handles_is_offered_by_as_many_units_and_reserved_
         (row(ALLOCATED, hold(ARQState.BIND_STARTED, 30)), NONE),
         (row(ALLOCATED, hold(ARQState.BIND_STARTED, 61)), {Kind.LEASE_EXPIRED}),
         (row(known_dirty=True), {Kind.KNOWN_DIRTY}),
+        (row(rewritten=True), {Kind.PROVIDER_REWRITTEN}),
         (row(ERROR, known_dirty=True), {Kind.DEVICE_IN_ERROR}),
         (row(held=True), {Kind.DEVICE_HELD}),
         (row(missing=True), {Kind.DEVICE_MISSING}),
@@ -220,6 +221,7 @@ def every_finding() -> dict[Kind, Finding]:
         row(AVAILABLE, hold()),
         row(ALLOCATED, hold(ARQState.BIND_STARTED, 100)),
         row(known_dirty=True),
+        row(rewritten=True),
         row(ERROR, held=True, missing=True, excluded=True, maintaining=True, unreadable=True),
     ]
     wrong = found(

@@ -30,6 +30,8 @@ ADDED = {
     ("available", "distrust", "error"),
     ("available", "quarantine", "error"),
     ("allocated", "quarantine", "error"),
+    ("available", "rewritten", "error"),
+    ("allocated", "rewritten", "error"),
     ("error", "accept", "available"),
     ("available", "backfill", "allocated"),
 }

@@ -10,6 +10,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.rewritten import note_rewritten
 from autoclave.lifecycle.settle import settle, whole_record
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.records import Provider
@@ -91,8 +92,10 @@ class DeviceProviders:
         self._foreign.pop(deployable.rp_uuid, None)
         traits = traits_in(entry.attributes)
         desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
-        ensure_provider(self._ports.placement, desired, present)
-        if self._agrees(entry, present):
+        rewritten = ensure_provider(
+            self._ports.placement, desired, present, lambda: note_rewritten(self._ports.db, device.uuid)
+        )
+        if not rewritten and self._agrees(entry, present):
             self._verified[deployable.rp_uuid] = fingerprint
         else:
             settle(self._ports.db, self._ports.placement, device.uuid)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleanup import Cleanup
 from autoclave.db import devices as device_rows
@@ -11,6 +12,7 @@ from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.rewritten import fail_rewritten
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
@@ -60,9 +62,12 @@ class Recovery:
         with self._ports.db.read() as tx:
             being_cleaned = device_rows.list_all(tx, hostname=self._host, states=BEING_CLEANED)
             unheld = device_rows.held_in_part(tx, self._host)
+            rewritten = device_rows.list_all(tx, hostname=self._host, rewritten=True)
         for device in being_cleaned:
             if not self._cleanup.works_on(device.uuid):
                 self._attempt(self._fail, context, device)
+        for device in rewritten:
+            self._attempt(self._fail_rewritten, context, device)
         for device in unheld:
             self._attempt(self._release, context, device)
 
@@ -86,6 +91,18 @@ class Recovery:
         self._ports.db.transact(lambda tx: swap(tx, device, Event.CRASH_RECOVERY, cause))
         LOG.warning("Device %s (%s) is in error: %s", device.uuid, device.slot, reason)
         settle(self._ports.db, self._ports.placement, device.uuid)
+
+    def _fail_rewritten(self, context: RequestContext, device: DeviceRecord) -> None:
+        cause = Cause(Actor.AGENT, self._host, context.request_id)
+
+        def fail(tx: Connection) -> DeviceRecord | None:
+            locked = device_rows.get(tx, device.uuid, lock=True)
+            return None if locked is None else fail_rewritten(tx, locked, cause)
+
+        failed = self._ports.db.transact(fail)
+        if failed is not None:
+            LOG.error("Device %s (%s) is in error: %s", failed.uuid, failed.slot, failed.state_reason)
+            settle(self._ports.db, self._ports.placement, failed.uuid)
 
     def _release(self, context: RequestContext, device: DeviceRecord) -> None:
         reason = "allocated, but no accelerator request holds it, or not all of it"

@@ -20,7 +20,7 @@ from autoclave.db.engine import Database
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_CONDITIONS = ("held", "missing", "excluded", "unreadable", "maintaining", "stalled")
+_CONDITIONS = ("held", "missing", "excluded", "unreadable", "maintaining", "stalled", "rewritten")
 
 
 class Fleet:
@@ -62,7 +62,8 @@ def _by_state(census: Iterable[Census]) -> "Metric":
 def _by_condition(census: Iterable[Census]) -> "Metric":
     family = GaugeMetricFamily(
         "autoclave_devices_condition",
-        "Devices that are held, missing, excluded, unreadable or in maintenance, or whose cleaning stands still.",
+        "Devices that are held, missing, excluded, unreadable or in maintenance, whose cleaning stands still, or whose "
+        "provider another service has rewritten.",
         labels=["host", "condition"],
     )
     counted: Counter[tuple[str, str]] = Counter()

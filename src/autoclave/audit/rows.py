@@ -152,6 +152,7 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
         drive=drive,
         found=found,
         known_dirty=drive in dirty,
+        rewritten=device.rewritten,
         reasons={
             "state": device.state_reason,
             "held": device.hold_reason,

@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.cli import plan_pci
+from autoclave.cli import plan_nova, plan_pci
 from autoclave.cli.cells import Cell
 from autoclave.cli.durations import in_words
 from autoclave.cli.sim import add_data_dir
@@ -64,7 +64,7 @@ class Plan(Rows):
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
         columns = with_details(parsed_args, _SUMMARY, _DETAILS)
-        records = _look(_configured(parsed_args))
+        records = _look(_configured(parsed_args), parsed_args.nova_config_file)
         return columns, [tuple(_cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
 
 
@@ -84,7 +84,7 @@ class PlanShow(Fields):
         :raises AutoclaveError: an option cannot be used, the host lacks a tool, or nothing there could match.
         """
         wanted = str(parsed_args.address)
-        for record in _look(_configured(parsed_args)):
+        for record in _look(_configured(parsed_args), parsed_args.nova_config_file):
             if record["address"] == wanted:
                 return tuple(record), tuple(_cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
@@ -105,6 +105,14 @@ def _in_lines(value: str | Sequence[str], width: int | None) -> str:
 
 def _add_configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config-file", action="append", default=[], metavar="FILE", help="configuration file")
+    parser.add_argument(
+        "--nova-config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nova.conf of this host's nova-compute: its [pci] device_spec must not match an accelerator (repeat for "
+        "more files)",
+    )
     parser.add_argument(
         "--simulated", metavar="NAME", help="plan for this simulated host, such as sim-1, instead of the real one"
     )
@@ -139,10 +147,11 @@ class _Planned:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def _look(conf: cfg.ConfigOpts) -> list[dict[str, Any]]:
+def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> list[dict[str, Any]]:
     """A record for every PCI function that could match, in bus order."""
     parse_pci_device_spec(conf.pci.device_spec)  # a missing tool must not hide that an option is wrong
     host, paths = host_name(conf), host_paths(conf)
+    nova = plan_nova.read(nova_files, paths) if nova_files else None
     seen: dict[str, list[_Planned]] = defaultdict(list)
     for driver in load_drivers(conf, paths):
         driver.init_host()
@@ -157,8 +166,11 @@ def _look(conf: cfg.ConfigOpts) -> list[dict[str, Any]]:
         claimed = [each for each in planned if each.claimed]
         if not claimed and address in lent:
             continue  # it is among the handles of its physical function
-        clash = _clash([each.by for each in claimed]) if len(claimed) > 1 else None
-        records += [_record(each, conf.nvme.cleanup_timeout, clash) for each in claimed or planned[:1]]
+        clashes = [_clash([each.by for each in claimed])] if len(claimed) > 1 else []
+        for discovered in (each.inspected.discovered for each in claimed):
+            if nova and discovered and (clash := nova.clash(discovered)) is not None:
+                clashes.append(clash)
+        records += [_record(each, conf.nvme.cleanup_timeout, clashes) for each in claimed or planned[:1]]
     return records
 
 
@@ -183,14 +195,14 @@ def _told(host: str, device: DiscoveredDevice, refused: bool) -> dict[str, Any]:
     }
 
 
-def _record(planned: _Planned, cleanup_timeout: int, clash: str | None) -> dict[str, Any]:
+def _record(planned: _Planned, cleanup_timeout: int, clashes: Sequence[str]) -> dict[str, Any]:
     inspected = planned.inspected
     return {
         "address": inspected.address,
         "device": inspected.device,
         "serial": inspected.serial,
         "action": inspected.action,
-        "refused": [*([clash] if clash else []), *inspected.refused],
+        "refused": [*clashes, *inspected.refused],
         "entry": inspected.entry,
         "why": inspected.why,
         "rejected": list(inspected.rejected),

@@ -18,7 +18,8 @@ from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict,
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import take_bind_back
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.settle import secure, settle
+from autoclave.lifecycle.rewritten import reason_of
+from autoclave.lifecycle.settle import Settled, secure, settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.lifecycle.withdrawn import settle_others
@@ -89,7 +90,8 @@ class Binder:
             }
             devices = self._claim(requests, owner, causes)
             for device in devices:
-                secure(self._ports.db, self._ports.placement, device.uuid)
+                if secure(self._ports.db, self._ports.placement, device.uuid) is Settled.REWRITTEN:
+                    raise _Refused(f"device {device.uuid} cannot be bound: {reason_of(device)}")
                 settle_others(self._ports.db, self._ports.placement, device)
             self._finish(uuids, owner)
             instances = {request.instance_uuid for request in requests}

@@ -94,6 +94,7 @@ class Census:
     unreadable: bool
     maintaining: bool
     stalled: bool
+    rewritten: bool
     count: int
 
 
@@ -113,14 +114,29 @@ def census(tx: Connection) -> list[Census]:
         devices.c.status,
         devices.c.host_maintained,
         devices.c.progress_stalled,
+        devices.c.rewritten,
     )
     counted = []
-    for host, kind, state, held, forgetting, missing, out, unread, status, in_host, stalled, count in tx.execute(
-        sa.select(*keys, sa.func.count()).group_by(*keys)
-    ):
+    for (
+        host,
+        kind,
+        state,
+        held,
+        forgetting,
+        missing,
+        out,
+        unread,
+        status,
+        in_host,
+        stalled,
+        rewritten,
+        count,
+    ) in tx.execute(sa.select(*keys, sa.func.count()).group_by(*keys)):
         maintaining = status is DeviceStatus.MAINTAINING or in_host
         shown = shown_state(Offer(state, maintaining, held or forgetting, bool(out), missing, bool(unread)))
         counted.append(
-            Census(host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, count)
+            Census(
+                host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, rewritten, count
+            )
         )
     return counted

@@ -36,6 +36,7 @@ class DeviceRecord:
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
     ``host_maintained``: its host is in maintenance.
     ``unreadable_reason``: why it was available, and could not be looked at for ``[agent] unreadable_patience``.
+    ``rewritten``: another service has written its provider, and no operator has seen to that since.
     ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
     """
 
@@ -62,6 +63,7 @@ class DeviceRecord:
     hold_reason: str | None
     forgetting: bool
     host_maintained: bool
+    rewritten: bool
     missing: bool
     excluded_reason: str | None
     unreadable_reason: str | None
@@ -187,6 +189,7 @@ def list_all(
     shown_state: str | None = None,
     release_pending: bool | None = None,
     forgetting: bool | None = None,
+    rewritten: bool | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceRecord]:
@@ -208,6 +211,8 @@ def list_all(
         query = query.where(devices.c.release_pending.is_(release_pending))
     if forgetting is not None:
         query = query.where(devices.c.forgetting.is_(forgetting))
+    if rewritten is not None:
+        query = query.where(devices.c.rewritten.is_(rewritten))
     return fetch_all(tx, DeviceRecord, paged(query, devices, after=after, limit=limit))
 
 

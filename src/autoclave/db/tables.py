@@ -68,6 +68,7 @@ devices = sa.Table(
     sa.Column("hold_reason", sa.Text),
     flag("forgetting"),
     flag("host_maintained"),
+    flag("rewritten"),
     flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("unreadable_reason", sa.Text),

@@ -45,7 +45,7 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     """
 
     def changes(device: DeviceRecord) -> dict[str, Any]:
-        return {"held": False, "hold_reason": None, **debt(device)}
+        return {"held": False, "hold_reason": None, "rewritten": False, **debt(device)}
 
     return say(ports, uuid, "release_hold", "held no longer", cause, changes)
 

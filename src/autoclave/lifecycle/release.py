@@ -18,6 +18,7 @@ from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.rewritten import fail_rewritten
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
@@ -51,6 +52,8 @@ def take_bind_back(
     arq, device = _locked(tx, arq_rows.get(tx, arq_uuid))
     if arq is None or not fail_bind(tx, arq_uuid, reason, event_debt=event_debt, lease_owner=lease_owner):
         return None
+    if device is not None and (failed := fail_rewritten(tx, device, cause)) is not None:
+        return failed
     if device is not None and device.device_state is DeviceState.ALLOCATED:
         tenant = {"instance_uuid": arq.instance_uuid, "project_id": arq.project_id, "user_id": None}
         told = replace(cause, evidence={**cause.evidence, "tenant": tenant})
@@ -163,6 +166,8 @@ def finish_unbind(
         cause, "returned by", instance_uuid=arq.instance_uuid, project_id=arq.project_id, user_id=user_id
     )
     remark(tx, device, "unbind", told, {})
+    if (failed := fail_rewritten(tx, device, cause)) is not None:
+        return Released(failed, clean=False)
     if device.device_state is not DeviceState.ALLOCATED:
         return Released(device, clean=False)
     if not device.supports_cleaning:

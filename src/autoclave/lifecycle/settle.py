@@ -10,10 +10,11 @@ from oslo_log import log as logging
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
-from autoclave.db.devices import DeviceRecord
+from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict, TraitsMissing
+from autoclave.lifecycle.rewritten import is_rewritten, note_rewritten
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
@@ -34,6 +35,8 @@ IN_USE = "placement.inventory.inuse"
 class Settled(StrEnum):
     """What settling did."""
 
+    REWRITTEN = "rewritten"
+    """Raised, since another service has written the provider."""
     RAISED = "raised"
     LOWERED = "lowered"
     UNCHANGED = "unchanged"
@@ -75,7 +78,7 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
 
 
-def secure(db: Database, placement: PlacementClient, device_uuid: str) -> None:
+def secure(db: Database, placement: PlacementClient, device_uuid: str) -> Settled:
     """Settle where it matters only that what must not be offered is not: before a bind, or the end of one, is told.
 
     A device that may be offered, and lacks traits, waits for its agent; who binds and unbinds need not.
@@ -83,9 +86,10 @@ def secure(db: Database, placement: PlacementClient, device_uuid: str) -> None:
     :raises PlacementError: as :func:`settle`, but for missing traits.
     """
     try:
-        settle(db, placement, device_uuid)
+        return settle(db, placement, device_uuid)
     except TraitsMissing as error:
         LOG.debug("Device %s is not offered yet, and nobody waits for that: %s", device_uuid, error)
+        return Settled.UNCHANGED
 
 
 def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> tuple[Settled, DeviceRecord | None]:
@@ -97,13 +101,17 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             if found is None:
                 return Settled.GONE, None
             deployable, row = found
+            if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
+                # Recorded before it is written over: nothing else would show it then.
+                note_rewritten(db, row.uuid)
+                continue
             must = must_be_reserved(row.offer)
             traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
         reading = Reading(known.total, known.reserved, total) if known else None
         if must:
-            outcome, reserved = Settled.RAISED, total
+            outcome, reserved = Settled.REWRITTEN if row.rewritten else Settled.RAISED, total
         elif row.release_pending or reading is None:
             outcome, reserved = Settled.LOWERED, 0
         elif reading.is_full:
@@ -149,6 +157,10 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: its generation moved each "
         "time; settling will be tried again"
     )
+
+
+def _has_others(records: Mapping[str, Inventory], deployable: DeployableRecord) -> bool:
+    return bool(records.keys() - {deployable.resource_class})
 
 
 def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int) -> None:

@@ -75,6 +75,7 @@ _NOBODY_HOLDS_IT = frozenset(
         Event.RELEASE,
         Event.CANNOT_CLEAN,
         Event.QUARANTINE,
+        Event.REWRITTEN,
     }
 )
 """Events that an active ARQ on the device forbids: late and doubled messages lose here."""
@@ -173,6 +174,8 @@ def swap(
     if device.was_away or event is Event.CLEANED:
         # It is accepted or cleaned, not both; and who cleaned it has seen that no other drive was in the slot.
         values |= {"found_serial": None, "found_drive_model": None}
+    if event in (Event.CLEAN_AGAIN, Event.ACCEPT):
+        values["rewritten"] = False  # the operator has seen to it; the next write by another service is noticed again
     values |= changes or {}
     if edge.target is DeviceState.AVAILABLE:
         values["release_number"] = device.release_number + 1

@@ -42,6 +42,7 @@ class Event(StrEnum):
     CLEAN_AGAIN = "clean_again"
     DISTRUST = "distrust"
     QUARANTINE = "quarantine"
+    REWRITTEN = "rewritten"
     ACCEPT = "accept"
     BACKFILL = "backfill"
 
@@ -52,6 +53,8 @@ class Actor(StrEnum):
     CONDUCTOR = "conductor"
     AGENT = "agent"
     OPERATOR = "operator"
+    PLACEMENT = "placement"
+    """Seen there; Placement does not say what wrote it."""
 
 
 class Transition(NamedTuple):
@@ -97,6 +100,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         _S.AVAILABLE, _E.QUARANTINE, _S.ERROR, "a backup was restored: nobody knows who has had it since", _A.OPERATOR
     ),
     _edge(_S.ALLOCATED, _E.QUARANTINE, _S.ERROR, "likewise, and no request in Bound has it", _A.OPERATOR),
+    _edge(_S.AVAILABLE, _E.REWRITTEN, _S.ERROR, "another service has rewritten its provider", *_A),
+    _edge(_S.ALLOCATED, _E.REWRITTEN, _S.ERROR, "the same, and it was returned since", *_A),
     _edge(
         _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
     ),

@@ -6,6 +6,9 @@ from autoclave.rules.pci_id import parse_pci_id
 OWNER_CYBORG = "OWNER_CYBORG"
 """The trait of every provider that the accelerator service owns. One without it is somebody else's."""
 
+OWNER_NOVA = "OWNER_NOVA"
+"""The trait of every provider that Nova writes. On a provider of ours it shows a second writer."""
+
 CONSUMER_TYPE = "INSTANCE"
 """The type of the consumers to which Autoclave allocates. Nova names none, nor does who does not know of types."""
 

@@ -49,6 +49,7 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "held": False,
         "hold_reason": None,
         "host_maintained": False,
+        "rewritten": False,
         "forgetting": False,
         "missing": False,
         "excluded_reason": None,

@@ -31,6 +31,7 @@ def device(view: DeviceView) -> dict[str, Any]:
         "held": record.held,
         "hold_reason": record.hold_reason,
         "host_maintained": record.host_maintained,
+        "rewritten": record.rewritten,
         "forgetting": record.forgetting,
         "missing": record.missing,
         "excluded_reason": record.excluded_reason,

@@ -56,6 +56,7 @@ DEVICE = shape(
         "held": BOOLEAN,
         "hold_reason": nullable(STRING),
         "host_maintained": BOOLEAN,
+        "rewritten": BOOLEAN,
         "forgetting": BOOLEAN,
         "missing": BOOLEAN,
         "excluded_reason": nullable(STRING),

@@ -60,6 +60,7 @@ class Row(NamedTuple):
     :param owes_offer: ``reserved`` is to be lowered (``release_pending``).
     :param found: another drive that was seen in its slot, or its own after it was away, and that waits to be accepted.
     :param known_dirty: its drive is in the ledger of dirty drives.
+    :param rewritten: another service has written its provider, and no operator has seen to that since.
     """
 
     uuid: str
@@ -76,6 +77,7 @@ class Row(NamedTuple):
     """Why it is in its state, held, or excluded, by those words."""
     holds: tuple[Hold, ...]
     wanted: tuple[Wanted, ...]
+    rewritten: bool = False
 
     @property
     def slot(self) -> str:

@@ -117,6 +117,15 @@ class Kind(Enum):
         "ours. Let only one of Autoclave and Nova's [pci] device_spec match the device.",
     )
     PROVIDER_NOT_OURS = _Text(_UNTIDY, "Somebody took the trait OWNER_CYBORG away.", _AGENT_DOES_IT)
+    PROVIDER_REWRITTEN = _Text(
+        _RISK,
+        "Nova's [pci] device_spec matches the device, too: nova-compute writes its provider at each start, and may "
+        "have given the device to a guest past Autoclave.",
+        "Let Nova's [pci] device_spec on {host} not match the device, and restart nova-compute there. When no guest "
+        "has it: `autoclave device release {slot}` if it is held, then `autoclave device clean {slot}`, or `autoclave "
+        "device accept {slot}` if its type is not erased.",
+        Fix.DISTRUST,
+    )
     PROVIDER_RENAMED = _Text(
         _UNTIDY, "Somebody renamed it.", "`openstack resource provider set --name {name} {provider}`."
     )

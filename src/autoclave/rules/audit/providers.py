@@ -8,7 +8,7 @@ from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.rows import UNFINISHED, about
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import must_be_reserved
-from autoclave.rules.resource_names import OWNER_CYBORG, may_be_the_operators, same_provider_name
+from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA, may_be_the_operators, same_provider_name
 
 
 def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None) -> Iterator[Finding]:
@@ -19,6 +19,13 @@ def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None)
     """
     if found is None:
         yield about(Kind.PROVIDER_MISSING, row, f"Placement has no provider {wanted.uuid} ({wanted.name})", wanted.uuid)
+        return
+    if OWNER_NOVA in found.traits:
+        # All of it is another's, so none of it is judged by itself.
+        if not row.rewritten:
+            seen = f"provider {found.uuid} has the trait {OWNER_NOVA} and {_list(found.stocks) or 'no inventory'}"
+            yield about(Kind.PROVIDER_REWRITTEN, row, seen)
+        yield from _allocations(row, wanted, found)
         return
     if OWNER_CYBORG not in found.traits:
         yield about(Kind.PROVIDER_NOT_OURS, row, f"provider {found.uuid} lacks {OWNER_CYBORG}", found.uuid)

@@ -44,6 +44,8 @@ def of_row(row: Row) -> Iterator[Finding]:
             yield about(Kind.LEASE_EXPIRED, row, seen, hold.arq)
     if state is DeviceState.AVAILABLE and row.known_dirty and row.drive:
         yield about(Kind.KNOWN_DIRTY, row, f"available, and its drive {row.drive[0]} is in the ledger of dirty drives")
+    if row.rewritten:
+        yield about(Kind.PROVIDER_REWRITTEN, row, "another service has written its provider in Placement")
     if state is DeviceState.ERROR:
         yield about(Kind.DEVICE_IN_ERROR, row, row.reasons["state"] or "error")
     flags = (
