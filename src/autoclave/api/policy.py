@@ -104,11 +104,12 @@ RULES = (
     _documented(
         "autoclave:device:act",
         ADMIN,
-        "Hold, release, accept and forget devices.",
+        "Hold, release, accept, forget and take back devices.",
         "POST /autoclave/v1/devices/{device}/hold",
         "POST /autoclave/v1/devices/{device}/release",
         "POST /autoclave/v1/devices/{device}/accept",
         "POST /autoclave/v1/devices/{device}/forget",
+        "POST /autoclave/v1/devices/{device}/take-back",
     ),
     _documented(
         "autoclave:burned:get",

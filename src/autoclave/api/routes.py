@@ -22,6 +22,7 @@ from autoclave.api.operation import Resource, operations_of
 from autoclave.api.operator import actions, burned, functions, hosts
 from autoclave.api.operator import devices as operator_devices
 from autoclave.api.operator.explain import Explain
+from autoclave.api.operator.take_back import TakeBack
 
 _BASES = ("", "/accelerator")
 """Clients follow the links of the version documents, which name the second whatever they were given."""
@@ -85,6 +86,7 @@ def _operator(api: Api) -> dict[str, Resource]:
         "/release": actions.Release(api),
         "/accept": actions.Accept(api),
         "/forget": actions.Forget(api),
+        "/take-back": TakeBack(api),
     }
     of_burned: dict[str, Resource] = {
         "": burned.BurnedDevice(api),

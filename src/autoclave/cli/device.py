@@ -188,3 +188,9 @@ class DeviceForget(_Say):
     """Remove a device that has disappeared."""
 
     what = "forget"
+
+
+class DeviceTakeBack(_Say):
+    """Give a device back whose server is no longer there, and have it cleaned. Make sure that no guest has it."""
+
+    what = "take-back"

@@ -40,6 +40,7 @@ COMMANDS = {
     "device release": "device:DeviceRelease",
     "device accept": "device:DeviceAccept",
     "device forget": "device:DeviceForget",
+    "device take-back": "device:DeviceTakeBack",
     "device clean": "device:DeviceClean",
     "device history": "device:DeviceHistory",
     "burned list": "burned:BurnedList",

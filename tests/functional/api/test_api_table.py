@@ -43,7 +43,7 @@ class Objects:
 
     def device(self, **changes: Any) -> DeviceRecord:
         self._made += 1
-        return self.world.add_device(f"0000:{self._made:02x}:00.0", **changes)
+        return self.world.add_device(f"{self._made >> 8:04x}:{self._made & 0xFF:02x}:00.0", **changes)
 
     def burned(self) -> tuple[str, str]:
         """The uuid of the provider of a burned device, and its address."""
@@ -434,6 +434,7 @@ CASES = [
             Case("POST", f"{OURS}{which}/hold", admin(200), lambda o, n=names: {**n(o), "body": {"reason": "x"}}),
             Case("POST", f"{OURS}{which}/release", admin(200), lambda o, n=names: {**n(o, held=True), "body": {}}),
             Case("POST", f"{OURS}{which}/forget", admin(200), lambda o, n=names: {**n(o, missing=True), "body": {}}),
+            Case("POST", f"{OURS}{which}/take-back", admin(409), lambda o, n=names: {**n(o), "body": {}}),
             Case("POST", f"{OURS}{which}/accept", admin(200), lambda o, n=names: {**n(o, **STRANGER), "body": {}}),
         )
     ),

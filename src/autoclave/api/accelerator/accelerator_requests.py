@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import falcon
 from oslo_db import exception as db_exc
+from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.api import microversion, query, uuids
@@ -23,10 +24,15 @@ from autoclave.api.schemas.common import UUID, one_of
 from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView
-from autoclave.exceptions import BadRequest, Forbidden, NotFound
+from autoclave.exceptions import BadRequest, Forbidden, NotFound, RPCError
+from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.requesting import make_arqs
+from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import RESOLVED, ARQState
+from autoclave.rules.device_states import Actor
+
+LOG = logging.getLogger(__name__)
 
 _ONLY_SERVICES = (
     "This operation requires a service token. Use the Compute API to manage the accelerators of an instance."
@@ -133,7 +139,10 @@ class AcceleratorRequests(Resource):
             require_service_token(self._api.conf, req, _ONLY_SERVICES)
             _require_project(asked.context)
             instance = asked.query["instance"].lower()
-            self._api.conductor.call(asked.context, "arq_delete_for_instance", instance_uuid=instance)
+            try:
+                self._api.conductor.call(asked.context, "arq_delete_for_instance", instance_uuid=instance)
+            except RPCError as error:
+                _record(self._api, asked.context, _of_instance(self._api, asked.context, instance), error)
         else:
             _delete(self._api, req, asked.query["arqs"].split(","))
         resp.status = falcon.HTTP_204
@@ -192,7 +201,34 @@ def _delete(api: Api, req: falcon.Request, given: Sequence[str]) -> None:
                 f"ARQ {view.arq.uuid} is bound to instance {view.arq.instance_uuid}. Use the Compute API to delete "
                 "the accelerators of an instance.",
             )
-    api.conductor.call(context, "arq_delete", arq_uuids=wanted)
+    delete_requests(api, context, wanted)
+
+
+def delete_requests(api: Api, context: RequestContext, arq_uuids: Sequence[str]) -> None:
+    """Have a conductor delete accelerator requests; record it if none answers, and one carries it out later.
+
+    :raises RPCError: none answers, and a bind was unfinished: the caller must keep its allocation until the request
+        is gone.
+    """
+    try:
+        api.conductor.call(context, "arq_delete", arq_uuids=list(arq_uuids))
+    except RPCError as error:
+        _record(api, context, arq_uuids, error)
+
+
+def _record(api: Api, context: RequestContext, arq_uuids: Sequence[str], error: RPCError) -> None:
+    """Record a deletion that no conductor has carried out; raise *error* if the caller must not rely on it yet."""
+    cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id)
+    stands = record_unbind(api.ports, arq_uuids, cause, delete=True)
+    LOG.warning("No conductor answers: the deletion of %s is recorded, and done later.", ", ".join(arq_uuids))
+    if not stands:
+        raise error
+
+
+def _of_instance(api: Api, context: RequestContext, instance_uuid: str) -> list[str]:
+    with api.ports.db.read() as tx:
+        arqs = arq_rows.of_instance(tx, instance_uuid)
+    return [arq.uuid for arq in arqs if context.is_admin or arq.project_id == context.project_id]
 
 
 def _visible(api: Api, context: RequestContext, wanted: Sequence[str]) -> list[ARQView]:

@@ -185,8 +185,8 @@ class Kind(Enum):
     REQUEST_WITHOUT_ALLOCATION = _Text(
         _UNTIDY,
         "The allocation was deleted by hand, or the request was bound without one.",
-        "Nothing while the instance lives: reserved=total protects the device. If there is no such instance, delete "
-        "its requests: `openstack accelerator arq delete`.",
+        "Nothing while the instance lives: reserved=total protects the device. If there is no such instance and no "
+        "guest has the device: `autoclave device take-back {slot}`.",
     )
     OVERUSED = _Text(
         _RISK,

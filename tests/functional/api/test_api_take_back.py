@@ -1,0 +1,85 @@
+"""A device whose instance another service has forgotten comes back: by a late DELETE, or by an operator's command."""
+
+import pytest
+from api_world import HOST, World, said
+
+from autoclave.conductor.manager import ConductorManager
+from autoclave.db import arqs as arq_rows
+from autoclave.db import events
+from autoclave.rules.arq_states import ARQState
+
+INSTANCE = "11111111-2222-4333-8444-555555555555"
+PATH = "/v2/accelerator_requests"
+OURS = "/autoclave/v1/devices"
+
+
+@pytest.fixture
+def held(world: World) -> World:
+    """A drive is bound to an instance of another service."""
+    world.add_profile()
+    [device] = [world.add_device()]
+    assert world.bind(world.add_arq(), device, INSTANCE).status_code == 202
+    return world
+
+
+def states(world: World) -> list[ARQState]:
+    with world.db.read() as tx:
+        return [arq.state for arq in arq_rows.of_instance(tx, INSTANCE)]
+
+
+def the_device(world: World) -> dict[str, object]:
+    [device] = world.call("GET", OURS).json["devices"]
+    return dict(device)
+
+
+@pytest.mark.parametrize("by_instance", [True, False])
+def test_a_deletion_without_a_conductor_is_done_later(held: World, by_instance: bool) -> None:
+    """It is recorded when it is answered; the next sweep of any conductor carries it out."""
+    with held.db.read() as tx:
+        [arq] = arq_rows.of_instance(tx, INSTANCE)
+    held.conductor.stop()
+    held.conductor.wait()
+
+    query = f"instance={INSTANCE}" if by_instance else f"arqs={arq.uuid}"
+    assert held.call("DELETE", f"{PATH}?{query}").status_code == 204
+    assert states(held) == [ARQState.DELETING]
+    assert held.reserved(held.device(str(the_device(held)["uuid"]))) == 1
+
+    ConductorManager(held.ports, "conductor-2", 240).sweep()
+    assert states(held) == []
+    assert the_device(held)["arqs"] == []
+
+
+def test_an_unfinished_bind_is_recorded_and_not_answered(held: World) -> None:
+    """Nothing says yet that reserved=total stands, so the caller must keep its allocation."""
+    with held.db.write() as tx:
+        [arq] = arq_rows.of_instance(tx, INSTANCE)
+        arq_rows.swap(tx, arq.uuid, [ARQState.BOUND], ARQState.BIND_STARTED)
+    held.conductor.stop()
+    held.conductor.wait()
+
+    assert held.call("DELETE", f"{PATH}?arqs={arq.uuid}").status_code in (503, 504)
+    assert states(held) == [ARQState.DELETING]
+
+
+def test_an_operator_takes_a_device_back(held: World) -> None:
+    uuid = the_device(held)["uuid"]
+    answer = held.call("POST", f"{OURS}/{uuid}/take-back", {"reason": "its server is gone"}, token="ann:ops")
+
+    assert answer.status_code == 200
+    assert states(held) == []
+    with held.db.read() as tx:
+        told = [(each.event, each.reason) for each in events.history(tx, str(uuid))]
+    assert ("take_back", "its server is gone") in told
+    again = held.call("POST", f"{OURS}/{uuid}/take-back", {})
+    assert again.status_code == 409
+    assert "no accelerator request" in said(again)
+
+
+def test_a_device_being_bound_is_not_taken_back(held: World) -> None:
+    with held.db.write() as tx:
+        [arq] = arq_rows.of_instance(tx, INSTANCE)
+        arq_rows.swap(tx, arq.uuid, [ARQState.BOUND], ARQState.BIND_STARTED)
+    answer = held.call("POST", f"{OURS}/{HOST}/{the_device(held)['pci_address']}/take-back", {})
+    assert answer.status_code == 409
+    assert states(held) == [ARQState.BIND_STARTED]
