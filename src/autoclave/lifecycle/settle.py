@@ -101,12 +101,12 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             if found is None:
                 return Settled.GONE, None
             deployable, row = found
-            if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
-                # Recorded before it is written over: nothing else would show it then.
-                note_rewritten(db, row.uuid)
-                continue
             must = must_be_reserved(row.offer)
             traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
+        if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
+            # Recorded before it is written over: nothing else would show it then.
+            note_rewritten(db, row.uuid)
+            continue
         total = deployable.num_accelerators
         known = present.records.get(deployable.resource_class)
         reading = Reading(known.total, known.reserved, total) if known else None
