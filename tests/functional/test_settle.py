@@ -159,7 +159,7 @@ def test_what_is_partly_reserved_stays_so_with_a_whole_record(site: Site) -> Non
     assert site.settle() is Settled.UNCHANGED
     assert site.records == {CLASS: record(4, 3)}
     site.write(**{CLASS: record(8, 6)})
-    assert site.settle() is Settled.UNCHANGED
+    assert site.settle() is Settled.OPERATORS_HOLD
     assert site.records == {CLASS: record(4, 4)}
 
 
