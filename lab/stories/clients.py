@@ -42,10 +42,10 @@ class Service:
         return self._process.poll() is not None
 
     def healthy(self) -> bool:
-        """Whether it answers /healthcheck with 200."""
+        """Whether it answers /healthcheck with 200, and knows its host."""
         try:
             with urllib.request.urlopen(f"http://{ENDPOINT}/healthcheck", timeout=10) as answer:
-                return answer.status == 200
+                return answer.status == 200 and not json.load(answer).get("hosts_not_yet_known")
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 

@@ -65,7 +65,6 @@ class Site:
             ("placement", "auth_type"): "token",
             ("api", "auth_strategy"): "noauth",
             ("api", "port"): self._ports["api"],
-            ("agent", "data_dir"): self._directory / "data",
             ("agent", "periodic_interval"): 2,
             ("compute", "enabled"): "true",
             ("conductor", "bind_lease"): LEASE,
@@ -82,7 +81,9 @@ class Site:
         name = f"{agent}-{uuid.uuid4().hex[:8]}"
         host = SimulatedHost.create(self._directory / name, name, default_drives(number)[1:2], functions)
         self._files[agent] = self._directory / f"{agent}.conf"
-        self._files[agent].write_text(written(host.conf_overrides()))
+        # Each on a machine of its own, so that none has the other's data directory.
+        own = {("agent", "data_dir"): self._directory / f"data-{agent}"}
+        self._files[agent].write_text(written({**host.conf_overrides(), **own}))
         return agent, host
 
     @property

@@ -49,7 +49,7 @@ class Machine:
         argv = [COMMAND, "up", "--simulate", "1", "--data-dir", str(self.data_dir), "--bind", self._bind]
         argv += ["--config-file", str(self._config)]
         self.process = Process(argv, self._log)
-        self.process.wait_for_http(f"{self.url}/v2/devices")
+        self.process.wait_for_hosts(self.url)
 
     def wait_for(self, address: str, state: str) -> None:
         """Wait for a state; whatever is seen on the way must keep the promises."""

@@ -55,6 +55,16 @@ class Process:
 
         wait_until(f"an answer from {url}", answers, lambda: self.log)
 
+    def wait_for_hosts(self, url: str) -> None:
+        """Wait until the ``autoclave up`` at *url* answers and knows its hosts; fails if the process ends before."""
+        self.wait_for_http(f"{url}/healthcheck")
+
+        def known() -> bool:
+            assert self._popen.poll() is None, f"ended with {self._popen.returncode}:\n{self.log}"
+            return not requests.get(f"{url}/healthcheck", timeout=PATIENCE).json().get("hosts_not_yet_known")
+
+        wait_until(f"that {url} knows its hosts", known, lambda: self.log)
+
     def kill(self) -> None:
         """SIGKILL, at once."""
         self._popen.kill()

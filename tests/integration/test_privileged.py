@@ -135,8 +135,10 @@ def tools() -> Iterator[Callable[[str], str]]:
     directory = Path(tempfile.mkdtemp(dir="/run"))
 
     def make(script: str) -> str:
-        (directory / "nvme").write_text(f"#!/bin/sh\n{script}\n")
-        (directory / "nvme").chmod(0o755)
+        # Put there whole: one that is being executed cannot be written to.
+        (directory / "new").write_text(f"#!/bin/sh\n{script}\n")
+        (directory / "new").chmod(0o755)
+        (directory / "new").rename(directory / "nvme")
         return str(directory)
 
     yield make

@@ -11,7 +11,7 @@ from api_world import HOST, World, new_uuid
 
 from autoclave.db.compute_tables import instances
 
-CREATE, BIND, DELETE = 3, 13, 17
+CREATE, BIND, DELETE = 3, 13, 18
 """Statements that these cost a request for one device of a type that is not erased, beside each transaction's BEGIN.
 
 One of the last are the traits that Placement must have before the device is offered again.

@@ -208,8 +208,11 @@ class SilentTransport:
 
 
 def test_a_conductor_that_does_not_answer_is_504_and_says_that_it_may_be_done(world: World) -> None:
+    device = world.add_device()
+    world.add_profile()
+    arq = world.add_arq()
     world.app = Documented(create_app(world.conf, world.ports, SilentTransport()))  # type: ignore[arg-type]
-    answer = world.call("DELETE", f"{ASK}?instance={new_uuid()}")
+    answer = world.bind(arq, device, new_uuid())
     assert answer.status_code == 504
     assert "may still be carried out" in fault(answer)
     assert "10.1.2.3" not in answer.text
