@@ -210,9 +210,15 @@ class Host:
         """
         before = len(self.cloud.history(device))
         self.cloud.clean(device)
-        # Not by its state: a cleaning that is refused at once is back in error before anybody looks.
-        after = wait_for(lambda: len(self.cloud.history(device)), lambda n: n > before, seconds=30, pause=0.1)
-        self.facts.demand("the operator's clean has begun", after > before, f"{after - before} new events")
+        # Not by its state: a cleaning that is refused at once is back in error before anybody looks. That it was asked
+        # for is written before the agent begins.
+        begun = wait_for(
+            lambda: [each["event"] for each in self.cloud.history(device)[before:] if each["event"] != "ask_to_clean"],
+            bool,
+            seconds=30,
+            pause=0.1,
+        )
+        self.facts.demand("the operator's clean has begun", bool(begun), begun)
 
     def reserved(self, device: str) -> int:
         """What Placement holds back of the device's one unit."""
