@@ -35,7 +35,7 @@ OPTS = [
     cfg.MultiStrOpt(
         "identify_by_slot",
         default=[],
-        help="Exact PCI address of a slot whose drive is told from others by the slot and its model alone, not by its "
+        help="Exact PCI address of a slot that, with the model, identifies the drive in it instead of the drive's "
         "serial number: it has none, or other drives have the same. Such a drive is not known again when it is moved, "
         "so clean it before you move it. May be given several times.",
     ),

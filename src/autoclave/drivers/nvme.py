@@ -92,7 +92,7 @@ class NVMeDriver(Driver):
         for address in sorted(allowed):
             LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
         for address in sorted(by_slot):
-            LOG.info("A drive at %s is told by its slot, not by its serial number ([nvme] identify_by_slot)", address)
+            LOG.info("The slot %s identifies its drive, not the serial number ([nvme] identify_by_slot)", address)
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:
