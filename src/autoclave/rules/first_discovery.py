@@ -37,7 +37,7 @@ def initial_state(slot: Slot) -> tuple[DeviceState, str]:
         return DeviceState.ERROR, "this drive left another slot without having been cleaned"
     if slot.elsewhere is not None:
         return DeviceState.ERROR, (
-            f"the same drive is on record at {slot.elsewhere} too, and was not seen to leave it; if it was moved, clean "
+            f"the same drive is on record at {slot.elsewhere} too, and was not seen to leave; if it was moved, clean "
             "it here. If both slots have a drive of this serial number, add identify_by_slot with each of the "
             "addresses to [nvme] of its host, and clean both"
         )
