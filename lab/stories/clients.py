@@ -105,6 +105,12 @@ class Cloud:
         print(f"$ POST devices/{uuid}/clean", flush=True)
         self._do("post", f"/devices/{uuid}/clean", microversion="2.5")
 
+    def refusal_to_clean(self, uuid: str) -> str:
+        """Ask for a device to be cleaned, and return why that is refused; ``""`` if it is not."""
+        print(f"$ POST devices/{uuid}/clean", flush=True)
+        answer = self._sdk.accelerator.post(f"/devices/{uuid}/clean", microversion="2.5")
+        return answer.text if answer.status_code == 409 else ""
+
     def make_profile(self, name: str, resource_class: str, trait: str | None = None) -> None:
         """Make a device profile that asks for one of *resource_class*, with *trait*."""
         group = {f"resources:{resource_class}": "1", **({f"trait:{trait}": "required"} if trait else {})}

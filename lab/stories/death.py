@@ -67,7 +67,9 @@ def after_power_cut(host: Host) -> None:
     other.fill()
     device = devices[other.address]["uuid"]
     host.check_out_of_reach("another drive in a known slot", device, "LABSLOT1", "LABSLOT2")
-    host.cloud.clean(device)
+    refusal = host.cloud.refusal_to_clean(device)
+    named = "LABSLOT2" in refusal and "autoclave device accept" in refusal
+    host.facts.check("a clean is refused until it is accepted", named, refusal or "it was not refused")
     host.check_out_of_reach("and it is not cleaned either", device, "LABSLOT2")
     untouched = other.differs_from(ZEROS)
     host.facts.check("it was not touched", untouched == 0, "its data are there" if untouched == 0 else untouched)
