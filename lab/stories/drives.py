@@ -1,7 +1,9 @@
 """The guest's NVMe drives, seen past the system under test: sysfs for the way, O_DIRECT for the medium."""
 
+import errno
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ SECRET = b"Tenant's secret\n" * 32
 """What a guest writes (``lab/tenant.c``): one block of 512 bytes, at LBA 16."""
 SECRET_AT = 16 * 512
 SYSFS_PCI = Path("/sys/bus/pci")
+LOOK = 10
+"""Seconds that are more than the agent's periodic look at a drive takes; it opens the drive exclusively."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,12 @@ class Drive:
         return sum(self.write(PATTERN, at=offset) for offset in range(0, self.size, CHUNK))
 
     def write(self, content: bytes, *, at: int) -> int:
-        """Write *content*, whole blocks of it, and return the bytes written."""
+        """Write *content*, whole blocks of it, and return the bytes written.
+
+        :raises OSError: another program has it open exclusively for longer than the agent's periodic look takes.
+        """
         with (
-            self._open(os.O_WRONLY | os.O_EXCL) as fd,
+            self._open(os.O_WRONLY | os.O_EXCL, patience=LOOK) as fd,
             _buffer(content) as buffer,
             memoryview(buffer)[: len(content)] as part,
         ):
@@ -122,9 +129,17 @@ class Drive:
         return int(sectors) * 512
 
     @contextmanager
-    def _open(self, mode: int) -> Iterator[int]:
+    def _open(self, mode: int, patience: float = 0) -> Iterator[int]:
+        deadline = time.monotonic() + patience
         # Around the page cache: what it holds is no evidence of what the drive holds.
-        fd = os.open(self.node, mode | os.O_DIRECT)
+        while True:
+            try:
+                fd = os.open(self.node, mode | os.O_DIRECT)
+                break
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
         try:
             yield fd
         finally:
