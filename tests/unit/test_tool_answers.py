@@ -19,7 +19,17 @@ READING = [
     ["id-ctrl", "{dev}/nvme9", "-o", "json"],
     ["id-ctrl"],
 ]
-OTHERS = [["sanitize", "{dev}/nvme0", "--sanact=4"], ["format", "{dev}/nvme0"], ["create-ns", "{dev}/nvme0"], []]
+WRITING = [
+    ["detach-ns", "{dev}/nvme0", "--namespace-id=1", "--controllers=0"],
+    ["delete-ns", "{dev}/nvme0", "--namespace-id=1"],
+    ["create-ns", "{dev}/nvme0", "--nsze=2048", "--ncap=2048"],
+    ["attach-ns", "{dev}/nvme0", "--namespace-id=1", "--controllers=0"],
+    ["sanitize", "{dev}/nvme0", "--sanact=4"],
+    ["sanitize", "{dev}/nvme0", "--sanact=4"],
+    ["id-ns", "{dev}/nvme0n1", "-o", "json"],
+]
+"""The second sanitize is refused, since the first goes on."""
+TAKE_TIME = [["sanitize", "{dev}/nvme0", "--sanact=4", "--wait"], ["format", "{dev}/nvme0"], []]
 
 
 def host_in(directory: Path, style: str = "2.13") -> SimulatedHost:
@@ -41,13 +51,24 @@ def test_answer_is_that_of_the_program(tmp_path: Path, style: str) -> None:
         assert (answered.returncode, answered.stdout, answered.stderr) == (ran.returncode, ran.stdout, ran.stderr)
 
 
-@pytest.mark.parametrize("words", OTHERS, ids=str)
-def test_command_that_writes_is_run(tmp_path: Path, words: list[str]) -> None:
+def test_command_that_writes_leaves_the_drive_as_the_program_does(tmp_path: Path) -> None:
+    answering, running = host_in(tmp_path / "a"), host_in(tmp_path / "b")
+    for words in WRITING:
+        answered = ToolAnswers(answering.root)(command(answering, words))
+        ran = subprocess.run(command(running, words), capture_output=True, text=True, check=False)
+        assert answered is not None
+        assert answered.stdout.replace(str(answering.root), "") == ran.stdout.replace(str(running.root), "")
+        assert answered.stderr.replace(str(answering.root), "") == ran.stderr.replace(str(running.root), "")
+        assert answered.returncode == ran.returncode
+
+
+@pytest.mark.parametrize("words", TAKE_TIME, ids=str)
+def test_command_that_takes_time_is_run(tmp_path: Path, words: list[str]) -> None:
     host = host_in(tmp_path)
     assert ToolAnswers(host.root)(command(host, words)) is None
 
 
-def test_program_is_run_where_things_go_wrong(tmp_path: Path) -> None:
+def test_program_is_run_where_commands_are_slow_or_it_is_another_program(tmp_path: Path) -> None:
     host = host_in(tmp_path)
     answers, argv = ToolAnswers(host.root), command(host, ["version"])
     host.set_fault("*", Fault(FaultKind.NVME_SLOW, 0.1))

@@ -12,7 +12,6 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.helper import Helper
 from autoclave.hardware.host import HostPaths
 from autoclave.simulator.host import SimulatedHost
-from autoclave.simulator.tool_answers import ToolAnswers
 
 _CAP_SYS_ADMIN = 21
 
@@ -33,7 +32,7 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
         etc=Path(agent.etc_root),
         tools=tuple(Path(directory) for directory in agent.tools_path),
         hold_disk=None if simulated is None else simulated.paths.hold_disk,
-        answer_tool=None if simulated is None else ToolAnswers(simulated.root),
+        answer_tool=None if simulated is None else simulated.paths.answer_tool,
         helper=_helper(conf),
     )
 

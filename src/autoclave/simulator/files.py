@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace *path* in one step: a reader sees the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
     temporary.write_text(text)
     temporary.replace(path)
 
@@ -39,7 +40,7 @@ def read_json(path: Path) -> Any:
 
 def link(path: Path, target: Path) -> None:
     """Make *path* a relative symbolic link to *target*, replacing another one in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     temporary.symlink_to(os.path.relpath(target, path.parent))
     temporary.replace(path)

@@ -16,6 +16,7 @@ from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.inventory import Inventory
 from autoclave.simulator.nvme_status import CommandFailed
 from autoclave.simulator.slots import DriveSlots
+from autoclave.simulator.tool_answers import ToolAnswers
 from autoclave.simulator.tools import write_tools
 
 STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
@@ -84,7 +85,7 @@ class SimulatedHost(DriveSlots):
         """Where an agent finds the host's kernel interfaces."""
         return HostPaths(
             sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", etc=self.root / "etc",
-            tools=(self.root / "bin",), hold_disk=_HoldDisk(self.root),
+            tools=(self.root / "bin",), hold_disk=_HoldDisk(self.root), answer_tool=ToolAnswers(self.root),
         )  # fmt: skip
 
     def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:

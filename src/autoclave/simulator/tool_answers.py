@@ -1,40 +1,55 @@
 """Answers of the stand-in for nvme-cli without a process: a new interpreter takes far longer than the answer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from autoclave.hardware.tool import Completed
+from autoclave.simulator.faults import FaultKind
+from autoclave.simulator.nvme_commands import COMMANDS
 from autoclave.simulator.nvme_tool import NvmeTool
 from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.tools import program
 
-_READING = frozenset({"version", "id-ctrl", "id-ns", "id-ns-granularity", "list-ns", "sanitize-log"})
-"""Commands that change nothing and end at once. The others can be killed, as those of a real host can."""
+_AT_ONCE = frozenset({"version", *COMMANDS}) - {"format", "write-zeroes"}
+"""Commands that end at once. The others take time, and can be killed, as those of a real host can."""
+_TAKE_TIME = frozenset({FaultKind.NVME_SLOW, FaultKind.NVME_HANGS})
 
 
+@dataclass(frozen=True)
 class ToolAnswers:
     """What answers for the programs in ``bin`` of one simulated host.
 
     :param root: the directory of the host.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._host = DriveSlots(root)
-        self._nvme = root / "bin" / "nvme"
-        self._program = program(root, "nvme")
+    root: Path
 
     def __call__(self, argv: Sequence[str]) -> Completed | None:
         """Return what the program *argv* would say.
 
-        None: it has to be run, as it does more than read, things go wrong on this host, or it is another program.
+        None: it has to be run, as it takes time, or it is another program.
         """
         path, *words = argv
-        if path != str(self._nvme) or not words or words[0] not in _READING:
+        if path != str(self._nvme) or not words or words[0] not in _AT_ONCE or "--wait" in words:
             return None
-        if self._host.faults.read() or self._nvme.read_text() != self._program:
+        if self._takes_time or self._nvme.read_text() != program(self.root, "nvme"):
             return None
         answer = NvmeTool(self._host).run(words)
         return Completed(tuple(argv), answer.code, _as_read(answer.out), _as_read(answer.err))
+
+    @cached_property
+    def _host(self) -> DriveSlots:
+        return DriveSlots(self.root)
+
+    @property
+    def _nvme(self) -> Path:
+        return self.root / "bin" / "nvme"
+
+    @property
+    def _takes_time(self) -> bool:
+        return any(kind in _TAKE_TIME for kinds in self._host.faults.read().values() for kind in kinds)
 
 
 def _as_read(text: str) -> str:
