@@ -166,6 +166,8 @@ def test_a_mount_during_the_erase_is_no_clean_drive(make):
 def test_a_write_after_the_sanitize_is_no_clean_drive(make):
     """A journal is flushed to the namespace once the sanitize has ended, and before its log page is read."""
     driver, host = make(drive(ONE, "S1", block=True, sanitize_seconds=0.0))
+    # The end of a command can be watched only if it is a process.
+    host.set_fault("*", Fault(FaultKind.NVME_SLOW, 0))
 
     class Journal(Watcher):
         def ended(self, pid):
