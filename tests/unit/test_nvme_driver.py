@@ -56,9 +56,9 @@ def make(tmp_path):
     return make
 
 
-def row(address=ONE, serial="S1", model="Simulated NVMe Drive", action="sanitize_block"):
+def row(address=ONE, serial="S1", model="Simulated NVMe Drive", action="sanitize_block", layout=None):
     return SimpleNamespace(
-        uuid="7c8a5f3b", pci_address=address, serial=serial, drive_model=model, cleanup_action=action
+        uuid="7c8a5f3b", pci_address=address, serial=serial, drive_model=model, cleanup_action=action, layout=layout
     )
 
 
@@ -586,6 +586,53 @@ def test_erase_trial_that_passed_is_not_repeated(make):
     driver.discover()
     host.set_fault(ONE, Fault(FaultKind.SANITIZE_LOG_REFUSED))
     assert only(driver.discover()).excluded is None
+
+
+def test_layout_is_reported_with_the_drive(make):
+    driver, host = make(drive(ONE, "S1", block=True, namespaces=2), drive(TWO, "S2", block=True))
+    host.set_fault(TWO, Fault(FaultKind.LIST_NS_REFUSED))
+    first, second = driver.discover()
+    assert str(first.layout) == (
+        "namespace 1: 4096 blocks in LBA format 0 (512+0); namespace 2: 4096 blocks in LBA format 0 (512+0)"
+    )
+    assert second.layout is None
+    assert second.unreadable is None
+
+
+def test_layout_is_read_once(make):
+    """It costs a command for each namespace, so a look at an unchanged drive does without."""
+    driver, host = make(drive(ONE, "S1", block=True))
+    before = only(driver.discover()).layout
+    host.set_fault(ONE, Fault(FaultKind.LIST_NS_REFUSED))
+    assert only(driver.discover()).layout == before
+    host.format(ONE, 4)
+    assert only(driver.discover()).layout is None
+
+
+@pytest.mark.parametrize("visit", ["a guest", "an erase"])
+def test_layout_is_read_again_after_a_visit(make, visit):
+    """Also where the host shows the same of the namespaces: in a format with metadata it shows no bytes."""
+    driver, host = make(drive(ONE, "S1", block=True, format_nvm=True))
+    host.format(ONE, 7)
+    assert only(driver.discover()).layout.namespaces[0].metadata_bytes == 64
+    if visit == "a guest":
+        host.give_to_guest(ONE)
+        assert only(driver.discover()).layout is None
+        with host.drive(ONE) as opened:
+            opened.format(1, 6, 0, 0)
+        host.give_back(ONE)
+    else:
+        with driver.controller_to_erase(row(), driver.own_control()):
+            host.format(ONE, 6)
+    assert only(driver.discover()).layout.namespaces[0].metadata_bytes == 16
+
+
+def test_layout_on_record_is_restored(make):
+    driver, host = make(drive(ONE, "S1", block=True, format_nvm=True))
+    layout = only(driver.discover()).layout
+    host.format(ONE, 7)
+    driver.cleanup(row(layout=layout.to_json()))
+    assert only(driver.discover()).layout == layout
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -26,6 +26,7 @@ from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.drive_layout import DriveLayout
 
 LOG = logging.getLogger(__name__)
 
@@ -267,11 +268,13 @@ class Cleanup:
         :param missing: how it is known that the device is not there; None: it is.
         """
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason, evidence)
+        proved = DriveLayout.from_fields(evidence.get("layout"))
+        layout = proved.to_json() if proved is not None and proved.recordable else None
 
         def write(tx: Connection) -> None:
             if missing is not None:
                 lose(tx, device, cause, missing)
-            swap(tx, device, event, cause)
+            swap(tx, device, event, cause, {"layout": layout} if event is Event.CLEANED else None)
 
         for patience in (*SWAP_PATIENCE, None):
             try:

@@ -179,7 +179,7 @@ class DeviceRelease(_Say):
 
 
 class DeviceAccept(_Say):
-    """Take the drive that was found in a slot for the slot's drive from now on."""
+    """Take the drive that was found in a slot for the slot's drive from now on, or a found layout for that drive's."""
 
     what = "accept"
 

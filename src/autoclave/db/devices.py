@@ -33,6 +33,8 @@ class DeviceRecord:
 
     ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
     ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
+    ``layout`` is the layout of the drive on record, ``found_layout`` another one that it was found with; see
+    ``rules.drive_layout``.
     ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
     ``host_maintained``: its host is in maintenance.
     ``unreadable_reason``: why it was available, and could not be looked at for ``[agent] unreadable_patience``.
@@ -55,6 +57,8 @@ class DeviceRecord:
     drive_model: str | None
     found_serial: str | None
     found_drive_model: str | None
+    layout: str | None
+    found_layout: str | None
     state_version: int
     state_reason: str | None
     release_pending: bool

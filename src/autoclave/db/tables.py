@@ -60,6 +60,8 @@ devices = sa.Table(
     sa.Column("drive_model", sa.String(64)),
     sa.Column("found_serial", sa.String(64)),
     sa.Column("found_drive_model", sa.String(64)),
+    sa.Column("layout", sa.Text),
+    sa.Column("found_layout", sa.Text),
     counter("state_version", 1),
     sa.Column("state_reason", sa.Text),
     flag("release_pending"),

@@ -14,6 +14,7 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
 from autoclave.hardware.tool import ToolSink
+from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.managed_mode import is_managed
 
 __all__ = [
@@ -65,6 +66,7 @@ class DiscoveredDevice:
     :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read. Of a card that has no
         serial number: whatever tells it from another kind of card in the same slot.
     :param by_slot: the operator has it told from others by its slot and its model; it has no serial number then.
+    :param layout: the namespaces of a drive and their formats; None: they were not read, from which nothing follows.
     :param name: what its provider is called after the host's name; None: by its address.
     :param traits: traits of the provider besides ``OWNER_CYBORG``.
     :param cleanup_action: the resolved action to lock in, for types that are cleaned.
@@ -91,6 +93,7 @@ class DiscoveredDevice:
     unreadable: str | None = None
     exposed: str | None = None
     by_slot: bool = False
+    layout: DriveLayout | None = None
     name: str | None = None
 
 
@@ -168,6 +171,8 @@ class CleanableDevice(Protocol):
     def drive_model(self) -> str | None: ...
     @property
     def cleanup_action(self) -> str | None: ...
+    @property
+    def layout(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,10 @@ RETURNS_UNCLEANED = "returns uncleaned"
 """The action of a type that is neither erased nor used only once: the next guest finds what the last one left."""
 
 Evidence = Mapping[str, Any]
-"""JSON-serialisable facts that prove the device clean; kept in the device's history."""
+"""JSON-serialisable facts that prove the device clean; kept in the device's history.
+
+``layout``, as :meth:`DriveLayout.fields` makes it, becomes the layout on record; without it, the next look records it.
+"""
 
 
 class Driver:
@@ -254,7 +262,8 @@ class Driver:
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:  # noqa: ARG002
         """Erase *device* with the action that was locked in, and return the evidence.
 
-        Returning means: proved clean. The agent moves the device's state; a driver never does.
+        Returning means: proved clean, and with the layout that is on record, if there is one. The agent moves the
+        device's state; a driver never does.
         Types that need no cleaning inherit this, which does nothing.
 
         :raises HardwareError: the device is not proved clean.

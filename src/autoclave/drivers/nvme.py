@@ -23,7 +23,7 @@ from autoclave.drivers.base import (
     Sighting,
 )
 from autoclave.drivers.nvme_estimate import estimate
-from autoclave.drivers.nvme_inspection import EraseTrials, Finding, inspect
+from autoclave.drivers.nvme_inspection import EraseTrials, Finding, LayoutReadings, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
     DeviceInUse,
@@ -45,6 +45,7 @@ from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.progress import Progress
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
+from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.plain_text import drive_text, tells_apart
 
@@ -67,6 +68,7 @@ class NVMeDriver(Driver):
         self._rates = EraseRates(Path(conf.agent.data_dir))
         self._slots = Slots()
         self._trials = EraseTrials()
+        self._layouts = LayoutReadings()
         self._told: dict[str, str | None] = {}
         self._foreign: tuple[str, ...] = ()
 
@@ -125,6 +127,7 @@ class NVMeDriver(Driver):
             self.allowed_host_devices,
             self._slots,
             self._trials,
+            self._layouts,
             self.slots_that_identify,
             only=only,
         )
@@ -155,7 +158,7 @@ class NVMeDriver(Driver):
         return [reported for finding in findings if (reported := finding.reported) is not None]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
-        """Erase the drive by the action that was locked in.
+        """Erase the drive by the action that was locked in, and leave it with the layout that is on record.
 
         :raises HardwareError: the drive is not proved clean; see :meth:`controller_to_erase` for what
             keeps it from being touched at all, and :meth:`Eraser.erase` for the rest.
@@ -177,7 +180,8 @@ class NVMeDriver(Driver):
             verify=self.conf.nvme.verify,
         )
         with self.controller_to_erase(device, control) as controller:
-            evidence = eraser.erase(controller, action, control)
+            recorded = DriveLayout.from_json(device.layout)
+            evidence = eraser.erase(controller, action, control, recorded)
             self._check_is_unused(controller_at(self.paths, PCIAddress.parse(device.pci_address)))
         for namespace in evidence.get("namespaces", ()):
             self._rates.remember(controller.model, str(action), namespace["bytes"], namespace["seconds"])
@@ -208,9 +212,12 @@ class NVMeDriver(Driver):
         """
         address = PCIAddress.parse(device.pci_address)
         with self._slots.hold(address, control.deadline):
-            controller = self._wait_for_controller(address, control)
-            self._check_may_be_erased(controller, device, control)
-            yield controller
+            try:
+                controller = self._wait_for_controller(address, control)
+                self._check_may_be_erased(controller, device, control)
+                yield controller
+            finally:
+                self._layouts.forget(address)
 
     def _check_may_be_erased(self, controller: Controller, device: CleanableDevice, control: CleanupControl) -> None:
         identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)

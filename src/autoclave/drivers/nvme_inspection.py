@@ -7,16 +7,25 @@ from oslo_log import log as logging
 
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Estimate, Inspected, Sighting
 from autoclave.drivers.slots import Slots
-from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError, ToolFailed
+from autoclave.exceptions import (
+    DeviceLocked,
+    DeviceVanished,
+    DriverMismatch,
+    HardwareError,
+    ToolError,
+    ToolFailed,
+)
 from autoclave.hardware import attribute
 from autoclave.hardware.disk_users import holders
+from autoclave.hardware.found_layout import read_layout
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.nvme import Controller, controller_at
+from autoclave.hardware.nvme import Controller, block_directory, controller_at
 from autoclave.hardware.nvme_cli import SANACT, NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, quicker_format, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
+from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.resource_names import nvme_resource_class
@@ -47,6 +56,7 @@ class Finding:
     :param holders: who on this host uses its disks.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
     :param by_slot: the operator has it told from others by its slot.
+    :param layout: its namespaces; None when they were not read.
     :param device: what may be taken on as a device.
     """
 
@@ -68,6 +78,7 @@ class Finding:
     holders: Sequence[str] = ()
     iommu_group: Sequence[str] = ()
     by_slot: bool = False
+    layout: DriveLayout | None = None
     device: DiscoveredDevice | None = field(default=None, repr=False)
 
     def inspected(self, estimate: Estimate | None) -> Inspected:
@@ -142,6 +153,47 @@ class EraseTrials:
         return None
 
 
+class LayoutReadings:
+    """Layouts of drives, each read once until something about the drive has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[PCIAddress, tuple[object, DriveLayout | None]] = {}
+
+    def of(
+        self, paths: HostPaths, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity
+    ) -> DriveLayout | None:
+        """The layout of a drive; None: it does not tell.
+
+        The caller has read *controller* in this look, and the drive is not being erased.
+        """
+        address = controller.address
+        now = (identity.serial, identity.model, identity.firmware, identity.unvmcap, _shown(paths, controller))
+        if (known := self._known.get(address)) is not None and known[0] == now:
+            return known[1]
+        self.forget(address)
+        layout = None
+        try:
+            layout = read_layout(nvme, controller.path, identity).layout
+        except ToolError as error:
+            LOG.info("The layout of %s at %s is not known: %s", controller.name, address, error)
+            if not isinstance(error, ToolFailed) or not refused_as_unsupported(error):
+                return None
+        self._known[address] = now, layout
+        return layout
+
+    def forget(self, address: PCIAddress) -> None:
+        """Have the drive at *address* read again: a guest or an erase may have changed its layout."""
+        self._known.pop(address, None)
+
+
+def _shown(paths: HostPaths, controller: Controller) -> object:
+    """What the host shows of the namespaces of a controller."""
+    return [
+        (each, attribute.read_if_there(block_directory(paths, controller, each) / "queue/logical_block_size"))
+        for each in controller.namespaces
+    ]
+
+
 def inspect(
     paths: HostPaths,
     nvme: NvmeCli,
@@ -149,6 +201,7 @@ def inspect(
     allowed_host_devices: frozenset[PCIAddress],
     slots: Slots,
     trials: EraseTrials,
+    layouts: LayoutReadings,
     slots_that_identify: frozenset[PCIAddress],
     *,
     only: str | None = None,
@@ -160,6 +213,7 @@ def inspect(
     :param allowed_host_devices: devices that may be offered although this host uses them.
     :param slots: a drive that is being erased is not looked into, and so not identified.
     :param trials: of the erases that the policy selects.
+    :param layouts: of the drives that were read before.
     :param slots_that_identify: ``[nvme] identify_by_slot``.
     :param only: look into this slot alone.
     :raises HardwareError: the bus itself cannot be listed.
@@ -175,7 +229,7 @@ def inspect(
             continue
         try:
             by_slot = function.address in slots_that_identify
-            looked = _Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials, by_slot)
+            looked = _Inspection(paths, nvme, function, entry, allowed_host_devices, slots, trials, layouts, by_slot)
             findings.append(looked.run())
         except DeviceVanished:
             continue
@@ -202,6 +256,7 @@ class _Inspection:
     allowed_host_devices: frozenset[PCIAddress]
     slots: Slots
     trials: EraseTrials
+    layouts: LayoutReadings
     by_slot: bool
 
     def run(self) -> Finding:
@@ -222,6 +277,7 @@ class _Inspection:
             with self.slots.hold(address):
                 finding = self._look_inside(finding)
         except DriverMismatch as e:
+            self.layouts.forget(address)
             # Without a driver nobody writes to it: that is also how the kernel leaves a controller that fails.
             finding = replace(finding, unreadable=str(e), exposed=None if e.driver is None else str(e))
         except HardwareError as e:
@@ -281,7 +337,10 @@ class _Inspection:
                 f"the same drive is also reached through {', '.join(controller.other_paths)}, so it cannot be erased "
                 "safely: unbind or detach the other controller"
             )
-        return replace(finding, resolution=resolution, excluded=excluded, exposed=exposed, by_slot=self.by_slot)
+        layout = self.layouts.of(self.paths, self.nvme, controller, identity)
+        return replace(
+            finding, resolution=resolution, excluded=excluded, exposed=exposed, by_slot=self.by_slot, layout=layout
+        )
 
     def _device(self, finding: Finding) -> DiscoveredDevice:
         address, function = self.function.address, self.function
@@ -298,6 +357,7 @@ class _Inspection:
             serial=finding.serial if not finding.by_slot and tells_apart(finding.serial) else None,
             drive_model=finding.model,
             by_slot=finding.by_slot,
+            layout=None if finding.unreadable else finding.layout,
             cleanup_action=None if action is None else str(action),
             excluded=finding.excluded,
             unreadable=finding.unreadable,

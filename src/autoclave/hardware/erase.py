@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from oslo_log import log as logging
+
 from autoclave.exceptions import EraseUnsupported
 from autoclave.hardware.command import Commands
 from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
@@ -11,15 +13,38 @@ from autoclave.hardware.format_erase import Formatter
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import SANACT, SES, NvmeCli
+from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.hardware.sanitize import Sanitizer
 from autoclave.hardware.zero import Zeroer
 from autoclave.rules.cleanup_policy import CleanupAction, missing
+from autoclave.rules.drive_layout import DriveLayout
+
+LOG = logging.getLogger(__name__)
 
 
-def _erase(work: EraseWork) -> Mapping[str, Any]:
+_SANITIZE_FAILED = 3
+"""Status of the sanitize log that bars all commands which change the drive, but for another sanitize."""
+
+
+def _erase(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
     if work.action in SANACT:
-        return Sanitizer(work).run()
-    return Formatter(work).run() if work.action in SES else Zeroer(work).run()
+        return _sanitize(work, layout)
+    return (Formatter(work, layout) if work.action in SES else Zeroer(work, layout)).run()
+
+
+def _sanitize(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
+    """Sanitize the drive once it has its recorded layout."""
+    if layout.differs and _bars_format(work):
+        LOG.info("%s is sanitized before its layout is restored, and again afterwards", work.drive)
+        Sanitizer(work).run()
+    return Sanitizer(layout.restored()).run()
+
+
+def _bars_format(work: EraseWork) -> bool:
+    """Whether a sanitize that runs, or has failed, keeps the drive from taking any other command that changes it."""
+    with work.bounded("nothing was started"):
+        log = work.nvme.sanitize_log(work.controller.path)
+    return log.in_progress or log.status == _SANITIZE_FAILED
 
 
 Evidence = Mapping[str, Any]
@@ -51,13 +76,21 @@ class Eraser:
         self._stall_timeout = stall_timeout
         self._verify = verify
 
-    def erase(self, controller: Controller, action: CleanupAction, control: EraseControl) -> Evidence:
+    def erase(
+        self,
+        controller: Controller,
+        action: CleanupAction,
+        control: EraseControl,
+        recorded: DriveLayout | None = None,
+    ) -> Evidence:
         """Erase the drive by *action* and return the evidence. Returning means: proved clean.
 
-        The caller has made sure that it is the right drive, and that nobody uses it.
+        The caller has made sure that it is the right drive, and that nobody uses it. The evidence has the layout of the
+        drive afterwards, if it is one that is recorded.
 
+        :param recorded: the layout on record, which is restored; None: there is none.
         :raises EraseUnsupported: the drive cannot do the action; it was not touched.
-        :raises EraseFailed: the drive tried and failed, or did not prove that it succeeded.
+        :raises EraseFailed: the drive tried and failed, did not prove that it succeeded, or does not have its layout.
         :raises VerifyFailed: it was zeroed, but something else was read back.
         :raises EraseTimeout: the deadline passed first; the message says what the drive may still be doing.
         :raises DeviceVanished: the drive went away.
@@ -80,7 +113,9 @@ class Eraser:
             identity = work.nvme.identify(controller.path)
         if missing(action, identity.capabilities) is not None:
             raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
-        facts = _erase(work)
+        layout = RecordedLayout(work, recorded, identity)
+        facts = _erase(work, layout)
+        proved = layout.proved()
         return {
             "action": str(action),
             "nvme_cli": version,
@@ -90,4 +125,5 @@ class Eraser:
             "began": began.isoformat(timespec="seconds"),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             **facts,
+            **({"layout": proved.fields()} if proved is not None and proved.recordable else {}),
         }

@@ -9,19 +9,19 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
 from autoclave.hardware.disk import MARKER_BYTES, Disk
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.found_layout import FoundLayout, read_layout
 from autoclave.hardware.held_namespaces import HeldNamespaces
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SES, refused_as_unsupported
-from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
+from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
-from autoclave.rules.drive_layout import DriveLayout, NamespaceShape, difference
+from autoclave.rules.drive_layout import difference
 
 STEP = {CleanupAction.FORMAT_CRYPTO: "format, crypto erase", CleanupAction.FORMAT_BLOCK: "format, user data erase"}
 """Names of the operations for operators."""
@@ -33,24 +33,15 @@ _SPREAD = 128
 """Markers at even distances, and as many again at random."""
 
 
-@dataclass(frozen=True)
-class _FoundLayout:
-    """What a look at a drive has shown.
+class Formatter:
+    """Formats one drive, and proves that its data is gone.
 
-    :param nsids: ids of the attached namespaces.
-    :param identities: what Identify Namespace says of each, in the same order.
+    :param layout: the layout that it shall have.
     """
 
-    layout: DriveLayout
-    nsids: tuple[int, ...]
-    identities: tuple[NamespaceIdentity, ...]
-
-
-class Formatter:
-    """Formats one drive, and proves that its data is gone."""
-
-    def __init__(self, work: EraseWork) -> None:
+    def __init__(self, work: EraseWork, layout: RecordedLayout) -> None:
         self._work = work
+        self._layout = layout
         self._node = work.controller.path
         self._erase = SES[work.action]
 
@@ -65,10 +56,10 @@ class Formatter:
         :raises DeviceVanished: the drive went away.
         :raises HardwareError: anything else that keeps the drive from being proved clean.
         """
-        controller, made_anew = NamespaceLayout(self._work).expose_everything()
+        controller, made_anew = self._layout.expose_everything()
         with self._work.bounded("nothing was formatted"):
             identity = self._work.nvme.identify(self._node)
-            before = self._read_layout(identity)
+            before = read_layout(self._work.nvme, self._node, identity)
         with HeldNamespaces(self._work, writable=True) as held:
             disks = held.take(controller.namespaces)
             # No name can come to mean another drive while this one is held open under it.
@@ -96,21 +87,6 @@ class Formatter:
             "verified": _VERIFIED,
         }
 
-    def _read_layout(self, identity: ControllerIdentity) -> _FoundLayout:
-        """Ask the drive for the layout that it has now.
-
-        :raises ToolError: it does not answer.
-        """
-        nvme = self._work.nvme
-        nsids = tuple(nvme.list_namespaces(self._node))
-        unattached = 0
-        if identity.capabilities.namespace_management:
-            # Without the list, NamespaceLayout has taken what is attached for all that there is.
-            allocated = NamespaceLayout(self._work).allocated(list(nsids))
-            unattached = len(set(allocated) - set(nsids))
-        identities = tuple(nvme.identify_namespace(self._node, nsid) for nsid in nsids)
-        return _FoundLayout(DriveLayout(tuple(map(_shape, identities)), unattached), nsids, identities)
-
     def _mark(self, namespace: Namespace, disk: Disk) -> tuple[bytes, Sequence[int]]:
         """Write the markers of a namespace; return their seed and their places."""
         if disk.size < MARKER_BYTES:
@@ -131,13 +107,13 @@ class Formatter:
         return seed, places
 
     @staticmethod
-    def _targets(before: _FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
+    def _targets(before: FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
         """The namespace ids to send the command to, each with the position of one whose format it keeps."""
         if at_once:
             return [(COMMON_NAMESPACE, 0)]
         return [(nsid, position) for position, nsid in enumerate(before.nsids)]
 
-    def _format(self, nsid: int, before: _FoundLayout, position: int) -> None:
+    def _format(self, nsid: int, before: FoundLayout, position: int) -> None:
         self._work.must_be_same_drive()
         kept = before.identities[position]
         with self._work.bounded("it may still be formatting"):
@@ -153,11 +129,11 @@ class Formatter:
                 raise EraseFailed(f"{self._work.drive} failed {self._work.action}: {e}") from e
             self._work.nvme.rescan(self._node)
 
-    def _check_layout(self, before: _FoundLayout) -> Controller:
+    def _check_layout(self, before: FoundLayout) -> Controller:
         """The controller as it is now, once the drive says that it has what it had."""
         with self._work.bounded("it is formatted, but not proved to be erased"):
             identity = self._work.nvme.identify(self._node)
-            after = self._read_layout(identity)
+            after = read_layout(self._work.nvme, self._node, identity)
             if (identity.serial, identity.model) != (self._work.controller.serial, self._work.controller.model):
                 raise EraseFailed(f"{self._work.drive} says after its format: {identity.model} {identity.serial}")
             if tuple(after.nsids) != tuple(before.nsids):
@@ -207,14 +183,3 @@ def _places(size: int) -> Iterator[int]:
     chance = secrets.SystemRandom()
     for _ in range(spread):
         yield chance.randrange(last + 1) * MARKER_BYTES
-
-
-def _shape(namespace: NamespaceIdentity) -> NamespaceShape:
-    return NamespaceShape(
-        blocks=namespace.nsze,
-        block_bytes=namespace.lba_bytes,
-        metadata_bytes=namespace.format.metadata_bytes,
-        extended=namespace.extended,
-        dps=namespace.dps,
-        write_protected=namespace.write_protected,
-    )

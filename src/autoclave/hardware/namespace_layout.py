@@ -3,17 +3,19 @@
 What lies in a namespace that is not attached, or in none, cannot be reached by a write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.found_layout import allocated_namespaces, flbas_of, format_index
 from autoclave.hardware.namespace_maker import NO_ROOM, NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE, refused_as_unsupported
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
+from autoclave.rules.drive_layout import NamespaceShape
 
 LOG = logging.getLogger(__name__)
 
@@ -22,10 +24,14 @@ NODE_TIMEOUT = 60.0
 
 
 class NamespaceLayout:
-    """The namespaces of a drive that is to be zeroed."""
+    """The namespaces of a drive that is to be zeroed.
 
-    def __init__(self, work: EraseWork) -> None:
+    :param recorded: those on record, of which the first has the wanted format; empty: there is no record.
+    """
+
+    def __init__(self, work: EraseWork, recorded: Sequence[NamespaceShape] = ()) -> None:
         self._work = work
+        self._recorded = recorded
         self._nvme = work.nvme
         self._node = work.controller.path
 
@@ -55,16 +61,17 @@ class NamespaceLayout:
 
     def _managed(self, identity: ControllerIdentity, attached: list[int]) -> tuple[list[int], bool]:
         """The namespaces that have everything, attached, and whether they were made anew."""
-        allocated = self.allocated(attached)
+        allocated = allocated_namespaces(self._nvme, self._node, attached)
         present = {nsid: self._work.namespace(nsid) for nsid in attached}
         flbas, lba_bytes, index = self._format(present)
         granularity = self._granularity(identity, index)
         maker = NamespaceMaker(self._work, identity, flbas=flbas, step=granularity // lba_bytes)
         total = identity.tnvmcap // lba_bytes
         try:
-            if allocated == attached and self._is_whole(identity, present, granularity, maker):
+            if allocated == attached and self._is_whole(identity, present, granularity, maker, index):
                 return attached, False
             sizes = sorted(namespace.size_bytes // lba_bytes for namespace in present.values())
+            recorded = [shape.blocks * shape.block_bytes // lba_bytes for shape in self._recorded]
             asked = [blocks for blocks in (total or sum(sizes) + 1, *reversed(sizes)) if blocks]
             if allocated and not maker.has_command(asked):
                 unreached = identity.unvmcap if identity.unvmcap >= max(lba_bytes, granularity) else 0
@@ -75,15 +82,15 @@ class NamespaceLayout:
                     "namespace of full size cannot be made; nothing was deleted"
                 )
             LOG.info("%s: replacing its namespaces %s by one as large as it grants", self._work.drive, allocated)
-            self._delete_all(maker, allocated, {nsid: present[nsid].size_bytes // lba_bytes for nsid in present})
-            nsids = [maker.create_largest(total, known=sizes)]
+            self.delete_all(maker, allocated, {nsid: present[nsid].size_bytes // lba_bytes for nsid in present})
+            nsids = [maker.create_largest(total, known=[*sizes, *recorded])]
             nsids += maker.fill(self._nvme.identify(self._node).unvmcap // lba_bytes)
             self._check_rest(maker, max(lba_bytes, granularity))
             maker.attach(nsids)
         except ToolFailed as e:
             self._work.must_be_there(e)
             raise EraseFailed(
-                f"{self._work.drive} claims Namespace Management, but refused a part of it: {e}; {self._what_is_left()}"
+                f"{self._work.drive} claims Namespace Management, but refused a part of it: {e}; {self.what_is_left()}"
             ) from e
         for nsid in nsids:
             made = self._work.namespace(nsid)
@@ -94,28 +101,22 @@ class NamespaceLayout:
                 )
         return sorted(nsids), True
 
-    def allocated(self, attached: list[int]) -> list[int]:
-        """The namespaces that exist, attached or not."""
-        try:
-            return self._nvme.list_namespaces(self._node, allocated=True)
-        except ToolFailed as e:
-            if not attached or not refused_as_unsupported(e):
-                raise
-            LOG.warning("%s claims Namespace Management, but does not list what is not attached: %s", self._node, e)
-            return attached
-
     def _is_whole(
         self,
         identity: ControllerIdentity,
         present: dict[int, NamespaceIdentity],
         granularity: int,
         maker: NamespaceMaker,
+        index: int,
     ) -> bool:
-        """Whether one attached namespace has all that the drive gives to namespaces."""
+        """Whether one attached namespace has all that the drive gives to namespaces.
+
+        :param index: of the LBA format for a new namespace.
+        """
         if len(present) != 1:
             return False
         [only] = present.values()
-        if only.ncap != only.nsze:
+        if only.ncap != only.nsze or not self._is_wanted(only, index):
             return False
         # Controllers that do not report capacity (QEMU's) say 0 here, which leaves nothing to doubt.
         if identity.unvmcap < max(only.lba_bytes, granularity):
@@ -137,6 +138,12 @@ class NamespaceLayout:
             "%s: %d bytes belong to no namespace, and the drive gives them to none", self._work.drive, identity.unvmcap
         )
         return True
+
+    def _is_wanted(self, namespace: NamespaceIdentity, index: int) -> bool:
+        """Whether a namespace has the recorded format, or that of a new one; without a record any will do."""
+        if not self._recorded:
+            return True
+        return namespace.format_index in (index, format_index(namespace.formats, self._recorded[0]))
 
     def _check_rest(self, maker: NamespaceMaker, least: int) -> None:
         """Refuse what is left after a new namespace, unless the drive has no capacity or no id for it.
@@ -170,7 +177,7 @@ class NamespaceLayout:
             maker.attach(hidden)
         return allocated
 
-    def _delete_all(self, maker: NamespaceMaker, allocated: Sequence[int], sizes: dict[int, int]) -> None:
+    def delete_all(self, maker: NamespaceMaker, allocated: Sequence[int], sizes: dict[int, int]) -> None:
         """Delete every namespace, the smallest first, which is created again for a proof before the others go.
 
         :param sizes: blocks of those whose size is known.
@@ -184,7 +191,7 @@ class NamespaceLayout:
                 if again is None:
                     raise EraseFailed(
                         f"{self._work.drive} does not create a namespace of {sizes[nsid]} blocks again that was just "
-                        f"deleted ({maker.refusal}); {self._what_is_left()}: create it with nvme create-ns, or zero "
+                        f"deleted ({maker.refusal}); {self.what_is_left()}: create it with nvme create-ns, or zero "
                         "the drive without Namespace Management"
                     )
                 maker.delete(again)
@@ -192,7 +199,8 @@ class NamespaceLayout:
         if left := self._nvme.list_namespaces(self._node, allocated=True):
             raise EraseFailed(f"{self._work.drive} still has the namespaces {left} after they were deleted")
 
-    def _what_is_left(self) -> str:
+    def what_is_left(self) -> str:
+        """Which namespaces the drive has now, in words."""
         try:
             left = self._nvme.list_namespaces(self._node, allocated=True)
         except HardwareError as e:
@@ -210,24 +218,38 @@ class NamespaceLayout:
             return 0
 
     def _format(self, present: dict[int, NamespaceIdentity]) -> tuple[int, int, int]:
-        """FLBAS, block size and index of the LBA format for a new namespace: that of the first, without metadata."""
+        """FLBAS, block size and index of the LBA format for a new namespace, which has no metadata.
+
+        It is the recorded one, or else that of the first namespace.
+        """
         offered = next(iter(present.values()), None) or self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
-        in_use = offered.format_index if offered.active else 0
-        indices = sorted(range(len(offered.formats)), key=lambda index: index != in_use)
+        preferred = format_index(offered.formats, self._recorded[0]) if self._recorded else None
+        if preferred is None:
+            preferred = offered.format_index if offered.active else 0
+        indices = sorted(range(len(offered.formats)), key=lambda index: index != preferred)
         for index in indices:
             lba_format = offered.formats[index]
             if lba_format.block_bytes and not lba_format.metadata_bytes:
-                return (index & 0xF) | (index >> 4) << 5, lba_format.block_bytes, index
+                return flbas_of(index), lba_format.block_bytes, index
         raise EraseFailed(f"{self._work.drive} offers no LBA format without metadata for a new namespace")
 
-    def with_block_devices(self, nsids: list[int]) -> Controller:
-        """The controller as sysfs shows it, once every one of *nsids* has its block device."""
+    def with_block_devices(self, nsids: list[int], sizes: Mapping[int, int] | None = None) -> Controller:
+        """The controller as sysfs shows it, once every one of *nsids* has its block device.
+
+        :param sizes: bytes that those of some namespaces must have by then, as after a format.
+        """
         patience = Deadline.after(min(NODE_TIMEOUT, self._work.control.deadline.remaining()))
         while True:
             now = controller_at(self._work.paths, self._work.controller.address)
             shown = [namespace.nsid for namespace in now.namespaces if namespace.path.exists()]
-            if sorted(shown) == nsids:
+            late = [each for each in now.namespaces if each.size_bytes != (sizes or {}).get(each.nsid, each.size_bytes)]
+            if sorted(shown) == nsids and not late:
                 return now
+            if patience.passed and late:
+                raise HardwareError(
+                    f"{self._work.drive}: this host shows {late[0].size_bytes} bytes of namespace {late[0].nsid}, "
+                    f"which has {(sizes or {})[late[0].nsid]}; what it does not show cannot be zeroed"
+                )
             if patience.passed:
                 raise HardwareError(
                     f"{self._work.drive} has the namespaces {nsids}, but this host shows block devices for {shown}; "

@@ -33,16 +33,20 @@ class NamespaceMaker:
 
     :param identity: the controller's.
     :param flbas: the LBA format of what is created.
+    :param dps: protection information of what is created.
     :param step: blocks of which a size must be a multiple, where the drive reports it.
     :attr refusal: the drive's latest refusal of a size.
     """
 
-    def __init__(self, work: EraseWork, identity: ControllerIdentity, *, flbas: int, step: int = 1) -> None:
+    def __init__(
+        self, work: EraseWork, identity: ControllerIdentity, *, flbas: int, dps: int = 0, step: int = 1
+    ) -> None:
         self._work = work
         self._nvme = work.nvme
         self._node = work.controller.path
         self._identity = identity
         self._flbas = flbas
+        self._dps = dps
         self._step = max(1, step)
         self.refusal: ToolFailed | None = None
 
@@ -53,7 +57,7 @@ class NamespaceMaker:
         """
         self._work.must_be_same_drive()
         try:
-            return self._nvme.create_namespace(self._node, blocks, self._flbas)
+            return self._nvme.create_namespace(self._node, blocks, self._flbas, self._dps)
         except ToolFailed as e:
             self._work.must_be_there(e)
             self.refusal = e

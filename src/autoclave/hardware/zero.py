@@ -9,10 +9,10 @@ from autoclave.hardware import shred, zero_out
 from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.hardware.read_back import first_nonzero
+from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
 
 _Overwrite = Callable[[EraseWork, Disk, ProgressMeter], None]
@@ -30,10 +30,14 @@ _VERIFIED = {
 
 
 class Zeroer:
-    """Zeroes one drive."""
+    """Zeroes one drive.
 
-    def __init__(self, work: EraseWork) -> None:
+    :param layout: the layout that it shall have.
+    """
+
+    def __init__(self, work: EraseWork, layout: RecordedLayout) -> None:
         self._work = work
+        self._layout = layout
         self._name, self._overwrite = _WAYS[work.action]
 
     def run(self) -> Mapping[str, Any]:
@@ -46,7 +50,7 @@ class Zeroer:
         :raises DeviceVanished: the drive went away.
         :raises HardwareError: anything else that keeps the drive from being proved clean.
         """
-        controller, made_anew = NamespaceLayout(self._work).expose_everything()
+        controller, made_anew = self._layout.expose_everything()
         # All of them until the last is proved: what was read back must still be so then.
         with HeldNamespaces(self._work, writable=True) as held:
             disks = held.take(controller.namespaces)

@@ -19,6 +19,11 @@ def board_info(found: DiscoveredDevice) -> str:
     return json.dumps(info, sort_keys=True)
 
 
+def recorded_layout(found: DiscoveredDevice) -> str | None:
+    """``layout`` of a drive as it was found."""
+    return found.layout.to_json() if found.layout is not None and found.layout.recordable else None
+
+
 def without_action(info: str | None) -> str | None:
     """``std_board_info`` without the cleanup action: that of another drive says nothing of this one."""
     if info is None:

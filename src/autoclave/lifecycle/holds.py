@@ -76,8 +76,9 @@ def is_held(ports: Ports, uuid: str) -> bool:
 
 
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
-    """Take the drive that was found in the slot for the slot's drive from now on.
+    """Take the drive that was found in the slot for the slot's drive from now on, or a found layout for its drive's.
 
+    The layout of another drive, and of one that was away, is recorded anew once it is available.
     Another drive of a type that is erased stays in ``error`` until it has been cleaned; its agent reads it again before
     that, and only then its cleanup action is known. What becomes available on
     the operator's word is the slot's own drive that was available when it left the host, and a type that is not erased.
@@ -91,13 +92,18 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
         if device.device_state is not DeviceState.ERROR:
             state = shown_state(device.offer) or "in no known state"
             raise Conflict(f"Device {uuid} is {state}; only a device in error can be accepted.")
-        if device.supports_cleaning and (device.found_serial, device.found_drive_model) == (None, None):
+        another = (device.found_serial, device.found_drive_model) != (None, None)
+        if device.supports_cleaning and not another and device.found_layout is not None:
+            _accept_layout(tx, device, cause)
+            return require(tx, uuid)
+        if device.supports_cleaning and not another:
             raise Conflict(
                 f"No other drive than {device.serial or 'the known one'} was found in the slot of device {uuid}: "
                 "there is nothing to accept. If it is to be offered, clean it."
             )
-        changes: dict[str, Any] = {"found_serial": None, "found_drive_model": None}
-        if (device.found_serial, device.found_drive_model) != (None, None):
+        changes: dict[str, Any] = {"found_serial": None, "found_drive_model": None, "found_layout": None}
+        if another:
+            changes["layout"] = None
             changes |= {"serial": device.found_serial, "drive_model": device.found_drive_model}
         if device.was_away:
             _refuse_if_used_elsewhere(tx, device)
@@ -118,6 +124,16 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
     LOG.info("Device %s (%s) is accepted as it is, says %s.", uuid, accepted.slot, cause)
     tell_placement(ports, uuid)
     return accepted
+
+
+def _accept_layout(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
+    """Record the layout that a drive was found with. It stays in ``error``: what changed it may have written, too."""
+    changes = {
+        "layout": device.found_layout,
+        "found_layout": None,
+        "state_reason": "its layout was accepted by the operator; clean it before it can be offered",
+    }
+    remark(tx, device, "accept", cause, changes)
 
 
 def _refuse_if_used_elsewhere(tx: Connection, device: DeviceRecord) -> None:

@@ -21,6 +21,6 @@ def miss(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord |
     if device is None:
         return None
     # What was found in the slot is gone, too.
-    gone = {"missing": True, "found_serial": None, "found_drive_model": None}
+    gone = {"missing": True, "found_serial": None, "found_drive_model": None, "found_layout": None}
     remark(tx, device, "missing", replace(cause, reason=reason), gone)
     return device_rows.get(tx, device.uuid)

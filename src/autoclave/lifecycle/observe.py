@@ -16,13 +16,14 @@ from autoclave.db.handles import HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
-from autoclave.lifecycle.described import attributes_of, board_info
+from autoclave.lifecycle.described import attributes_of, board_info, recorded_layout
 from autoclave.lifecycle.intent import debt
 from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import NOT_THERE, THERE_AGAIN, miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
+from autoclave.rules.drive_layout import DriveLayout, difference
 from autoclave.rules.plain_text import tells_apart
 
 _WAS_AWAY = (
@@ -225,11 +226,34 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
             changes |= debt(device)
     if not device.supports_cleaning and device.type.value != found.device_type:
         changes["type"] = DeviceType(found.device_type)
+    changes |= _layout_changes(device, found)
     if device.std_board_info != board_info(found):
         changes["std_board_info"] = board_info(found)
     if (device.vendor, device.model) != (found.vendor, found.product):
         changes |= {"vendor": found.vendor, "model": found.product}
     return changes
+
+
+def _layout_changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, Any]:
+    """The layout of an available drive that has none on record, or another one than that."""
+    if found.layout is None:
+        return {}
+    seen = recorded_layout(found)
+    if seen == device.layout:
+        other = None
+    elif (recorded := DriveLayout.from_json(device.layout)) is None:
+        return {"layout": seen} if device.device_state is DeviceState.AVAILABLE else {}
+    else:
+        other = None if found.layout == recorded else seen
+    return {} if device.found_layout == other else {"found_layout": other}
+
+
+def _layout_difference(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> str | None:
+    """In which way the layout of the drive on record is not the one on record; None: nothing is known of that."""
+    if not _identified(found) or found.layout is None or not _same_drive(device, found):
+        return None
+    recorded = DriveLayout.from_json(device.layout)
+    return None if recorded is None else difference(recorded, found.layout)
 
 
 def _policy_change(device: DeviceRecord, changes: Mapping[str, Any]) -> str | None:
@@ -266,6 +290,11 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
         return f"drive {(drive_of(device, found) or ('',))[0]} came back without having been cleaned"
     if device.missing and device.supports_cleaning and _same_drive(device, found):
         return _WAS_AWAY
+    if (changed := _layout_difference(device, found)) is not None:
+        return (
+            f"its layout was changed while it was available: {changed}; clean it, which restores the recorded one, or "
+            "accept the found one with `autoclave device accept` and clean it then"
+        )
     return None
 
 

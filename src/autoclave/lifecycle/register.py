@@ -13,7 +13,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice
 from autoclave.lifecycle.attaching import insert_handle
-from autoclave.lifecycle.described import attributes_of, board_info
+from autoclave.lifecycle.described import attributes_of, board_info, recorded_layout
 from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.swap import Cause, note_dirty, tell_history
@@ -51,7 +51,8 @@ def register(
     require_not_lent(tx, hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     device_type = DeviceType(found.device_type)
     known_dirty = found.serial is not None and ledger.contains(tx, found.serial, found.drive_model or "")
-    others = _other_rows(tx, found) if device_type is DeviceType.NVME else []
+    rows = _rows_of_drive(tx, found) if device_type is DeviceType.NVME else []
+    others = [row for row in rows if not row.missing]
     state, reason = initial_state(
         Slot(
             supports_cleaning=device_type is DeviceType.NVME,
@@ -80,6 +81,10 @@ def register(
             "pci_address": found.pci_address,
             "serial": found.serial,
             "drive_model": found.drive_model,
+            # What a guest has made of a drive that is not clean is no record; in its former slot it may have one.
+            "layout": recorded_layout(found)
+            if state is DeviceState.AVAILABLE
+            else next((row.layout for row in rows if row.layout is not None), None),
             "release_pending": state is DeviceState.AVAILABLE,
             "release_number": 1 if state is DeviceState.AVAILABLE else 0,
             "excluded_reason": found.excluded,
@@ -114,8 +119,6 @@ def register(
     return device
 
 
-def _other_rows(tx: Connection, found: DiscoveredDevice) -> list[DeviceRecord]:
-    """The rows by which a drive that is found in a new slot is still in another."""
-    if found.serial is None:
-        return []
-    return [row for row in device_rows.with_drive(tx, found.serial, found.drive_model or "") if not row.missing]
+def _rows_of_drive(tx: Connection, found: DiscoveredDevice) -> list[DeviceRecord]:
+    """The rows by which a drive that is found in a new slot is, or was, in another."""
+    return [] if found.serial is None else device_rows.with_drive(tx, found.serial, found.drive_model or "")

@@ -173,7 +173,7 @@ def swap(
     }
     if device.was_away or event is Event.CLEANED:
         # It is accepted or cleaned, not both; and who cleaned it has seen that no other drive was in the slot.
-        values |= {"found_serial": None, "found_drive_model": None}
+        values |= {"found_serial": None, "found_drive_model": None, "found_layout": None}
     if event in (Event.CLEAN_AGAIN, Event.ACCEPT):
         values["rewritten"] = False  # the operator has seen to it; the next write by another service is noticed again
     values |= changes or {}

@@ -1,9 +1,17 @@
 """The layout of a drive: its namespaces, and the format of their blocks.
 
-A tenant may change it, and an erase keeps what the tenant made of it.
+A tenant may change it, and an erase alone keeps what the tenant made of it.
 """
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+MOST_RECORDED = 512
+"""Namespaces of a layout that is recorded: more of them would not fit into a column of each database."""
+_MOST_SHOWN = 4
+"""Differences, or namespaces, that a message names."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +24,7 @@ class NamespaceShape:
     :param extended: metadata follows the data of each block in the same buffer (FLBAS bit 4).
     :param dps: protection information, as Identify Namespace has it.
     :param write_protected: it takes no writes (NSATTR bit 0).
+    :param lba_format: the index of the LBA format. Firmware may number its formats anew, so it is not compared.
     """
 
     blocks: int
@@ -24,17 +33,22 @@ class NamespaceShape:
     extended: bool = False
     dps: int = 0
     write_protected: bool = False
+    lba_format: int = field(default=0, compare=False)
 
     def same_format(self, other: "NamespaceShape") -> bool:
         """Whether a format makes no difference between the two."""
         return replace(self, blocks=0, write_protected=False) == replace(other, blocks=0, write_protected=False)
 
+    @property
+    def format_words(self) -> str:
+        """The format: index, data and metadata bytes of a block, and what else a format sets."""
+        extended = " extended" if self.extended else ""
+        protection = f" with protection information {self.dps:#x}" if self.dps else ""
+        return f"{self.lba_format} ({self.block_bytes}+{self.metadata_bytes}{extended}){protection}"
+
     def __str__(self) -> str:
-        metadata = f" + {self.metadata_bytes} bytes of metadata" if self.metadata_bytes else ""
-        extended = " (extended)" if self.extended else ""
-        protection = f", protection information {self.dps:#x}" if self.dps else ""
         protected = ", write-protected" if self.write_protected else ""
-        return f"{self.blocks} blocks of {self.block_bytes} bytes{metadata}{extended}{protection}{protected}"
+        return f"{self.blocks} blocks in LBA format {self.format_words}{protected}"
 
 
 @dataclass(frozen=True)
@@ -43,22 +57,106 @@ class DriveLayout:
 
     :param namespaces: those that are attached.
     :param unattached: how many others there are.
+    :param unallocated: bytes in no namespace (UNVMCAP), 0 also where the drive does not report them. They follow from
+        the sizes of the namespaces, so they are not compared.
     """
 
     namespaces: tuple[NamespaceShape, ...]
     unattached: int = 0
+    unallocated: int = field(default=0, compare=False)
 
     @property
     def one_format(self) -> bool:
         """Whether all namespaces have the same format."""
         return all(each.same_format(self.namespaces[0]) for each in self.namespaces)
 
+    @property
+    def recordable(self) -> bool:
+        """Whether it is recorded. A drive without a namespace has no layout yet."""
+        return 0 < len(self.namespaces) <= MOST_RECORDED
+
+    def fields(self) -> dict[str, Any]:
+        """The layout as an object of JSON, without what is 0."""
+        described: dict[str, Any] = {"namespaces": [_without_zeros(asdict(each)) for each in self.namespaces]}
+        return described | _without_zeros({"unattached": self.unattached, "unallocated": self.unallocated})
+
+    def to_json(self) -> str:
+        """The layout as it is recorded."""
+        return json.dumps(self.fields(), sort_keys=True)
+
+    @classmethod
+    def from_fields(cls, fields: object) -> "DriveLayout | None":
+        """Read what :meth:`fields` made; None: it is something else."""
+        try:
+            namespaces, others = fields["namespaces"], {k: v for k, v in fields.items() if k != "namespaces"}  # type: ignore[index, attr-defined]
+            values = [value for each in (others, *namespaces) for value in each.values()]
+            if not all(isinstance(value, int) and value >= 0 for value in values):
+                return None
+            return cls(tuple(NamespaceShape(**each) for each in namespaces), **others)
+        except (TypeError, KeyError, AttributeError):
+            return None
+
+    @classmethod
+    def from_json(cls, text: str | None) -> "DriveLayout | None":
+        """Read what :meth:`to_json` wrote; None: it is something else, or nothing."""
+        try:
+            return None if text is None else cls.from_fields(json.loads(text))
+        except ValueError:
+            return None
+
     def __str__(self) -> str:
-        parts = [f"namespace {number}: {shape}" for number, shape in enumerate(self.namespaces, 1)]
+        parts = _first([f"namespace {number}: {shape}" for number, shape in enumerate(self.namespaces, 1)])
         parts += [f"{self.unattached} namespaces that are not attached"] if self.unattached else []
+        parts += [f"{self.unallocated} bytes in no namespace"] if self.unallocated else []
         return "; ".join(parts) or "no namespace"
 
 
-def difference(before: DriveLayout, after: DriveLayout) -> str | None:
-    """Return in which way a layout differs from an earlier one; None: it does not."""
-    return None if before == after else f"before: {before}; after: {after}"
+def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
+    """Return in which way a layout differs from the recorded one; None: it does not."""
+    if recorded == found:
+        return None
+    said = []
+    if len(recorded.namespaces) != len(found.namespaces):
+        said.append(f"it has {_counted(found)}, recorded is {_counted(recorded)}")
+    if found.unattached != recorded.unattached:
+        said.append(
+            f"{found.unattached} of its namespaces are not attached to it, recorded is that of {recorded.unattached}"
+        )
+    # Also of another number of namespaces: the formats of those that both have.
+    pairs = zip(recorded.namespaces, found.namespaces, strict=False)
+    for number, (was, now) in enumerate(pairs, 1):
+        if not now.same_format(was):
+            said.append(f"namespace {number} has LBA format {now.format_words}, recorded is {was.format_words}")
+        elif now.blocks != was.blocks:
+            said.append(f"namespace {number} has {now.blocks} blocks, recorded is {was.blocks}")
+        if now.write_protected != was.write_protected:
+            said.append(f"namespace {number} is {'' if now.write_protected else 'not '}write-protected")
+    return ", ".join(_first(said))
+
+
+def is_what_zeroing_makes(recorded: DriveLayout, found: DriveLayout) -> bool:
+    """Whether *found* may be what replaced the recorded namespaces, so that all storage could be overwritten.
+
+    The specification makes one namespace of several, as large as the drive grants. Its format is the recorded one, or
+    one without metadata where the recorded one cannot be overwritten by a host.
+    """
+    if found.unattached or not (recorded.namespaces and found.namespaces):
+        return False
+    first = recorded.namespaces[0]
+    return not any(each.write_protected for each in found.namespaces) and all(
+        each.same_format(first) or (first.metadata_bytes and not each.metadata_bytes) for each in found.namespaces
+    )
+
+
+def _counted(layout: DriveLayout) -> str:
+    number = len(layout.namespaces)
+    return f"{number or 'no'} namespace{'s' if number > 1 else ''}"
+
+
+def _first(parts: list[str]) -> list[str]:
+    left = len(parts) - _MOST_SHOWN
+    return [*parts[:_MOST_SHOWN], f"and {left} more"] if left > 1 else parts
+
+
+def _without_zeros(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}

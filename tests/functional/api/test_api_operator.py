@@ -44,6 +44,8 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "drive_model": "Model",
         "found_serial": None,
         "found_drive_model": None,
+        "layout": None,
+        "found_layout": None,
         "device_state": "allocated",
         "status": "enabled",
         "held": False,
@@ -253,6 +255,26 @@ def test_another_drive_is_accepted_and_must_still_be_cleaned(world: World) -> No
     assert world.call("POST", f"{PATH}/{device.uuid}/accept", {"reason": "replaced"}).status_code == 200
     found = shown(world, device.uuid)
     assert (found["serial"], found["drive_model"], found["device_state"]) == ("S2", "Model 2", "error")
+
+
+def test_layouts_of_a_drive_are_shown_in_words(world: World) -> None:
+    """A row that was written by hand shows none instead of failing."""
+    layout = '{"namespaces": [{"blocks": 1024, "block_bytes": 4096, "metadata_bytes": 64, "lba_format": 7}]}'
+    device = world.add_device(layout=layout, found_layout="by hand")
+    found = shown(world, device.uuid)
+    assert found["layout"] == "namespace 1: 1024 blocks in LBA format 7 (4096+64)"
+    assert found["found_layout"] is None
+
+
+def test_found_layout_is_accepted_and_the_drive_must_still_be_cleaned(world: World) -> None:
+    layout = '{"namespaces": [{"blocks": 1024, "block_bytes": 4096}]}'
+    device = world.add_device(device_state=DeviceState.ERROR, layout="{}", found_layout=layout)
+    assert "device accept" in shown(world, device.uuid)["waiting_for"]
+    assert world.call("POST", f"{PATH}/{device.uuid}/accept", {"reason": "4 KiB blocks"}).status_code == 200
+    found = shown(world, device.uuid)
+    assert found["layout"].startswith("namespace 1: 1024 blocks")
+    assert (found["found_layout"], found["device_state"], world.reserved(device)) == (None, "error", 1)
+    assert "clean it" in found["waiting_for"]
 
 
 def test_an_accepted_device_that_needs_no_cleaning_is_offered(world: World) -> None:

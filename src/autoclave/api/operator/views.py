@@ -7,6 +7,7 @@ from autoclave.api.operator.waiting import silence, waiting_for
 from autoclave.db.columns import utcnow
 from autoclave.db.device_views import DeviceView
 from autoclave.db.events import EventRecord
+from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.reserved import shown_state
 
 
@@ -25,6 +26,8 @@ def device(view: DeviceView) -> dict[str, Any]:
         "drive_model": record.drive_model,
         "found_serial": record.found_serial,
         "found_drive_model": record.found_drive_model,
+        "layout": _layout(record.layout),
+        "found_layout": _layout(record.found_layout),
         "device_state": shown_state(record.offer),
         "state_reason": record.state_reason,
         "status": record.status.value,
@@ -57,6 +60,11 @@ def device(view: DeviceView) -> dict[str, Any]:
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }
+
+
+def _layout(recorded: str | None) -> str | None:
+    layout = DriveLayout.from_json(recorded)
+    return None if layout is None else str(layout)
 
 
 def event(record: EventRecord) -> dict[str, Any]:

@@ -50,6 +50,8 @@ DEVICE = shape(
         "drive_model": nullable(STRING),
         "found_serial": nullable(STRING),
         "found_drive_model": nullable(STRING),
+        "layout": {**nullable(STRING), "description": "The namespaces of the drive that are on record."},
+        "found_layout": {**nullable(STRING), "description": "Another layout, which waits for accept or clean."},
         "device_state": nullable(one_of(SHOWN_STATES)),
         "state_reason": nullable(STRING),
         "status": one_of(DeviceStatus),

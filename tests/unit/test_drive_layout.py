@@ -1,0 +1,101 @@
+"""Layouts of drives: how they are kept, compared, and shown."""
+
+import pytest
+
+from autoclave.rules.drive_layout import (
+    MOST_RECORDED,
+    DriveLayout,
+    NamespaceShape,
+    difference,
+    is_what_zeroing_makes,
+)
+
+ONE = NamespaceShape(blocks=8192, block_bytes=512)
+BIG = NamespaceShape(blocks=1024, block_bytes=4096, metadata_bytes=64, lba_format=7)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        DriveLayout((ONE,)),
+        DriveLayout((ONE, BIG), unattached=1, unallocated=17_915_904),
+        DriveLayout((NamespaceShape(8, 512, 8, extended=True, dps=9, write_protected=True, lba_format=1),)),
+    ],
+)
+def test_layout_is_read_as_it_was_written(layout):
+    read = DriveLayout.from_json(layout.to_json())
+    assert read == layout
+    assert read.to_json() == layout.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "{}",
+        '"namespaces"',
+        '{"namespaces": 1}',
+        '{"namespaces": [1]}',
+        '{"namespaces": [{"blocks": 1}]}',
+        '{"namespaces": [], "more": 1}',
+        '{"namespaces": [{"blocks": -1, "block_bytes": 512}]}',
+        '{"namespaces": [{"blocks": "1", "block_bytes": 512}]}',
+    ],
+)
+def test_text_that_is_no_layout_is_none(text):
+    assert DriveLayout.from_json(text) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ((BIG,), "namespace 1 has LBA format 7 (4096+64), recorded is 0 (512+0)"),
+        ((NamespaceShape(8191, 512),), "namespace 1 has 8191 blocks, recorded is 8192"),
+        ((ONE, ONE), "it has 2 namespaces, recorded is 1 namespace"),
+        ((), "it has no namespace, recorded is 1 namespace"),
+        ((NamespaceShape(8192, 512, write_protected=True),), "namespace 1 is write-protected"),
+        ((NamespaceShape(8192, 512, lba_format=3),), None),
+    ],
+)
+def test_difference_names_what_is_other(found, said):
+    assert difference(DriveLayout((ONE,)), DriveLayout(found)) == said
+
+
+def test_difference_of_many_namespaces_is_short():
+    recorded, found = DriveLayout((ONE,) * 9), DriveLayout((BIG,) * 9)
+    assert difference(recorded, found).endswith("and 5 more")
+
+
+def test_unattached_namespace_is_a_difference():
+    assert "not attached" in difference(DriveLayout((ONE,)), DriveLayout((ONE,), unattached=1))
+
+
+def test_bytes_in_no_namespace_are_shown_and_not_compared():
+    layout = DriveLayout((ONE,), unallocated=512)
+    assert layout == DriveLayout((ONE,))
+    assert str(layout) == "namespace 1: 8192 blocks in LBA format 0 (512+0); 512 bytes in no namespace"
+
+
+@pytest.mark.parametrize(("number", "recordable"), [(0, False), (1, True), (MOST_RECORDED, True)])
+def test_layout_of_no_namespace_is_not_recorded(number, recordable):
+    assert DriveLayout((ONE,) * number).recordable is recordable
+    assert not DriveLayout((ONE,) * (MOST_RECORDED + 1)).recordable
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "right"),
+    [
+        ((ONE, ONE), (NamespaceShape(16384, 512),), True),
+        ((ONE,), (ONE, ONE), True),
+        ((ONE,), (BIG,), False),
+        ((BIG,), (ONE,), True),
+        ((ONE,), (), False),
+        ((ONE,), (NamespaceShape(8192, 512, write_protected=True),), False),
+    ],
+)
+def test_zeroing_replaces_namespaces_in_the_recorded_format(recorded, found, right):
+    assert is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found)) is right
+    assert not is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found, unattached=1))
