@@ -12,6 +12,7 @@ from stories import (
     firmware,
     first_light,
     instances,
+    layout,
     one_time_use,
     plan,
     refusals,
@@ -50,6 +51,7 @@ def until_the_power_is_cut(host: Host) -> None:
     first_light.tell(host)
     host.cloud.make_profile(PROFILE, RESOURCE_CLASS)
     visits.tell(host)
+    layout.tell(host)
     virtual_function.tell(host)
     instances.tell(host)
     one_time_use.tell(host)

@@ -94,8 +94,14 @@ def test_layout_of_no_namespace_is_not_recorded(number, recordable):
         ((BIG,), (ONE,), True),
         ((ONE,), (), False),
         ((ONE,), (NamespaceShape(8192, 512, write_protected=True),), False),
+        ((ONE, ONE), (ONE,), False),
     ],
 )
 def test_zeroing_replaces_namespaces_in_the_recorded_format(recorded, found, right):
-    assert is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found)) is right
-    assert not is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found, unattached=1))
+    assert is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found), made_anew=False) is right
+    assert not is_what_zeroing_makes(DriveLayout(recorded), DriveLayout(found, unattached=1), made_anew=True)
+
+
+def test_new_namespace_may_be_smaller_than_those_it_replaces():
+    """A drive may grant less in one piece."""
+    assert is_what_zeroing_makes(DriveLayout((ONE, ONE)), DriveLayout((ONE,)), made_anew=True)

@@ -220,6 +220,19 @@ def test_zeroed_drive_keeps_the_one_namespace_of_its_erase(make, action):
     assert erase(host, action, now)["namespaces_made_anew"] is False
 
 
+@pytest.mark.parametrize("action", [ZEROES, FORMAT])
+def test_namespace_that_the_tenant_deleted_is_missed(make, action):
+    """The firmware deletes namespaces and creates none: what is left of the drive is not offered as all of it."""
+    host = make(namespaces=2, namespace_management=True)
+    recorded = layout_of(host)
+    with host.drive(SLOT) as drive:
+        drive.delete_namespace(2)
+        host.sync_namespaces(drive)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
+    with pytest.raises(EraseFailed, match="it has 1 namespace, recorded is 2 namespaces"):
+        erase(host, action, recorded)
+
+
 def test_nothing_is_deleted_that_cannot_be_created(make):
     """The record has two namespaces, and the drive does not create any by now: the only one stays."""
     host = make(namespaces=2, namespace_management=True)
@@ -233,7 +246,8 @@ def test_nothing_is_deleted_that_cannot_be_created(make):
 
 def test_refused_namespace_brings_the_former_ones_back(make):
     """A size on record is not granted by now: the drive gets what it had, and its difference is shown."""
-    host = make(namespaces=2, namespace_management=True)
+    host = make(namespace_management=True)
+    split(host, 3, 1)
     recorded = layout_of(host)
     split(host, 4)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 3))

@@ -34,7 +34,9 @@ def _erase(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
 
 def _sanitize(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
     """Sanitize the drive once it has its recorded layout."""
-    if layout.differs and _bars_format(work):
+    if not layout.differs:
+        return Sanitizer(work).run()
+    if _bars_format(work):
         LOG.info("%s is sanitized before its layout is restored, and again afterwards", work.drive)
         Sanitizer(work).run()
     return Sanitizer(layout.restored()).run()

@@ -140,9 +140,14 @@ class NamespaceLayout:
         return True
 
     def _is_wanted(self, namespace: NamespaceIdentity, index: int) -> bool:
-        """Whether a namespace has the recorded format, or that of a new one; without a record any will do."""
+        """Whether a namespace has the recorded format, or that of a new one, and the bytes of those on record.
+
+        Without a record any will do.
+        """
         if not self._recorded:
             return True
+        if namespace.size_bytes < sum(shape.blocks * shape.block_bytes for shape in self._recorded):
+            return False
         return namespace.format_index in (index, format_index(namespace.formats, self._recorded[0]))
 
     def _check_rest(self, maker: NamespaceMaker, least: int) -> None:

@@ -49,6 +49,7 @@ class RecordedLayout:
         self._identity = identity
         self._node = work.controller.path
         self._replaces = identity.capabilities.namespace_management and work.action not in SANACT
+        self._made_anew = False
         self._obstacles: list[str] = []
 
     @property
@@ -69,7 +70,7 @@ class RecordedLayout:
         :raises DeviceInUse: something on this host has a namespace open exclusively.
         :raises HardwareError: anything else that keeps the layout from being restored.
         """
-        if self._recorded is None or not self.differs:
+        if self._recorded is None:
             return self._work
         with self._work.bounded(_HALF_RESTORED), self._work.meter(STEP) as meter:
             found = self._formatted(self._look(), self._recorded)
@@ -95,6 +96,7 @@ class RecordedLayout:
                 self._formatted(self._look(), self._recorded)
                 meter.update(100.0)
         exposed = NamespaceLayout(self._work, self._recorded.namespaces).expose_everything()
+        _, self._made_anew = exposed
         with self._work.bounded("nothing was overwritten"):
             self._require(self._look().layout)
         return exposed
@@ -124,7 +126,7 @@ class RecordedLayout:
     def _is_right(self, found: DriveLayout) -> bool:
         if self._recorded is None or found == self._recorded:
             return True
-        return self._replaces and is_what_zeroing_makes(self._recorded, found)
+        return self._replaces and is_what_zeroing_makes(self._recorded, found, made_anew=self._made_anew)
 
     def _require(self, found: DriveLayout) -> None:
         """:raises EraseFailed: the drive must not be offered with the layout *found*."""
@@ -254,9 +256,8 @@ class RecordedLayout:
             return "a write-protected namespace is on record"
         if any(format_index(formats, shape) is None for shape in recorded.namespaces):
             return "it does not have each recorded LBA format any longer"
-        size = sum(shape.blocks * shape.block_bytes for shape in recorded.namespaces)
-        if 0 < self._identity.tnvmcap < size:
-            return f"it has {self._identity.tnvmcap} bytes (TNVMCAP), and {size} are on record"
+        if 0 < self._identity.tnvmcap < recorded.bytes:
+            return f"it has {self._identity.tnvmcap} bytes (TNVMCAP), and {recorded.bytes} are on record"
         return None
 
     def _maker(self, shape: NamespaceShape, formats: Sequence[LBAFormat]) -> NamespaceMaker:

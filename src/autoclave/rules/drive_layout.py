@@ -66,6 +66,11 @@ class DriveLayout:
     unallocated: int = field(default=0, compare=False)
 
     @property
+    def bytes(self) -> int:
+        """Bytes of data in all attached namespaces."""
+        return sum(each.blocks * each.block_bytes for each in self.namespaces)
+
+    @property
     def one_format(self) -> bool:
         """Whether all namespaces have the same format."""
         return all(each.same_format(self.namespaces[0]) for each in self.namespaces)
@@ -134,13 +139,17 @@ def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
     return ", ".join(_first(said))
 
 
-def is_what_zeroing_makes(recorded: DriveLayout, found: DriveLayout) -> bool:
+def is_what_zeroing_makes(recorded: DriveLayout, found: DriveLayout, *, made_anew: bool) -> bool:
     """Whether *found* may be what replaced the recorded namespaces, so that all storage could be overwritten.
 
     The specification makes one namespace of several, as large as the drive grants. Its format is the recorded one, or
     one without metadata where the recorded one cannot be overwritten by a host.
+
+    :param made_anew: it was created just now, so no smaller one was to be had.
     """
     if found.unattached or not (recorded.namespaces and found.namespaces):
+        return False
+    if found.bytes < recorded.bytes and not made_anew:
         return False
     first = recorded.namespaces[0]
     return not any(each.write_protected for each in found.namespaces) and all(
