@@ -601,7 +601,7 @@ def test_layout_is_reported_with_the_drive(make):
 
 def test_layout_is_read_once(make):
     """It costs a command for each namespace, so a look at an unchanged drive does without."""
-    driver, host = make(drive(ONE, "S1", block=True))
+    driver, host = make(drive(ONE, "S1", block=True, format_nvm=True))
     before = only(driver.discover()).layout
     host.set_fault(ONE, Fault(FaultKind.LIST_NS_REFUSED))
     assert only(driver.discover()).layout == before
