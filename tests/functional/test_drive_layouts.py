@@ -68,6 +68,12 @@ def test_row_without_a_record_takes_it_when_available(make: Callable[..., AgentW
     forget_record(world)
     agent.period()
     assert recorded(world) is None
+    world.sim.set_fault(SANITIZING, Fault(FaultKind.SANITIZE_FAILS))
+    world.clean()
+    world.assert_withheld()
+    agent.period()
+    assert recorded(world) is None
+    world.sim.clear_faults()
     world.clean()
     forget_record(world)
     agent.period()

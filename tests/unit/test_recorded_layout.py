@@ -201,6 +201,17 @@ def test_format_is_restored_by_create_where_format_is_refused(make):
         assert layout_of(host) == recorded
 
 
+def test_new_namespace_has_the_recorded_format(make):
+    """Zeroing replaces the tenant's namespaces, and the drive refuses to format any."""
+    host = make(namespace_management=True)
+    host.format(SLOT, 4)
+    recorded = layout_of(host)
+    split(host, 1, 3)
+    host.set_fault(SLOT, Fault(FaultKind.FORMAT_REFUSED))
+    erase(host, ZEROES, recorded)
+    assert layout_of(host) == recorded
+
+
 def test_sanitized_drive_has_its_several_namespaces_again(make):
     host = make(namespaces=2, namespace_management=True)
     recorded = layout_of(host)

@@ -202,8 +202,6 @@ class RecordedLayout:
             )
         except ToolFailed as e:
             self._work.must_be_there(e)
-            if self._work.control.deadline.passed:
-                raise self._work.out_of_time(_HALF_RESTORED) from e
             self._obstacles.append(str(e))
             return False
         return True
