@@ -12,18 +12,40 @@ from keystoneauth1 import adapter, session, token_endpoint
 from autoclave.conf import new_config
 from autoclave.nova.client import MICROVERSION, NovaClient
 from autoclave.nova.fake import MOUNT
+from autoclave.nova.servers import NovaServers
 from autoclave.nova.transport import http_adapter
 from autoclave.placement.transport import WsgiAdapter
 
 
-def client_within(app: Any) -> NovaClient:
-    """A client whose requests end in *app*: the double, or faults before it."""
+class Token(token_endpoint.Token):  # type: ignore[misc]  # keystoneauth1 comes without types
+    """A token of the project that the double takes its caller to be in."""
+
+    def __init__(self, endpoint: str, project: str | None) -> None:
+        super().__init__(endpoint, "a token")
+        self._project = project
+
+    def get_project_id(self, _session: Any, **_how: Any) -> str | None:
+        return self._project
+
+
+def adapter_within(app: Any, project: str | None = "service") -> Any:
+    """An adapter whose requests end in *app*: the double, or faults before it."""
     url = f"http://nova.double{MOUNT}"
     direct = requests.Session()
     direct.trust_env = False
     direct.mount("http://nova.double/", WsgiAdapter(app))
-    made = session.Session(auth=token_endpoint.Token(url, "a token"), session=direct)
-    return NovaClient(adapter.Adapter(made, service_type="compute", default_microversion=MICROVERSION, raise_exc=False))
+    made = session.Session(auth=Token(url, project), session=direct)
+    return adapter.Adapter(made, service_type="compute", default_microversion=MICROVERSION, raise_exc=False)
+
+
+def client_within(app: Any) -> NovaClient:
+    """A client whose requests end in *app*."""
+    return NovaClient(adapter_within(app))
+
+
+def servers_within(app: Any, project: str | None = "service") -> NovaServers:
+    """A client that asks *app* for servers, with a token of *project*; None: of one that cannot be told."""
+    return NovaServers(adapter_within(app, project))
 
 
 def options(url: str, **more: Any) -> dict[tuple[str | None, str], Any]:

@@ -309,7 +309,7 @@ class PlacementRefused(PlacementError):
 
 
 class NovaUnavailable(AutoclaveError):
-    """Nova did not answer, or not as Nova answers to an event. It may have taken the event all the same."""
+    """Nova did not answer, or not as Nova answers. It may have taken an event all the same."""
 
 
 class RPCError(AutoclaveError):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agentprocesses import AgentProcesses
 
+from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.conf import new_config
 from autoclave.db import arqs as arq_rows
@@ -33,6 +34,7 @@ from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
+from autoclave.virt.domains import Domains, SimulatedDomains
 from dbfixtures import sqlite_database
 
 HOST = "host-1"
@@ -83,6 +85,8 @@ class AgentWorld(AgentProcesses):
         self.overrides: dict[tuple[str | None, str], Any] = {}
         self.vendor: type[Driver] | None = None
         """The driver of a vendor, in the place of ours."""
+        self.domains: Domains | None = SimulatedDomains(self.sim)
+        """The guests that the agent sees; None: it has no virsh."""
         self.told_to_end = threading.Event()
         """An agent wants its process to end."""
 
@@ -108,7 +112,15 @@ class AgentWorld(AgentProcesses):
         loaded = [self.vendor(conf, paths)] if self.vendor else load_drivers(conf, paths)
         drivers = {driver.name: driver for driver in loaded}
         hints = read_hints(paths)
-        agent = AgentManager(conf, ports or self.ports, HOST, drivers, end=self.told_to_end.set, hints=hints)
+        agent = AgentManager(
+            conf,
+            ports or self.ports,
+            HOST,
+            drivers,
+            end=self.told_to_end.set,
+            users=FunctionUsers(paths, lambda _paths: self.domains),
+            hints=hints,
+        )
         self._agents.append(agent)
         return agent
 

@@ -11,6 +11,7 @@ from agentprocesses import AgentProcesses
 from hostworld import GPU, HOST, HostWorld
 
 from autoclave.agent.compute_host import ComputeParts
+from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.manager import ConductorManager
@@ -56,7 +57,8 @@ class InstanceWorld(AgentProcesses, HostWorld):
             self.transport.client(CONDUCTOR_TOPIC, version="1.0"),
             self.notifications,
         )
-        agent = AgentManager(conf, ports or self.ports, HOST, {}, end=self.ended.set, compute=parts)
+        users = FunctionUsers(parts.paths)
+        agent = AgentManager(conf, ports or self.ports, HOST, {}, end=self.ended.set, users=users, compute=parts)
         self._agents.append(agent)
         return self.run(agent)
 

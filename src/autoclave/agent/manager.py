@@ -12,6 +12,7 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.compute_host import ComputeHost, ComputeParts
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.former_host import FormerHost
+from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.host_lock import HostLock
 from autoclave.agent.host_record import HostRecord
 from autoclave.agent.instances import Instances
@@ -35,8 +36,8 @@ from autoclave.rules.host_hints import NO_HINTS, HostHints
 
 LOG = logging.getLogger(__name__)
 
-RPC_VERSION = "1.2"
-"""1.1 brought ``cleanup_device`` (NVMe specification), 1.2 instances."""
+RPC_VERSION = "1.3"
+"""1.1 brought ``cleanup_device`` (NVMe specification), 1.2 instances, 1.3 ``function_users``."""
 
 
 class AgentManager:
@@ -48,6 +49,7 @@ class AgentManager:
     :param host: the host's name, see ``[agent] resource_provider_name``.
     :param drivers: by name, loaded from ``[agent] enabled_drivers``.
     :param compute: what instances are run with; None: this agent runs none.
+    :param users: says which guests have a PCI function.
     :param hints: what the machine says of itself.
     :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
         sure that no tool of it works on a drive any more. Also called when a start that Placement delayed finds a
@@ -62,6 +64,7 @@ class AgentManager:
         drivers: Mapping[str, Driver],
         *,
         end: Callable[[], None],
+        users: FunctionUsers,
         compute: ComputeParts | None = None,
         hints: HostHints = NO_HINTS,
     ) -> None:
@@ -71,6 +74,7 @@ class AgentManager:
         self._drivers = drivers
         self._run_id = str(uuid.uuid4())
         self._end = end
+        self._users = users
         self._longest_step = longest_step(conf)
         self._step_began = ports.clock()
         directory = Path(conf.agent.data_dir)
@@ -221,6 +225,10 @@ class AgentManager:
         if device.device_state == DeviceState.ERROR:
             self._discovery.look_again(context, device.uuid)
         self._cleanup.request(context, device.uuid, device.state_version)
+
+    def function_users(self, _context: RequestContext, addresses: Sequence[str]) -> dict[str, list[str]]:
+        """See :meth:`FunctionUsers.of`. New in 1.3."""
+        return self._users.of(addresses)
 
     def build_instance(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
         """Build an instance that was claimed for this host. New in 1.2.

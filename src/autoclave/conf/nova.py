@@ -1,4 +1,4 @@
-"""[nova]: who is told how a bind ended. But for two, the options are keystoneauth's, as other services have them."""
+"""[nova]: who is told how a bind ended. But for three, the options are keystoneauth's, as other services have them."""
 
 from keystoneauth1 import loading
 from oslo_config import cfg
@@ -40,6 +40,14 @@ OPTS = [
         max=DAY,
         help="Seconds after which an event that Nova has not taken is given up: what Nova's own option of this name "
         "says, since it waits no longer.",
+    ),
+    cfg.IntOpt(
+        "orphan_patience",
+        default=600,
+        min=0,
+        max=DAY,
+        help="Seconds between the two lookups that must find a server deleted before a conductor gives its devices "
+        "back by itself. Conductors look twice as often. 0: they never look, and only an operator takes devices back.",
     ),
     *_keystoneauth(),
 ]

@@ -14,17 +14,21 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.rows import MOST_NAMED
 from autoclave.db.tables import DeviceStatus, arqs, devices
-from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.reserved import Offer, shown_state
 
 
 @dataclass(frozen=True)
 class Holder:
-    """An active ARQ that holds a device."""
+    """An active ARQ that holds a device.
+
+    ``orphan_reason``: its server looks deleted, and the device is not given back by itself for this reason.
+    """
 
     uuid: str
     state: str
     instance_uuid: str | None
+    orphan_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,16 @@ def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
 
 
 def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list[Holder]]:
-    query = sa.select(arqs.c.device_id, arqs.c.uuid, arqs.c.state, arqs.c.instance_uuid).where(
+    query = sa.select(arqs.c.device_id, arqs.c.uuid, arqs.c.state, arqs.c.instance_uuid, arqs.c.orphan_reason).where(
         arqs.c.state.in_(list(ACTIVE)), arqs.c.device_id.is_not(None)
     )
     if device_ids is not None:
         query = query.where(arqs.c.device_id.in_(device_ids))
     found: dict[int, list[Holder]] = defaultdict(list)
-    for device_id, uuid, state, instance_uuid in tx.execute(query.order_by(arqs.c.id)):
-        found[device_id].append(Holder(uuid, state.value, instance_uuid))
+    for device_id, uuid, state, instance_uuid, reason in tx.execute(query.order_by(arqs.c.id)):
+        # An unbind that has begun goes on by itself.
+        waits = reason if state is ARQState.BOUND else None
+        found[device_id].append(Holder(uuid, state.value, instance_uuid, waits))
     return dict(found)
 
 

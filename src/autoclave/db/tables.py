@@ -170,6 +170,8 @@ arqs = sa.Table(
     flag("delete_when_unbound"),
     sa.Column("event_owed_at", moment()),
     sa.Column("event_due_at", moment(), index=True),
+    sa.Column("orphan_since", moment()),
+    sa.Column("orphan_reason", sa.Text),
     *timestamps(),
 )
 

@@ -1,11 +1,21 @@
-"""Record that accelerator requests are to be given back, where no conductor answers."""
+"""Record that accelerator requests are to be given back, where their service has not asked a conductor for it."""
 
 import uuid
 from collections.abc import Sequence
 
+from sqlalchemy.engine import Connection
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import instances as instance_rows
+from autoclave.db import orphans
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import Conflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import begin_unbind
+from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
+from autoclave.rules.arq_states import ARQState
 
 
 def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delete: bool) -> bool:
@@ -19,7 +29,7 @@ def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delet
     """
     stands = True
     for arq_uuid in arq_uuids:
-        owner = f"{cause.request_id}/{uuid.uuid4().hex[:8]}"
+        owner = _owner(cause)
         now = ports.clock()
 
         begun = ports.db.transact(
@@ -29,3 +39,45 @@ def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delet
         )
         stands = stands and (begun is None or begun.settled or begun.arq.device_id is None)
     return stands
+
+
+def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause) -> list[str]:
+    """Write into a device's history that an operator takes it back; return the requests to delete.
+
+    :raises Conflict: no request has it, one is being bound, or its server is our own.
+    """
+    holders = arq_rows.active_of_device(tx, device.id)
+    if not holders:
+        raise Conflict(f"Device {device.uuid} is held by no accelerator request: nothing is to be taken back.")
+    for arq in holders:
+        if arq.state is ARQState.BIND_STARTED:
+            raise Conflict(f"Accelerator request {arq.uuid} is being bound to device {device.uuid}: try again later.")
+        if arq.instance_uuid is not None and instance_rows.get(tx, arq.instance_uuid) is not None:
+            raise Conflict(f"Device {device.uuid} belongs to server {arq.instance_uuid}: delete that server instead.")
+    remark(tx, device, "take_back", cause, {})
+    return [arq.uuid for arq in holders]
+
+
+def take_back_orphan(ports: Ports, request: orphans.Bound, cause: Cause) -> bool:
+    """Put the request of a deleted server into Deleting, as :func:`record_unbind` does, with a line in the history.
+
+    Of several conductors that do so at the same time, one does it.
+
+    :param request: as it was when its server was looked up.
+    :returns: whether it was done; False: the request has moved on, and nothing was.
+    """
+
+    def work(tx: Connection) -> bool:
+        # The device row is always locked before the request: one order, no deadlock.
+        device = device_rows.get_by_id(tx, request.device_id, lock=True)
+        if device is None or not orphans.is_still(tx, request):
+            return False
+        remark(tx, device, "take_back", cause, {})
+        begin_unbind(tx, request.uuid, cause, lease_owner=_owner(cause), lease_expires_at=ports.clock(), delete=True)
+        return True
+
+    return ports.db.transact(work)
+
+
+def _owner(cause: Cause) -> str:
+    return f"{cause.request_id}/{uuid.uuid4().hex[:8]}"

@@ -28,7 +28,13 @@ from autoclave.rules.device_states import DeviceState, Event
 
 LOG = logging.getLogger(__name__)
 
-UNLINKED = {"device_id": None, "deployable_id": None, "attach_handle_id": None}
+UNLINKED = {
+    "device_id": None,
+    "deployable_id": None,
+    "attach_handle_id": None,
+    "orphan_since": None,
+    "orphan_reason": None,
+}
 """The columns of an ARQ that holds nothing."""
 
 

@@ -48,7 +48,7 @@ class NovaClient:
             return dict.fromkeys((outcome.arq_uuid for outcome in outcomes), Reception.NOT_UNDERSTOOD)
         if response.status_code not in (200, 207):
             raise NovaUnavailable(
-                f"POST {PATH} was answered {response.status_code}: {response.text[:200]}{_hint(response.status_code)}"
+                f"POST {PATH} was answered {response.status_code}: {response.text[:200]}{hint(response.status_code)}"
             )
         received = _receptions(response)
         if not received.keys() >= {outcome.arq_uuid for outcome in outcomes}:
@@ -56,7 +56,8 @@ class NovaClient:
         return received
 
 
-def _hint(status: int) -> str:
+def hint(status: int) -> str:
+    """What an operator may look at where Nova answers *status*; empty: nothing in particular."""
     if status in (401, 403):
         return ". See [nova] auth_type and what goes with it, and the roles of its user"
     if status == 404:

@@ -1,14 +1,17 @@
-"""A Nova that knows of instances whether they have a host, and takes events as Nova 34.0 (2026.2) does."""
+"""A Nova that knows servers and whether they have a host, and takes events and questions as Nova 34.0 (2026.2) does."""
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from jsonschema import Draft202012Validator
 
 from autoclave.nova.client import EVENT, MICROVERSION, PATH
+from autoclave.nova.servers import DETAILS, LIST
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -42,10 +45,36 @@ _SCHEMA = Draft202012Validator(
 )
 
 
-class FakeNova:
-    """A WSGI application, as Nova is below its ``/v2.1``."""
+_FILTERS = frozenset({"deleted", "soft_deleted", "uuid"})
+"""What only the role admin may ask for; of others, Nova leaves it out of account."""
 
-    def __init__(self) -> None:
+
+@dataclass
+class FakeServer:
+    """A server.
+
+    :param status: DELETED: its row is deleted, and no more than that.
+    :param cell_down: the database of its cell does not answer.
+    """
+
+    project_id: str
+    status: str = "ACTIVE"
+    cell_down: bool = False
+
+
+class FakeNova:
+    """A WSGI application, as Nova is below its ``/v2.1``.
+
+    :param page: the most servers of one page (``[api] max_limit``).
+    """
+
+    def __init__(self, page: int = 1000) -> None:
+        self.servers: dict[str, FakeServer] = {}
+        """By uuid, the latest last. One that is not here was never here, or its row was archived."""
+        self.sees_all_projects = True
+        """Whether the caller has the role admin."""
+        self.caller_project = "service"
+        self._page = page
         self.hosts: dict[str, str | None] = {}
         """The instances, by uuid, and where they are; None until a host has claimed one."""
         self.posts: list[list[dict[str, Any]]] = []
@@ -66,10 +95,15 @@ class FakeNova:
         request = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if not environ.get("HTTP_X_AUTH_TOKEN"):
             return _refusal(401, "unauthorized", "The request you have made requires authentication.")
-        if (environ["REQUEST_METHOD"], environ["PATH_INFO"]) != ("POST", MOUNT + PATH):
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix(MOUNT)
+        asked = method == "GET" and (path == LIST or path.startswith(f"{LIST}/"))
+        if not asked and (method, path) != ("POST", PATH):
             return _refusal(404, "itemNotFound", "The resource could not be found.")
         if environ.get("HTTP_OPENSTACK_API_VERSION") != f"compute {MICROVERSION}":
             return _refusal(406, "computeFault", "This double speaks one version only.")
+        if asked:
+            query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
+            return self._list(path, query) if path in (LIST, DETAILS) else self._show(path.rpartition("/")[2])
         try:
             document = json.loads(request)
         except ValueError:
@@ -82,6 +116,41 @@ class FakeNova:
         answers = [{**event, **self._receive(event)} for event in events]
         return (200 if all(answer["code"] == 200 for answer in answers) else 207), {"events": answers}
 
+    def _list(self, path: str, query: Mapping[str, str]) -> tuple[int, Any]:
+        if "all_tenants" in query and not self.sees_all_projects:
+            return _refusal(403, "forbidden", "Policy doesn't allow os_compute_api:servers to be performed.")
+        if not self.sees_all_projects:
+            query = {name: value for name, value in query.items() if name not in _FILTERS}
+        found = [
+            uuid
+            for uuid, server in reversed(self.servers.items())
+            if not server.cell_down
+            and ("all_tenants" in query or server.project_id == self.caller_project)
+            and query.get("uuid", uuid) == uuid
+            and _is_listed(server.status, query)
+        ]
+        if (marker := query.get("marker")) is not None:
+            if marker not in found:
+                return _refusal(400, "badRequest", f"marker [{marker}] not found")
+            found = found[found.index(marker) + 1 :]
+        size = min(int(query.get("limit", self._page)), self._page)
+        page = found[:size]
+        shown = [self._view(uuid) if path == DETAILS else {"id": uuid, "name": uuid} for uuid in page]
+        links = {"servers_links": [{"rel": "next", "href": f"?marker={page[-1]}"}]} if len(page) == size else {}
+        return 200, {"servers": shown, **links}
+
+    def _show(self, uuid: str) -> tuple[int, Any]:
+        server = self.servers.get(uuid)
+        hidden = server is not None and not self.sees_all_projects and server.project_id != self.caller_project
+        if server is None or hidden or server.status == "DELETED":
+            return _refusal(404, "itemNotFound", f"Instance {uuid} could not be found.")
+        return 200, {"server": self._view(uuid)}
+
+    def _view(self, uuid: str) -> dict[str, Any]:
+        server = self.servers[uuid]
+        status = "UNKNOWN" if server.cell_down else server.status
+        return {"id": uuid, "status": status, "tenant_id": server.project_id}
+
     def _receive(self, event: dict[str, Any]) -> dict[str, Any]:
         if event["server_uuid"] not in self.hosts:
             return {"status": "failed", "code": 404}
@@ -89,6 +158,12 @@ class FakeNova:
             return {"status": "failed", "code": 422}
         self.taken.append(event)
         return {"status": "completed", "code": 200}
+
+
+def _is_listed(status: str, query: Mapping[str, str]) -> bool:
+    if query.get("deleted") == "true":
+        return status in ("DELETED", "SOFT_DELETED")
+    return status != "DELETED" and (status != "SOFT_DELETED" or query.get("soft_deleted") == "true")
 
 
 def _refusal(status: int, kind: str, message: str) -> tuple[int, Any]:

@@ -1,6 +1,6 @@
-"""What a conductor needs of the compute service: somebody who is told how a bind ended."""
+"""What a conductor needs of the compute service: to tell how a bind ended, and to ask which servers are still there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -32,4 +32,45 @@ class Nova(Protocol):
 
         :returns: what became of each event, by the uuid of its ARQ.
         :raises NovaUnavailable: no answer that can be used; the events may have been taken all the same.
+        """
+
+
+class Presence(Enum):
+    """What Nova says of a server."""
+
+    THERE = "there"
+    SOFT_DELETED = "soft-deleted"
+    """It can be restored: its disks, its requests and what it has are kept."""
+    DELETED = "deleted"
+    ABSENT = "not known"
+
+
+class Server(NamedTuple):
+    """The answer about one server.
+
+    :param project_id: whose it is; None: Nova does not know the server.
+    """
+
+    presence: Presence
+    project_id: str | None
+
+
+class Servers(Protocol):
+    """The servers of all projects. Every method raises ``NovaUnavailable`` where nothing is known."""
+
+    def own_project(self) -> str | None:
+        """Return the project of the credentials; None: that cannot be told."""
+
+    def not_listed(self, wanted: Collection[str]) -> frozenset[str]:
+        """Return those of *wanted* that are in no list of the servers of all projects.
+
+        For a first guess: the servers of a cell that is down are in no list.
+
+        :raises NovaUnavailable: also where the credentials may not list the servers of all projects.
+        """
+
+    def look_up(self, uuid: str) -> Server:
+        """Return what Nova says of one server.
+
+        :raises NovaUnavailable: also where the credentials may not look for deleted servers of all projects.
         """

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from oslo_config import cfg
 
 from autoclave.agent.compute_host import CONDUCTOR_VERSION, ComputeParts
+from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.host import HostPaths
@@ -44,7 +45,8 @@ class AgentService:
         compute = compute_parts(conf, paths, transport) if conf.compute.enabled else None
         self._notifications = compute.notifications if compute else None
         hints = read_hints(paths)
-        self._manager = AgentManager(conf, ports, host, drivers, end=_end, compute=compute, hints=hints)
+        users = FunctionUsers(paths)
+        self._manager = AgentManager(conf, ports, host, drivers, end=_end, users=users, compute=compute, hints=hints)
         self._server = transport.serve(AGENT_TOPIC, host, self._manager, self._manager.rpc_version)
         interval = conf.agent.periodic_interval
         self._heartbeat = Periodic(f"heartbeat of {host}", interval, self._manager.beat, interval * phase)

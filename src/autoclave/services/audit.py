@@ -24,8 +24,7 @@ from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.recorded import embedded_placement, recorded_database
 from autoclave.services.service import Resources
 from autoclave.simulator.fleet import Fleet
-from autoclave.simulator.host import SimulatedHost
-from autoclave.virt.domains import Domains, SimulatedDomains, Virsh
+from autoclave.virt.domains import domains_of
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,9 @@ def _hosts(
 ) -> tuple[list[HostView], list[Finding]]:
     """The hosts that are simulated in the directory, or else the one that this machine is."""
     fleet = Fleet(directory).hosts() if os.access(directory, os.R_OK | os.X_OK) else []
-    looked_at: list[tuple[cfg.ConfigOpts, SimulatedHost | None]] = [
-        (new_config(config_files, overrides | each.conf_overrides()), each) for each in fleet
-    ]
+    simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in fleet]
     views, unseen = [], []
-    for host, simulated in looked_at or [(conf, None)]:
+    for host in simulated or [conf]:
         name = host_name(host)
         try:
             paths = host_paths(host)
@@ -108,6 +105,5 @@ def _hosts(
             kind = Kind.HOST_UNREADABLE
             unseen.append(Finding(kind, name, str(error), kind.remedy.format(host=name)))
             continue
-        domains: Domains | None = Virsh.of(paths) if simulated is None else SimulatedDomains(simulated)
-        views.append(HostView(name, paths, allowed, domains))
+        views.append(HostView(name, paths, allowed, domains_of(paths)))
     return views, unseen

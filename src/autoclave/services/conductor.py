@@ -1,15 +1,21 @@
-"""The conductor service: the RPC endpoint, the sweep, and what Nova is told."""
+"""The conductor service: the RPC endpoint, the sweep, and what Nova is told and asked."""
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from oslo_config import cfg
 
 from autoclave.conductor.compute import Compute
+from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.orphans import Orphans
 from autoclave.conductor.telling import Teller
+from autoclave.conductor.unbinding import Unbinder
 from autoclave.conf.agent import patience_with_agents
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.client import NovaClient
+from autoclave.nova.servers import NovaServers
 from autoclave.nova.transport import http_adapter
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 from autoclave.rules.pci_alias import parse_pci_alias
@@ -28,7 +34,8 @@ class ConductorService:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> None:
-        telling = _telling(conf, ports, name)
+        nova = http_adapter(conf)
+        telling = _telling(conf, ports, name, nova)
         self._manager = ConductorManager(
             replace(ports, tells_nova=telling is not None),
             name,
@@ -40,9 +47,11 @@ class ConductorService:
         self._rounds = [Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)]
         if telling:
             self._rounds.append(telling)
+        if nova is not None and conf.nova.orphan_patience:
+            self._rounds.append(_looking(conf, ports, transport, name, nova))
 
     def start(self) -> None:
-        """Put rows of an older release right, take messages, sweep, and tell Nova."""
+        """Put rows of an older release right, take messages, sweep, and tell and ask Nova."""
         self._manager.init_host()
         self._server.start()
         for periodic in self._rounds:
@@ -70,10 +79,18 @@ def _compute(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str
     )
 
 
-def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str) -> Periodic | None:
+def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str, nova: Any) -> Periodic | None:
     """What tells Nova; None if there is no Nova to be told."""
-    adapter = http_adapter(conf)
-    if adapter is None:
+    if nova is None:
         return None
-    teller = Teller(ports, NovaClient(adapter), conf.nova.arq_binding_timeout)
+    teller = Teller(ports, NovaClient(nova), conf.nova.arq_binding_timeout)
     return Periodic(f"events of {name} for Nova", conf.conductor.sweep_interval, teller.tell)
+
+
+def _looking(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str, nova: Any) -> Periodic:
+    """What looks for devices of servers that Nova has deleted without a word."""
+    guests = GuestsSeen(ports, transport, patience_with_agents(conf))
+    unbinder = Unbinder(ports, name, conf.conductor.bind_lease)
+    patience = conf.nova.orphan_patience
+    orphans = Orphans(ports, NovaServers(nova), guests, unbinder, name, timedelta(seconds=patience))
+    return Periodic(f"look of {name} for deleted servers", patience / 2, orphans.look)

@@ -115,6 +115,12 @@ class Virsh:
         return answer.stdout
 
 
+def domains_of(paths: HostPaths) -> Domains | None:
+    """The guests of the host, simulated or real; None where there is no virsh to ask."""
+    simulated = SimulatedHost.of_nodes(paths.dev)
+    return Virsh.of(paths) if simulated is None else SimulatedDomains(simulated)
+
+
 def _read(uuid: str, description: str, running: bool) -> Domain:
     try:
         root = ElementTree.fromstring(description)  # noqa: S314 - the host's own libvirt wrote it

@@ -11,14 +11,9 @@ from autoclave.api.accelerator.accelerator_requests import delete_requests
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY
-from autoclave.db import arqs as arq_rows
-from autoclave.db import instances as instance_rows
-from autoclave.db.devices import DeviceRecord
-from autoclave.exceptions import Conflict
-from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.recorded_unbind import note_take_back
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor
 
 
@@ -43,23 +38,8 @@ class TakeBack(Resource):
         cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, asked.body.get("reason"))
 
         def note(tx: Connection) -> list[str]:
-            found = find(tx, device, address)
-            uuids = _to_delete(tx, found)
-            remark(tx, found, "take_back", cause, {})
-            return uuids
+            return note_take_back(tx, find(tx, device, address), cause)
 
         wanted = self._api.ports.db.transact(note)
         delete_requests(self._api, RequestContext.admin(context.request_id), wanted)
         resp.media = {"placement_settled": True}
-
-
-def _to_delete(tx: Connection, device: DeviceRecord) -> list[str]:
-    holders = arq_rows.active_of_device(tx, device.id)
-    if not holders:
-        raise Conflict(f"Device {device.uuid} is held by no accelerator request: nothing is to be taken back.")
-    for arq in holders:
-        if arq.state is ARQState.BIND_STARTED:
-            raise Conflict(f"Accelerator request {arq.uuid} is being bound to device {device.uuid}: try again later.")
-        if arq.instance_uuid is not None and instance_rows.get(tx, arq.instance_uuid) is not None:
-            raise Conflict(f"Device {device.uuid} belongs to server {arq.instance_uuid}: delete that server instead.")
-    return [arq.uuid for arq in holders]

@@ -56,7 +56,7 @@ def device(view: DeviceView) -> dict[str, Any]:
             for holder in view.holders
         ],
         "agent_last_seen": view.agent_last_seen,
-        "waiting_for": waiting_for(record, silence(view, utcnow()), view.host_disabled),
+        "waiting_for": waiting_for(record, silence(view, utcnow()), view.host_disabled, view.holders),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }

@@ -1,8 +1,9 @@
 """What of a device waits for a human, in words."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from autoclave.db.device_views import DeviceView
+from autoclave.db.device_views import DeviceView, Holder
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.rules.audit.rows import SILENCE
@@ -19,14 +20,19 @@ def silence(view: DeviceView, now: datetime) -> timedelta | None:
 
 
 def waiting_for(
-    device: DeviceRecord, agent_silent: timedelta | None = None, host_disabled: str | None = None
+    device: DeviceRecord,
+    agent_silent: timedelta | None = None,
+    host_disabled: str | None = None,
+    holders: Sequence[Holder] = (),
 ) -> str | None:
     """What somebody must do before the device is offered again; None if the system goes on by itself.
 
     :param agent_silent: see :func:`silence`.
     :param host_disabled: why the compute service of its host is disabled; None if it is enabled.
+    :param holders: the requests that hold it.
     """
     reasons = [
+        *(_orphaned(device, each) for each in holders),
         _unknown_state(device),
         f"It is excluded: {device.excluded_reason}." if device.excluded_reason else None,
         _silent(device, agent_silent),
@@ -39,6 +45,16 @@ def waiting_for(
         _host_disabled(host_disabled),
     ]
     return " ".join(reason for reason in reasons if reason) or None
+
+
+def _orphaned(device: DeviceRecord, holder: Holder) -> str | None:
+    if holder.orphan_reason is None:
+        return None
+    return (
+        f"Its server {holder.instance_uuid} looks deleted, but the device is not given back by itself: "
+        f"{holder.orphan_reason}. When the server is gone and no guest has the device: `autoclave device take-back "
+        f"{device.hostname}/{device.pci_address}`."
+    )
 
 
 def _unknown_state(device: DeviceRecord) -> str | None:

@@ -1,0 +1,85 @@
+"""Which guests have the functions that bound requests stand for, as the agents of the hosts see it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from autoclave.db import agents as agent_rows
+from autoclave.db.orphans import Bound
+from autoclave.exceptions import AutoclaveError
+from autoclave.lifecycle.ports import Ports
+from autoclave.objects.context import RequestContext
+from autoclave.rpc.port import AGENT_TOPIC, Transport
+from autoclave.rules.pci_address import PCIAddress
+
+USERS_VERSION = "1.3"
+"""The version of the agent's RPC API that brought ``function_users``."""
+
+
+class GuestsSeen:
+    """Asks each agent once for all functions of its host.
+
+    :param patience: how long an agent may be silent and still be asked: one that is away costs a timeout.
+    """
+
+    def __init__(self, ports: Ports, transport: Transport, patience: timedelta) -> None:
+        self._ports = ports
+        self._transport = transport
+        self._patience = patience
+
+    def of(self, requests: Sequence[Bound]) -> Mapping[str, str | None]:
+        """Return why no request must be given back, by its uuid; None: the agent sees no guest that has the function.
+
+        What is not known is a reason.
+        """
+        of_host: defaultdict[str, list[Bound]] = defaultdict(list)
+        answers: dict[str, str | None] = {}
+        for each in requests:
+            if _is_function(each.address):
+                of_host[each.hostname].append(each)
+            else:
+                answers[each.uuid] = f"no agent can tell which guest has {each.address}, which is no PCI function"
+        for host, held in of_host.items():
+            answers |= self._of_host(host, held)
+        return answers
+
+    def _of_host(self, host: str, requests: Sequence[Bound]) -> Mapping[str, str | None]:
+        why_not = self._silent(host) or self._refusal(host)
+        if why_not is not None:
+            return dict.fromkeys((each.uuid for each in requests), why_not)
+        client = self._transport.client(AGENT_TOPIC, server=host, version=USERS_VERSION)
+        addresses = sorted({each.address for each in requests})
+        try:
+            seen = client.call(RequestContext.admin(), "function_users", addresses=addresses)
+        except AutoclaveError as error:
+            return dict.fromkeys(
+                (each.uuid for each in requests), f"the agent of {host} cannot tell who has it: {error}"
+            )
+        return {each.uuid: _reason(seen.get(each.address, ["the agent has not looked"])) for each in requests}
+
+    def _silent(self, host: str) -> str | None:
+        with self._ports.db.read() as tx:
+            agent = agent_rows.get(tx, host)
+        if agent is None:
+            return f"{host} has no agent that could tell who has it"
+        silent = self._ports.clock() - agent.last_seen
+        if silent <= self._patience:
+            return None
+        return f"the agent of {host}, which must look who has it, was last seen {silent.total_seconds():.0f} s ago"
+
+    def _refusal(self, host: str) -> str | None:
+        client = self._transport.client(AGENT_TOPIC, server=host, version=USERS_VERSION)
+        refused = client.refusal(USERS_VERSION)
+        return None if refused is None else f"the agent of {host} cannot be asked who has it: {refused}"
+
+
+def _is_function(address: str) -> bool:
+    try:
+        PCIAddress.parse(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _reason(users: Sequence[str]) -> str | None:
+    return f"it is in use: {'; '.join(users)}" if users else None

@@ -1,0 +1,188 @@
+"""Devices whose servers Nova has deleted without a word: given back when that is sure, else shown to an operator.
+
+Nova forgets the accelerator requests of a server that it deletes while the api is away. A server that Nova does not
+show need not be deleted, however: the credentials may see one project only, the endpoint may be another region's, or
+Nova's database may be restored. So three things must hold before a device is given back by itself: Nova is shown to let
+the credentials see all projects; two lookups, a patience apart, find the server deleted; and the agent of the host sees
+no guest that has the function. Where one of them is not known, the device stays, and waits for an operator.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from oslo_log import log as logging
+
+from autoclave.conductor.guests_seen import GuestsSeen
+from autoclave.conductor.unbinding import Unbinder
+from autoclave.db import orphans
+from autoclave.db.orphans import Bound
+from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.recorded_unbind import take_back_orphan
+from autoclave.lifecycle.swap import Cause
+from autoclave.nova.port import Presence, Servers
+from autoclave.objects.context import RequestContext
+from autoclave.rules.device_states import Actor
+
+LOG = logging.getLogger(__name__)
+
+MOST_LOOKUPS = 50
+"""Servers that one round looks up one by one. The next round goes on behind them."""
+MOST_ALLOCATIONS = 20
+"""Servers whose allocations one round reads, where Nova does not list its servers."""
+_WITNESSES = 3
+
+_NOT_SHOWN = (
+    "Nova does not know the server, and has not shown a server of another project that has a device, so that the "
+    "credentials of [nova] may not see all projects, or the Nova may be another one"
+)
+
+
+class Orphans:
+    """Looks for them, round by round. Several conductors may do so next to each other.
+
+    :param guests: asks the agents.
+    :param unbinder: gives back.
+    :param name: this conductor's name, for the history.
+    :param patience: the time between the two lookups that find a server deleted.
+    """
+
+    def __init__(
+        self, ports: Ports, servers: Servers, guests: GuestsSeen, unbinder: Unbinder, name: str, patience: timedelta
+    ) -> None:
+        self._ports = ports
+        self._servers = servers
+        self._guests = guests
+        self._unbinder = unbinder
+        self._name = name
+        self._patience = patience
+        self._last: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Do one round.
+
+        :raises DatabaseUnavailable: what was not recorded is found again by the next round.
+        """
+        with self._ports.db.read() as tx:
+            requests = orphans.bound(tx)
+        if not requests:
+            return
+        try:
+            missing = self._servers.not_listed({each.instance_uuid for each in requests})
+        except NovaUnavailable as error:
+            LOG.warning("Nova does not list its servers, so that deleted ones are not found: %s", error)
+            self._without_nova(requests, f"Nova cannot be asked ({error})")
+            return
+        listed = [each for each in requests if each.instance_uuid not in missing]
+        self._note(listed, None, None)
+        of_server = _by_server(each for each in requests if each.instance_uuid in missing)
+        witnesses = _Witnesses(self._servers, listed)
+        gone: list[Bound] = []
+        for server in self._turn(of_server, MOST_LOOKUPS):
+            try:
+                gone += self._look_up(server, of_server[server], witnesses)
+            except NovaUnavailable as error:
+                LOG.warning("Nova does not say whether server %s is deleted: %s", server, error)
+                self._keep(of_server[server], f"Nova cannot be asked ({error})")
+                break  # the next round begins behind this one
+        self._give_back(gone)
+
+    def _look_up(self, uuid: str, requests: Sequence[Bound], witnesses: "_Witnesses") -> Sequence[Bound]:
+        """Look one server up, and return those of its *requests* that were found orphaned twice."""
+        presence = self._servers.look_up(uuid).presence
+        if presence in (Presence.THERE, Presence.SOFT_DELETED):
+            self._note(requests, None, None)
+            return ()
+        # A row that says DELETED is in a list of all projects, and of the Nova that had the server.
+        if presence is Presence.ABSENT and not witnesses.seen():
+            self._keep(requests, _NOT_SHOWN)
+            return ()
+        now = self._ports.clock()
+        ripe = []
+        for each in requests:
+            if each.orphan_since is not None and now - each.orphan_since >= self._patience:
+                ripe.append(each)
+            else:
+                self._note([each], each.orphan_since or now, None)
+        return ripe
+
+    def _give_back(self, gone: Sequence[Bound]) -> None:
+        users = self._guests.of(gone)
+        for request in gone:
+            if (reason := users[request.uuid]) is not None:
+                self._keep([request], reason)
+                continue
+            context = RequestContext.admin()
+            why = f"Nova has deleted server {request.instance_uuid}, and no guest has the device"
+            cause = Cause(Actor.CONDUCTOR, self._name, context.request_id, why)
+            if not take_back_orphan(self._ports, request, cause):
+                continue
+            LOG.warning("Device %s/%s is given back: %s.", request.hostname, request.pci_address, why)
+            try:
+                self._unbinder.delete(context, [request.uuid])
+            except AutoclaveError as error:
+                LOG.warning("A sweep goes on to give %s/%s back: %s", request.hostname, request.pci_address, error)
+
+    def _without_nova(self, requests: Sequence[Bound], why: str) -> None:
+        """Show what was orphaned, and of the others what has no allocation, which a server has while it lives."""
+        self._keep([each for each in requests if each.orphan_since is not None], why)
+        of_server = _by_server(each for each in requests if each.orphan_since is None)
+        for server in self._turn(of_server, MOST_ALLOCATIONS):
+            try:
+                held = self._ports.placement.get_allocations(server).allocations
+            except PlacementError as error:
+                LOG.warning("The allocations of server %s were not read: %s", server, error)
+                return
+            for each in of_server[server]:
+                has = each.device_rp_uuid in held
+                self._note([each], None, None if has else f"its server has no allocation of it, and {why}")
+
+    def _keep(self, requests: Sequence[Bound], reason: str) -> None:
+        for each in requests:
+            if each.orphan_reason != reason:
+                LOG.warning("Device %s/%s is not given back: %s.", each.hostname, each.pci_address, reason)
+            self._note([each], each.orphan_since, reason)
+
+    def _note(self, requests: Sequence[Bound], since: datetime | None, reason: str | None) -> None:
+        changed = [each for each in requests if (each.orphan_since, each.orphan_reason) != (since, reason)]
+        if changed:
+            self._ports.db.transact(lambda tx: orphans.note(tx, changed, since, reason))
+
+    def _turn(self, servers: Collection[str], most: int) -> list[str]:
+        """Return at most *most* of *servers*, those behind the last turn's first: each has its turn."""
+        last = self._last.get(most, "")
+        ordered = sorted(servers, key=lambda each: (each <= last, each))[:most]
+        if ordered:
+            self._last[most] = ordered[-1]
+        return ordered
+
+
+class _Witnesses:
+    """Servers with devices that Nova shows although they are of other projects than the credentials.
+
+    They prove that Nova shows all projects, and that it is the Nova whose servers have our devices. Asked once a round.
+    """
+
+    def __init__(self, servers: Servers, listed: Sequence[Bound]) -> None:
+        self._servers = servers
+        self._listed = listed
+        self._seen: bool | None = None
+
+    def seen(self) -> bool:
+        """:raises NovaUnavailable: that cannot be told."""
+        if self._seen is None:
+            own = self._servers.own_project()
+            one_of_each = {each.project_id: each.instance_uuid for each in self._listed if each.project_id != own}
+            found = [self._servers.look_up(server) for server in list(one_of_each.values())[:_WITNESSES]]
+            projects = {each.project_id for each in found if each.presence is Presence.THERE} - {own}
+            # Of credentials whose project is not known, one project may be their own.
+            self._seen = len(projects) > (1 if own is None else 0)
+        return self._seen
+
+
+def _by_server(requests: Iterable[Bound]) -> Mapping[str, list[Bound]]:
+    found: defaultdict[str, list[Bound]] = defaultdict(list)
+    for each in requests:
+        found[each.instance_uuid].append(each)
+    return found

@@ -1,0 +1,74 @@
+"""Bound accelerator requests whose servers another service keeps, and what is known of those that it has deleted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from autoclave.db.compute_tables import instances
+from autoclave.db.rows import fetch_all
+from autoclave.db.tables import arqs, attach_handles, devices
+from autoclave.rules.arq_states import ARQState
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound request, its device, and what of that a guest gets.
+
+    :param address: the identity of its attach handle: of a PCI function, the full address.
+    :param orphan_since: when its server was first found to be deleted; None: it was not.
+    :param orphan_reason: why the device waits for an operator; None: it does not.
+    """
+
+    uuid: str
+    instance_uuid: str
+    project_id: str | None
+    device_id: int
+    device_rp_uuid: str | None
+    orphan_since: datetime | None
+    orphan_reason: str | None
+    hostname: str
+    pci_address: str
+    address: str
+
+
+_OF_ARQ = ("uuid", "instance_uuid", "project_id", "device_id", "device_rp_uuid", "orphan_since", "orphan_reason")
+_OF_DEVICE = ("hostname", "pci_address")
+
+_BOUND = (
+    sa.select(*(arqs.c[name] for name in _OF_ARQ), *(devices.c[name] for name in _OF_DEVICE), attach_handles.c.identity)
+    .join(devices, devices.c.id == arqs.c.device_id)
+    .join(attach_handles, attach_handles.c.id == arqs.c.attach_handle_id)
+    .outerjoin(instances, instances.c.uuid == arqs.c.instance_uuid)
+    .where(arqs.c.state == ARQState.BOUND, arqs.c.instance_uuid.is_not(None), instances.c.uuid.is_(None))
+    .order_by(arqs.c.id)
+)
+assert len(fields(Bound)) == len(_BOUND.selected_columns)
+
+
+def bound(tx: Connection) -> list[Bound]:
+    """Return the bound requests of servers that are not our own, in one query."""
+    return fetch_all(tx, Bound, _BOUND)
+
+
+def note(tx: Connection, requests: Sequence[Bound], since: datetime | None, reason: str | None) -> None:
+    """Record what is known of the servers of *requests*, unless those have moved on since they were read."""
+    for each in requests:
+        same = (
+            arqs.c.uuid == each.uuid,
+            arqs.c.state == ARQState.BOUND,
+            arqs.c.instance_uuid == each.instance_uuid,
+            arqs.c.orphan_since.is_(None) if each.orphan_since is None else arqs.c.orphan_since == each.orphan_since,
+        )
+        # The request itself is not changed by it, so its updated_at stays.
+        values = {"orphan_since": since, "orphan_reason": reason, "updated_at": arqs.c.updated_at}
+        tx.execute(arqs.update().where(*same).values(values))
+
+
+def is_still(tx: Connection, request: Bound) -> bool:
+    """Lock a request, and return whether it is as it was read."""
+    query = sa.select(arqs.c.state, arqs.c.instance_uuid, arqs.c.orphan_since).where(arqs.c.uuid == request.uuid)
+    row = tx.execute(query.with_for_update()).one_or_none()
+    return row is not None and tuple(row) == (ARQState.BOUND, request.instance_uuid, request.orphan_since)

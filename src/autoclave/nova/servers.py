@@ -1,0 +1,129 @@
+"""Nova's servers over HTTP: which are there, and which are deleted."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from keystoneauth1 import exceptions as ksa
+
+from autoclave.exceptions import NovaUnavailable
+from autoclave.nova.client import hint
+from autoclave.nova.port import Presence, Server
+
+LIST, DETAILS = "/servers", "/servers/detail"
+PAGE = 1000
+"""Servers of one page. Nova may give fewer (``[api] max_limit``)."""
+MOST_PAGES = 200
+"""Pages that are read of one list."""
+
+_ALL_PROJECTS = {"all_tenants": "true"}
+
+
+class NovaServers:
+    """Implements :class:`autoclave.nova.port.Servers`.
+
+    :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. Of its microversion servers in a cell that is down
+        are shown, as UNKNOWN, which they are since 2.69.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def own_project(self) -> str | None:
+        try:
+            project: str | None = self._adapter.get_project_id()
+        except ksa.ClientException as error:
+            raise NovaUnavailable(f"the project of the [nova] credentials cannot be told: {error}") from error
+        return project
+
+    def not_listed(self, wanted: Collection[str]) -> frozenset[str]:
+        left = set(wanted)
+        query: dict[str, str] = {**_ALL_PROJECTS, "soft_deleted": "true", "limit": str(PAGE)}
+        for _ in range(MOST_PAGES):
+            if not left:
+                break
+            document = self._list(LIST, query)
+            page = [_text(each, "id") for each in document["servers"]]
+            left.difference_update(page)
+            if not page or not _has_next(document):
+                break
+            query["marker"] = page[-1]
+        else:
+            raise NovaUnavailable(f"the list of servers has more than {MOST_PAGES} pages")
+        return frozenset(left)
+
+    def look_up(self, uuid: str) -> Server:
+        found = self._shown(uuid)
+        if found is not None:
+            status = _text(found, "status")
+            presence = Presence.SOFT_DELETED if status == "SOFT_DELETED" else Presence.THERE
+            return Server(presence, _text(found, "tenant_id"))
+        # Not found is also what Nova says of servers that it does not show to these credentials.
+        query = {**_ALL_PROJECTS, "deleted": "true", "uuid": uuid}
+        rows = self._list(DETAILS, query)["servers"]
+        if any(_text(each, "id") != uuid for each in rows):
+            raise NovaUnavailable(
+                f"GET {DETAILS} was answered without regard to its filters. See [nova] auth_type and the roles of its "
+                "user: Nova's policy os_compute_api:servers:allow_all_filters asks for the role admin"
+            )
+        for row in rows:
+            status = _text(row, "status")
+            if status != "DELETED":
+                presence = Presence.SOFT_DELETED if status == "SOFT_DELETED" else Presence.THERE
+                return Server(presence, _text(row, "tenant_id"))
+        return Server(Presence.DELETED, _text(rows[0], "tenant_id")) if rows else Server(Presence.ABSENT, None)
+
+    def _shown(self, uuid: str) -> Mapping[str, Any] | None:
+        path = f"{LIST}/{uuid}"
+        status, document, text = self._get(path, {})
+        if status == 404 and uuid in str(_part(document, "itemNotFound")):
+            return None
+        if status != 200:
+            raise _refused(path, status, text)
+        server = _part(document, "server")
+        if not isinstance(server, dict) or server.get("id") != uuid:
+            raise _not_nova(path, text)
+        return server
+
+    def _list(self, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        status, document, text = self._get(path, query)
+        if status != 200:
+            raise _refused(path, status, text)
+        servers = _part(document, "servers")
+        if not isinstance(servers, list) or not all(isinstance(each, dict) for each in servers):
+            raise _not_nova(path, text)
+        return dict(document)
+
+    def _get(self, path: str, query: Mapping[str, str]) -> tuple[int, Any, str]:
+        try:
+            response = self._adapter.get(path, params=dict(query))
+        except ksa.ClientException as error:  # of Nova's or of Keystone's connection, or no token
+            raise NovaUnavailable(f"GET {path} was not sent, or not answered: {error}") from error
+        try:
+            document = response.json()
+        except ValueError:
+            document = None
+        return response.status_code, document, response.text[:200]
+
+
+def _has_next(document: Mapping[str, Any]) -> bool:
+    links = document.get("servers_links") or ()
+    return any(isinstance(link, dict) and link.get("rel") == "next" for link in links)
+
+
+def _part(document: Any, name: str) -> Any:
+    return document.get(name) if isinstance(document, dict) else None
+
+
+def _text(server: Mapping[str, Any], name: str) -> str:
+    value = server.get(name)
+    if not isinstance(value, str):
+        raise NovaUnavailable(f"Nova describes a server without its {name}: {str(server)[:200]}")
+    return value
+
+
+def _refused(path: str, status: int, text: str) -> NovaUnavailable:
+    return NovaUnavailable(f"GET {path} was answered {status}: {text}{hint(status)}")
+
+
+def _not_nova(path: str, text: str) -> NovaUnavailable:
+    return NovaUnavailable(f"GET {path} was answered, but not as Nova answers: {text!r}")

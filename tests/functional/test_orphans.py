@@ -1,0 +1,405 @@
+"""A device whose server Nova deleted without a word is given back when that is sure, or waits for an operator."""
+
+import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from agentworld import HOST, SANITIZING, ZEROING, AgentWorld
+from strikes import Death, death
+from tenant import Tenant, conductor
+
+from autoclave.api.operator import views
+from autoclave.conductor.guests_seen import GuestsSeen
+from autoclave.conductor.manager import ConductorManager
+from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
+from autoclave.conductor.unbinding import Unbinder
+from autoclave.db import device_views, events
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import arqs
+from autoclave.exceptions import ToolFailed
+from autoclave.lifecycle.ports import Ports
+from autoclave.nova.fake import FakeNova, FakeServer
+from autoclave.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
+from autoclave.rpc.port import AGENT_TOPIC
+from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.virt.domains import Domain, GivenDomains
+from nova_double import servers_within
+
+PATIENCE = timedelta(seconds=600)
+COMMAND = f"`autoclave device take-back {HOST}/{SANITIZING}`"
+
+
+class Cloud:
+    """A server with a drive, another one of another project, and the conductors that ask Nova about them.
+
+    :param alone: there is no other server.
+    """
+
+    def __init__(self, world: AgentWorld, *, alone: bool = False) -> None:
+        world.start()
+        self.world = world
+        self.nova = FakeNova()
+        self.faults = Faults(self.nova)
+        self.now = utcnow()
+        self.ports = replace(world.ports, clock=lambda: self.now)
+        self.agents_patience = timedelta(days=1)
+        self.project: str | None = "service"
+        if not alone:
+            self.other = self._server(ZEROING, "others")
+        self.tenant = self._server(SANITIZING, "demo")
+        self.conductor = self.looker()
+
+    def _server(self, address: str, project: str) -> Tenant:
+        made = Tenant(self.world, address)
+        self.nova.servers[made.instance] = FakeServer(project)
+        made.bind()
+        made.write()
+        return made
+
+    def looker(self, ports: Ports | None = None) -> Orphans:
+        """Another conductor; with *ports*, it sees the world through those."""
+        seen = ports or self.ports
+        guests = GuestsSeen(seen, self.world.transport, self.agents_patience)
+        unbinder = Unbinder(seen, "conductor-1", 240)
+        return Orphans(seen, servers_within(self.faults, self.project), guests, unbinder, "conductor-1", PATIENCE)
+
+    def delete(self, *, archived: bool = False) -> None:
+        """Nova deletes the server while the api is away: what it has in Placement goes, its request does not."""
+        self.tenant.give_up()
+        self.nova.servers[self.tenant.instance].status = "DELETED"
+        if archived:
+            del self.nova.servers[self.tenant.instance]
+
+    def forward(self, by: timedelta = PATIENCE) -> None:
+        self.now += by
+
+    def look_twice(self) -> None:
+        self.conductor.look()
+        self.forward()
+        self.conductor.look()
+
+    def row(self) -> Any:
+        with self.world.db.read() as tx:
+            return tx.execute(sa.select(arqs).where(arqs.c.uuid == self.tenant.arqs[0])).one()
+
+    def waiting_for(self, address: str = SANITIZING) -> str | None:
+        """What ``autoclave device list`` shows."""
+        with self.world.db.read() as tx:
+            [view] = device_views.of(tx, [self.world.device(address)])
+        waits: str | None = views.device(view)["waiting_for"]
+        return waits
+
+    def assert_given_back(self) -> None:
+        assert self.tenant.states() == set()
+        self.world.assert_promises()
+        while self.world.casts.pending:
+            self.world.casts.deliver()
+        self.world.outcome()
+        self.world.assert_offered()
+        self.world.assert_promises()
+        assert self.waiting_for() is None
+
+    def assert_kept(self) -> None:
+        assert self.tenant.states() == {ARQState.BOUND}
+        assert self.world.device().device_state is DeviceState.ALLOCATED
+        assert not self.world.offered()
+
+    def assert_waits(self, why: str) -> None:
+        """The operator gets the one command, and why the device is not given back by itself."""
+        self.assert_kept()
+        waits = self.waiting_for()
+        assert waits is not None
+        assert why in waits
+        assert COMMAND in waits
+        assert self.waiting_for(ZEROING) is None
+        assert self.other.states() == {ARQState.BOUND}
+
+
+@pytest.fixture
+def cloud(world: AgentWorld) -> Cloud:
+    return Cloud(world)
+
+
+# It is given back
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_server_deleted_without_a_word_gives_its_drive_back(cloud: Cloud, archived: bool) -> None:
+    cloud.delete(archived=archived)
+    cloud.conductor.look()
+    cloud.assert_kept()
+    assert cloud.waiting_for() is None, "it goes on by itself"
+    cloud.forward()
+    cloud.conductor.look()
+    cloud.assert_given_back()
+    assert cloud.other.states() == {ARQState.BOUND}
+    with cloud.world.db.read() as tx:
+        told = [each for each in events.history(tx, cloud.world.device().uuid) if each.event == "take_back"]
+    assert [each.actor for each in told] == ["conductor conductor-1"]
+    assert cloud.tenant.instance in (told[0].reason or "")
+
+
+def test_an_only_server_that_nova_records_as_deleted_gives_its_drive_back(one_drive: AgentWorld) -> None:
+    """No other server proves that Nova shows all projects; the deleted row is proof enough."""
+    cloud = Cloud(one_drive, alone=True)
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_given_back()
+
+
+def test_servers_that_are_there_cost_one_request_of_nova(cloud: Cloud) -> None:
+    cloud.conductor.look()
+    assert [call.path for call in cloud.faults.calls] == ["/v2.1/servers"]
+    cloud.assert_kept()
+
+
+def test_without_a_bound_request_nova_is_not_asked(cloud: Cloud) -> None:
+    cloud.other.delete()
+    cloud.tenant.delete()
+    cloud.conductor.look()
+    assert cloud.faults.calls == []
+
+
+# (a) The credentials are not shown to see all projects
+
+
+def test_credentials_of_one_project_give_nothing_back(cloud: Cloud) -> None:
+    """Nova answers 404 for every server of another project; that is no deletion."""
+    cloud.nova.sees_all_projects = False
+    cloud.look_twice()
+    cloud.assert_kept()
+    assert cloud.waiting_for() is None, "the server lives and has its allocation"
+
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("403")
+
+
+def test_an_absent_server_without_a_witness_gives_nothing_back(cloud: Cloud) -> None:
+    """Nova lists servers of the credentials' own project only, or is another region's."""
+    cloud.nova.servers[cloud.other.instance].project_id = "service"
+    cloud.delete(archived=True)
+    cloud.look_twice()
+    cloud.assert_waits("may not see all projects")
+
+
+def test_a_nova_of_another_region_gives_nothing_back(cloud: Cloud) -> None:
+    cloud.nova.servers = {str(uuid.uuid4()): FakeServer("theirs")}
+    cloud.look_twice()
+    cloud.assert_kept()
+    assert "may be another one" in (cloud.waiting_for() or "")
+
+
+def test_credentials_of_an_unknown_project_need_two_witnesses(cloud: Cloud) -> None:
+    cloud.project = None
+    cloud.conductor = cloud.looker()
+    cloud.delete(archived=True)
+    cloud.look_twice()
+    cloud.assert_waits("may not see all projects")
+
+
+# (b) Two lookups a patience apart do not say deleted
+
+
+def test_a_second_lookup_too_soon_gives_nothing_back(cloud: Cloud) -> None:
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.forward(PATIENCE - timedelta(seconds=1))
+    cloud.conductor.look()
+    cloud.looker().look()
+    cloud.assert_kept()
+
+
+def test_a_server_that_comes_back_begins_anew(cloud: Cloud) -> None:
+    """Nova's database is restored, or its endpoint mended: what was absent is there."""
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.forward()
+    cloud.nova.servers[cloud.tenant.instance].status = "ACTIVE"
+    cloud.conductor.look()
+    assert cloud.row().orphan_since is None
+    cloud.nova.servers[cloud.tenant.instance].status = "DELETED"
+    cloud.conductor.look()
+    cloud.assert_kept()
+
+
+@pytest.mark.parametrize(
+    "server", [FakeServer("demo", "SOFT_DELETED"), FakeServer("demo", cell_down=True), FakeServer("demo", "ERROR")]
+)
+def test_a_server_that_may_come_back_keeps_its_drive(cloud: Cloud, server: FakeServer) -> None:
+    """It is soft-deleted and can be restored, or the database of its cell does not answer."""
+    cloud.nova.servers[cloud.tenant.instance] = server
+    cloud.look_twice()
+    cloud.assert_kept()
+    assert cloud.waiting_for() is None
+
+
+@pytest.mark.parametrize("effect", [refuse, time_out, answer(401), answer(403), answer(500), answer(503)])
+@pytest.mark.parametrize("path", [r"/servers\?", r"/servers/[0-9a-f]{8}-", "detail"])
+def test_a_nova_that_does_not_answer_gives_nothing_back(cloud: Cloud, effect: Any, path: str) -> None:
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.faults.add(effect, path=path)
+    cloud.forward()
+    cloud.conductor.look()
+    cloud.assert_waits("Nova cannot be asked")
+    cloud.faults.clear()
+    cloud.conductor.look()
+    cloud.assert_given_back()
+
+
+def test_a_404_that_is_not_novas_gives_nothing_back(cloud: Cloud) -> None:
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.faults.add(answer_raw(404, b"<h1>no such page</h1>"), path=cloud.tenant.instance)
+    cloud.forward()
+    cloud.conductor.look()
+    cloud.assert_waits("404")
+
+
+def test_a_nova_that_was_never_reached_shows_what_has_no_allocation(cloud: Cloud) -> None:
+    cloud.faults.add(refuse)
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("its server has no allocation of it")
+    assert cloud.row().orphan_since is None
+
+
+# (c) The agent does not see that no guest has it
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_drive_that_a_guest_has_is_not_given_back(cloud: Cloud, running: bool) -> None:
+    domain = Domain(cloud.tenant.instance, "instance-00000001", running, frozenset({PCIAddress.parse(SANITIZING)}))
+    cloud.world.domains = GivenDomains([domain])
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("domain instance-00000001")
+    cloud.world.domains = GivenDomains()
+    cloud.conductor.look()
+    cloud.assert_given_back()
+
+
+@pytest.mark.parametrize("domains", [None, GivenDomains(failure=ToolFailed("virsh list failed", ["virsh"], 1))])
+def test_guests_that_cannot_be_listed_keep_the_drive(cloud: Cloud, domains: GivenDomains | None) -> None:
+    cloud.world.domains = domains
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("the guests cannot be listed")
+
+
+def test_a_drive_that_is_not_in_its_slot_is_not_given_back(cloud: Cloud) -> None:
+    cloud.world.sim.pull(SANITIZING)
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("it cannot be looked at")
+
+
+def test_a_silent_agent_is_not_asked_and_keeps_the_drive(cloud: Cloud) -> None:
+    cloud.agents_patience = timedelta(seconds=300)
+    cloud.conductor = cloud.looker()
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("which must look who has it, was last seen 60")
+
+
+def test_an_agent_that_is_gone_keeps_the_drive(cloud: Cloud) -> None:
+    cloud.world._server.stop()
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("cannot be asked who has it")
+
+
+def test_an_agent_of_the_release_before_keeps_the_drive(world: AgentWorld) -> None:
+    world.overrides["agent", "rpc_version_cap"] = "1.2"
+    cloud = Cloud(world)
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("speaks RPC 1.2, not 1.3: upgrade it")
+
+
+def test_an_agent_that_fails_keeps_the_drive(cloud: Cloud) -> None:
+    class Failing:
+        def function_users(self, _context: Any, addresses: list[str]) -> None:
+            raise RuntimeError(f"cannot look at {addresses}")
+
+    cloud.world._server.stop()
+    server = cloud.world.transport.serve(AGENT_TOPIC, HOST, Failing(), "1.3")
+    server.start()
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("cannot tell who has it")
+    server.stop()
+
+
+# Several conductors, and dead ones
+
+
+def test_two_conductors_give_a_drive_back_once(cloud: Cloud) -> None:
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.forward()
+    other = cloud.looker()
+    cloud.faults.add(before(other.look), path="detail", times=1)
+    cloud.conductor.look()
+    cloud.assert_given_back()
+    with cloud.world.db.read() as tx:
+        told = [each.event for each in events.history(tx, cloud.world.device().uuid)]
+    assert told.count("take_back") == told.count("unbind") == 1
+
+
+def test_a_request_bound_anew_in_the_meantime_is_left_alone(cloud: Cloud) -> None:
+    """Between the lookups and the end the request is unbound, and bound for another server."""
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.forward()
+
+    def bind_anew() -> None:
+        conductor(cloud.world).arq_unbind(cloud.world.context, cloud.tenant.arqs)
+        cloud.world.casts.deliver()
+        cloud.world.outcome()
+        cloud.tenant.instance = str(uuid.uuid4())
+        for request in cloud.tenant.requests:
+            request["instance_uuid"] = cloud.tenant.instance
+        cloud.tenant.bind()
+
+    cloud.faults.add(before(bind_anew), path="detail", times=1)
+    cloud.conductor.look()
+    cloud.assert_kept()
+    assert cloud.row().orphan_since is None
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_conductor_dead_while_it_gives_back_is_followed(cloud: Cloud, at: int, applied: bool) -> None:
+    cloud.delete()
+    cloud.conductor.look()
+    cloud.forward()
+    ports = replace(death(at, applied=applied).ports(cloud.world), clock=lambda: cloud.now)
+    with pytest.raises(Death):
+        cloud.looker(ports).look()
+    cloud.forward(timedelta(seconds=300))
+    ConductorManager(cloud.ports, "conductor-2", 240).sweep()
+    cloud.looker().look()
+    cloud.assert_given_back()
+
+
+def test_many_vanished_servers_are_looked_up_in_turns(cloud: Cloud) -> None:
+    servers = [str(uuid.UUID(int=number)) for number in range(MOST_LOOKUPS + 20)]
+    rounds = [cloud.conductor._turn(servers, MOST_LOOKUPS) for _ in range(2)]
+    assert [len(each) for each in rounds] == [MOST_LOOKUPS, MOST_LOOKUPS]
+    assert set(servers) == set(rounds[0]) | set(rounds[1])
+
+
+def test_a_look_leaves_the_moment_of_a_request_alone(cloud: Cloud) -> None:
+    """Clients see ``updated_at``; what Nova says of the server is no change of the request."""
+    earlier: datetime = cloud.row().updated_at
+    cloud.delete()
+    cloud.conductor.look()
+    assert cloud.row().orphan_since == cloud.now
+    assert cloud.row().updated_at == earlier
