@@ -357,3 +357,16 @@ def test_a_providers_name_tells_host_and_slot() -> None:
     split = split_provider_name("my_host_0000:0A:00.0")
     assert split is not None
     assert (split[0], str(split[1])) == ("my_host", "0000:0a:00.0")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_remedy_asks_no_operator_to_delete_requests(kind: Kind) -> None:
+    """``DELETE`` of a bound request takes a service token: Keystone's administrators are answered 403."""
+    assert "arq delete" not in kind.remedy
+    assert "its request {about}" not in kind.remedy
+
+
+def test_a_request_without_its_device_is_taken_back() -> None:
+    [finding] = of_row(row(AVAILABLE, hold()))
+    assert f"`autoclave device take-back {row().slot}`" in finding.remedy
+    assert "take-back" not in loose_request("host-1", hold()).remedy, "it has no device to name"

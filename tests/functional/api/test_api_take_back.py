@@ -6,7 +6,10 @@ from api_world import HOST, World, said
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import events
+from autoclave.db.columns import utcnow
+from autoclave.db.tables import arqs, devices
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_states import DeviceState
 
 INSTANCE = "11111111-2222-4333-8444-555555555555"
 PATH = "/v2/accelerator_requests"
@@ -83,3 +86,26 @@ def test_a_device_being_bound_is_not_taken_back(held: World) -> None:
     answer = held.call("POST", f"{OURS}/{HOST}/{the_device(held)['pci_address']}/take-back", {})
     assert answer.status_code == 409
     assert states(held) == [ARQState.BIND_STARTED]
+
+
+def test_a_device_in_error_is_taken_back_and_stays_in_error(held: World) -> None:
+    """As an audit advises for a request whose device was made available by hand and then put into error."""
+    uuid = str(the_device(held)["uuid"])
+    with held.db.write() as tx:
+        tx.execute(devices.update().where(devices.c.uuid == uuid).values(device_state=DeviceState.ERROR))
+    assert held.call("POST", f"{OURS}/{uuid}/take-back", {}).status_code == 200
+    assert states(held) == []
+    assert the_device(held)["device_state"] == "error"
+
+
+def test_an_orphaned_device_waits_with_the_command(held: World) -> None:
+    """What a conductor has found out stands in the list until the device was taken back."""
+    uuid = str(the_device(held)["uuid"])
+    with held.db.write() as tx:
+        tx.execute(arqs.update().values(orphan_since=utcnow(), orphan_reason="its agent is away"))
+    waits = str(the_device(held)["waiting_for"])
+    assert f"Its server {INSTANCE} looks deleted" in waits
+    assert "its agent is away" in waits
+    assert f"`autoclave device take-back {HOST}/{the_device(held)['pci_address']}`" in waits
+    assert held.call("POST", f"{OURS}/{uuid}/take-back", {}).status_code == 200
+    assert the_device(held)["waiting_for"] is None

@@ -45,8 +45,9 @@ class Kind(Enum):
     REQUEST_WITHOUT_DEVICE = _Text(
         _RISK,
         "The row was changed by hand, or a backup was restored: a guest may have a device that is free to others.",
-        "`autoclave audit --fix` puts a device that is still available into error. Delete the instance, or its "
-        "request {about}, then clean the device.",
+        "`autoclave audit --fix` puts a device that is still available into error. Delete the instance; if there is no "
+        "such instance and no guest has the device: `autoclave device take-back {slot}`, which deletes the request. "
+        "Then `autoclave device clean {slot}`.",
         Fix.DISTRUST,
     )
     LEASE_EXPIRED = _Text(

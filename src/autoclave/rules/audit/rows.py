@@ -15,6 +15,11 @@ SILENCE = 300.0
 SWEPT = 60.0
 """Seconds after its end by which a lease has been swept, if anybody sweeps."""
 
+_LOOSE = (
+    "See which device the guest has (`virsh dumpxml` on the host), and delete the instance: its service deletes the "
+    "request. A request whose instance is gone keeps nothing from others."
+)
+
 UNFINISHED = frozenset({ARQState.BIND_STARTED, ARQState.DELETING})
 """States of a request that somebody works on."""
 
@@ -62,9 +67,8 @@ def of_row(row: Row) -> Iterator[Finding]:
 
 def loose_request(host: str, hold: Hold) -> Finding:
     """A request that is bound to no device."""
-    kind = Kind.REQUEST_WITHOUT_DEVICE
-    remedy = kind.remedy.format(about=hold.arq)
-    return Finding(kind, host, f"request {hold.arq} is {hold.state}, and has no device", remedy, about=hold.arq)
+    seen = f"request {hold.arq} of instance {hold.instance or '(none)'} is {hold.state}, and has no device"
+    return Finding(Kind.REQUEST_WITHOUT_DEVICE, host, seen, _LOOSE, about=hold.arq)
 
 
 def of_drives(rows: Iterable[Row]) -> Iterator[Finding]:
