@@ -125,6 +125,11 @@ class Watch:
                 raise Broken(f"never offered dirty: offered while {row.device_state}, clean={clean}")
         if row.pci_address in world.host.erasing and any(arq.state is ARQState.BOUND for arq in holders):
             raise Broken("erased while bound")
+        if row.supports_cleaning and world.host.is_with_guest(row.pci_address):
+            if row.pci_address in world.host.erasing:
+                raise Broken("erased while a guest has it")
+            if row.device_state is DeviceState.AVAILABLE and not world.meddling.excuses_drive(row.uuid):
+                raise Broken("never bound dirty: available while a guest has it")
 
     def _is_excused(self, row: DeviceRecord) -> bool:
         """Whether nobody can keep the promise for *row* now.

@@ -12,6 +12,7 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.fake import FakePlacement
 from dbfixtures import sqlite_database
 from promises.gates import GatedDatabase
+from promises.host import NVME
 from promises.world import World
 
 
@@ -49,5 +50,13 @@ def real(tmp_path: Path) -> Iterator[Any]:
 def world(tmp_path: Path, db: GatedDatabase) -> Iterator[World]:
     """A cloud with one drive, in which nothing happens by itself."""
     made = World(tmp_path, db, FakePlacement())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two_drives(tmp_path: Path, db: GatedDatabase) -> Iterator[World]:
+    """As ``world``, with two drives."""
+    made = World(tmp_path, db, FakePlacement(), (NVME, NVME))
     yield made
     made.close()

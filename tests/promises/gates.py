@@ -213,3 +213,16 @@ class GatedPlacement:
             return None
         assert answer.status_code == 200, answer
         return answer.json
+
+
+class GatedNova:
+    """WSGI middleware with a gate before each question to Nova."""
+
+    def __init__(self, app: Any, stage: Stage) -> None:
+        self._app, self._stage = app, stage
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if self._stage.gate("ask nova") is not None:
+            raise ConnectionRefusedError("connection refused, as arranged")
+        answered: Iterable[bytes] = self._app(environ, start_response)
+        return answered

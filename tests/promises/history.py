@@ -9,17 +9,19 @@ import sqlalchemy as sa
 
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.db import arqs as arq_rows
+from autoclave.db import orphans
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceStatus, device_events
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.objects.context import RequestContext
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
 from promises.checks import Broken
 from promises.gates import Actor
 from promises.host import NVME
 from promises.people import Nova, Operator
-from promises.world import LEASE, NEW, OLD, OPERATOR, World
+from promises.world import LEASE, NEW, OLD, OPERATOR, PATIENCE, World
 
 Choice = tuple[float, Callable[[], Any]]
 """What may happen next, and how likely it is beside the others."""
@@ -92,9 +94,12 @@ class History:
         error = operator.device.device_state is DeviceState.ERROR
         debt = operator.device.release_pending
         maintained = operator.device.status is DeviceStatus.MAINTAINING
+        asking = 0.1 if world.vanished else 0.01
         running = {actor.name.partition("-")[0] for actor in world.stage.actors}
         for name, group, weight, work in (
             ("sweep", "conductor-1", 0.01, world.conductors[1].sweep),
+            ("look", "conductor-0", asking, world.lookers[0].look),
+            ("second", "conductor-1", asking, world.lookers[1].look),
             ("pay", "conductor-0", 0.2 if debt else 0.01, lambda: pay_debts(world.ports)),
             ("period", "agent", 0.01, lambda: world.agent.period()),
             ("hold", "api", 0.004, operator.hold),
@@ -181,10 +186,12 @@ def recover(world: World) -> None:
     world.start_agent(NEW)
     _period(world)
     for instance in world.instances:
-        world.give_back(instance, world.conductors[0])
+        if instance not in world.vanished:
+            world.give_back(instance, world.conductors[0])
         world.check()
     world.now += timedelta(seconds=2 * LEASE)
     world.conductors[0].sweep()
+    return_orphans(world)
     _deliver_all(world)
     for address, drive in world.host.slots.items():
         if drive is None:
@@ -210,6 +217,24 @@ def recover(world: World) -> None:
     found = [each for each in auditor.audit(scope, 0) if each.counts and each.kind is not Kind.AGENT_SILENT]
     if found:
         raise Broken(f"every crash converges: {[(each.kind.label, each.seen) for each in found]}")
+
+
+def return_orphans(world: World) -> None:
+    """Conductors look for servers that have vanished; what they do not give back, they show, and the operator does.
+
+    :raises Broken: a device is neither given back nor shown.
+    """
+    for looker in (*world.lookers, world.lookers[0]):
+        looker.look()
+        world.check()
+        world.now += PATIENCE
+    with Database.read(world.db) as tx:
+        left = [each for each in orphans.bound(tx) if each.hostname == world.hostname]
+    for each in left:
+        if each.orphan_reason is None:
+            raise Broken(f"never lost for good: the server of {each.pci_address} has vanished, and nobody is told")
+        world.conductors[0].arq_delete(RequestContext.admin(), [each.uuid])
+        world.check()
 
 
 def _period(world: World) -> None:

@@ -1,7 +1,7 @@
 """What is physically there. The code under test sees it through its drivers only."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from autoclave.agent.locks import DeviceLocks
@@ -35,6 +35,8 @@ class Host:
         """The serial numbers of drives that nobody can vouch for."""
         self.erasing: set[str] = set()
         """Slots whose drive is being erased at this moment."""
+        self.guests: dict[str, set[str]] = {}
+        """The instances whose guest runs, with the slots of what it has."""
 
     def is_clean(self, address: str) -> bool:
         return self.slots.get(address) not in self.dirty
@@ -44,6 +46,15 @@ class Host:
         drive = self.slots.get(address)
         if drive is not None:
             self.dirty.add(drive)
+
+    def start_guest(self, instance: str, addresses: Iterable[str]) -> None:
+        """A guest starts, and writes to what it has been given."""
+        self.guests[instance] = set(addresses)
+        for address in self.guests[instance]:
+            self.write(address)
+
+    def is_with_guest(self, address: str) -> bool:
+        return any(address in addresses for addresses in self.guests.values())
 
     def exchange(self, address: str) -> None:
         """Somebody takes the drive out, or puts in the one that lies there longest, or both."""

@@ -21,6 +21,9 @@ PATIENCE = (0, 1, 3, 10, 20, 20, 20, 20)
 """How often Nova looks whether its requests are bound."""
 
 
+VANISHES = 0.2
+"""How often Nova deletes a server and forgets its requests."""
+
 _NOVAS = frozenset({"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"})
 
 
@@ -37,7 +40,7 @@ class Nova:
         world, rng = self._world, self._rng
         wanted = self._choose()
         instance = str(uuid.uuid4())
-        world.instances[instance] = []
+        world.add_instance(instance, [])
         claim: dict[str, dict[str, int]] = {}
         for _, deployable in wanted:
             amounts = claim.setdefault(deployable.rp_uuid, {deployable.resource_class: 0})
@@ -63,11 +66,13 @@ class Nova:
         conductor = world.conductors[number]
         world.spawn("bind", f"conductor-{number}", lambda: conductor.arq_bind(RequestContext.admin(), requests))
         if self._bound(arqs):
-            for arq, (device, _) in zip(arqs, wanted, strict=True):
-                world.guests.add(arq)
-                world.host.write(device.pci_address)
+            world.guests.update(arqs)
+            world.host.start_guest(instance, [device.pci_address for device, _ in wanted])
         world.stage.gate("lived")
-        world.give_back(instance, rng.choice(world.conductors))
+        if rng.random() < VANISHES:
+            world.vanish(instance)
+        else:
+            world.give_back(instance, rng.choice(world.conductors))
 
     def _choose(self) -> list[tuple[DeviceRecord, DeployableRecord]]:
         """One device, or two of them, or two handles of one."""

@@ -28,6 +28,8 @@ FLOORS = {
     "accept": 0.01,
     "disable": 0.1,
     "enable": 0.1,
+    "vanished": 0.05,
+    "take_back": 0.01,
 }
 """What happens in a history on average, at least."""
 

@@ -19,25 +19,26 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
 from promises.gates import Actor, GatedDatabase
-from promises.history import recover
+from promises.history import recover, return_orphans
 from promises.host import CLASSES, NVME
 from promises.people import Operator
-from promises.world import LEASE, OPERATOR, World
+from promises.world import LEASE, NEW, OLD, OPERATOR, PATIENCE, World
 
 
 class Tenant:
     """An instance, its allocation and its accelerator request."""
 
-    def __init__(self, world: World, *, claim: bool = True) -> None:
+    def __init__(self, world: World, *, claim: bool = True, number: int = 0) -> None:
         self.world, self.instance = world, str(uuid.uuid4())
-        self.provider = world.devices[0][1].rp_uuid
+        self.provider = world.devices[number][1].rp_uuid
+        self.address = world.devices[number][0].pci_address
         if claim:
             world.placement.put_allocations(
                 ConsumerAllocations(self.instance, {self.provider: {CLASSES[NVME]: 1}}, project_id="p", user_id="u")
             )
         with world.db.write() as tx:
             self.arq = make_arq(tx, project_id="p").uuid
-        world.instances[self.instance] = [self.arq]
+        world.add_instance(self.instance, [self.arq])
 
     def bind(self) -> None:
         request = {
@@ -51,7 +52,7 @@ class Tenant:
     def write(self) -> None:
         assert self.state is ARQState.BOUND
         self.world.guests.add(self.arq)
-        self.world.host.write(self.world.devices[0][0].pci_address)
+        self.world.host.start_guest(self.instance, [self.address])
 
     def leave(self) -> None:
         self.world.give_back(self.instance, self.world.conductors[1])
@@ -323,3 +324,132 @@ def test_a_slow_enabling_loses_against_a_newer_disabling(world: World) -> None:
     status.disable(world.ports, world.device().uuid, OPERATOR)
     finish(world, slow)
     enabled_again(world)
+
+
+# A server that vanishes without a word
+
+
+def add_witness(world: World) -> None:
+    """The second drive's server proves that Nova shows servers of other projects, and is the right one."""
+    witness = Tenant(world, number=1)
+    witness.bind()
+    witness.write()
+
+
+def look_twice(world: World) -> None:
+    """Each of two conductors looks once, with the patience between them."""
+    for looker in world.lookers:
+        looker.look()
+        world.check()
+        world.now += PATIENCE
+
+
+def bound_before_its_guest_starts(world: World) -> Tenant:
+    """A long build: the agent sees no guest of the server yet."""
+    tenant = Tenant(world)
+    tenant.bind()
+    return tenant
+
+
+def start_late(world: World, tenant: Tenant) -> None:
+    """Nova has seen its requests bound, and starts the guest, whatever has become of the device since."""
+    clean_now(world)
+    world.guests.add(tenant.arq)
+    world.host.start_guest(tenant.instance, [tenant.address])
+    world.check()
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_server_that_vanishes_without_a_word_gives_its_drive_back_erased(two_drives: World, archived: bool) -> None:
+    world = two_drives
+    add_witness(world)
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    world.vanish(tenant.instance)
+    if archived:
+        del world.nova.servers[tenant.instance]
+    look_twice(world)
+    assert tenant.state is None
+    assert world.free(world.devices[0][1]) == 0
+    clean_now(world)
+    assert world.host.is_clean(tenant.address)
+    assert (world.device().device_state, world.free(world.devices[0][1])) == (DeviceState.AVAILABLE, 1)
+
+
+def test_a_server_that_vanishes_while_its_bind_goes_on_gives_its_drive_back(two_drives: World) -> None:
+    """Nova deletes the server of a build at once; the bind ends after that, and nothing asks for its end."""
+    world = two_drives
+    add_witness(world)
+    tenant = Tenant(world)
+    binder = at(world, "conductor-0", tenant.bind, "PUT inventories")
+    world.vanish(tenant.instance)
+    finish(world, binder)
+    assert tenant.state is ARQState.BOUND
+    look_twice(world)
+    clean_now(world)
+    assert world.free(world.devices[0][1]) == 1
+
+
+def test_a_drive_of_a_vanished_server_that_cannot_be_looked_at_is_shown(world: World) -> None:
+    """The agent is one of the release before; the device stays, dirty and not offered, and waits for the operator."""
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    world.vanish(tenant.instance)
+    world.start_agent(OLD)
+    look_twice(world)
+    assert tenant.state is ARQState.BOUND
+    assert world.free(world.devices[0][1]) == 0
+    world.start_agent(NEW)
+    return_orphans(world)
+    clean_now(world)
+    assert world.free(world.devices[0][1]) == 1
+
+
+def restored_nova_meets_a_running_guest(world: World) -> None:
+    """Nova's database is restored from before the server, for good; its guest runs on."""
+    add_witness(world)
+    tenant = Tenant(world)
+    tenant.bind()
+    tenant.write()
+    del world.nova.servers[tenant.instance]
+    look_twice(world)
+    clean_now(world)
+    assert tenant.state is ARQState.BOUND
+
+
+def restoring_nova_meets_a_long_build(world: World) -> None:
+    """For a moment Nova does not know the server, and its guest has not started."""
+    add_witness(world)
+    tenant = bound_before_its_guest_starts(world)
+    server = world.nova.servers.pop(tenant.instance)
+    world.lookers[0].look()
+    world.nova.servers[tenant.instance] = server
+    world.now += PATIENCE
+    world.lookers[1].look()
+    start_late(world, tenant)
+    assert tenant.state is ARQState.BOUND
+
+
+def nova_of_another_region_meets_a_long_build(world: World) -> None:
+    """The endpoint is another region's, for long, and the guest has not started."""
+    add_witness(world)
+    tenant = bound_before_its_guest_starts(world)
+    servers, world.nova.servers = world.nova.servers, {}
+    look_twice(world)
+    world.nova.servers = servers
+    start_late(world, tenant)
+    assert tenant.state is ARQState.BOUND
+
+
+def test_a_guest_that_nova_forgot_keeps_its_drive(two_drives: World) -> None:
+    restored_nova_meets_a_running_guest(two_drives)
+
+
+def test_a_server_absent_for_a_moment_keeps_its_drive(two_drives: World) -> None:
+    restoring_nova_meets_a_long_build(two_drives)
+
+
+def test_a_nova_of_another_region_takes_no_drive(two_drives: World) -> None:
+    nova_of_another_region_meets_a_long_build(two_drives)

@@ -1,6 +1,8 @@
 """The rehearsal itself: code that breaks a rule of the protocol is caught, so silence means something."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,11 @@ import pytest
 from autoclave.agent import cleanup, device_providers, recovery
 from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor import binding, unbinding
+from autoclave.conductor import orphans as conductor_orphans
+from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import orphans
 from autoclave.db.tables import devices
 from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle import intent, release, sweep, withdrawn
@@ -28,6 +33,10 @@ from promises.gates import GatedDatabase
 from promises.history import recover
 from promises.rehearsal import rehearse
 from promises.test_stories import (
+    Tenant,
+    nova_of_another_region_meets_a_long_build,
+    restored_nova_meets_a_running_guest,
+    restoring_nova_meets_a_long_build,
     slow_lowering_meets_a_new_tenant,
     slow_lowering_meets_a_raise_to_what_is,
     slow_payer_meets_a_new_debt,
@@ -111,6 +120,7 @@ def only_binds(tx: Any, now: Any) -> Any:
     return [arq for arq in expired(tx, now) if arq.state is ARQState.BIND_STARTED]
 
 
+bound = orphans.bound
 finish, put_inventories, expired = Cleanup._finish, Placement.put_inventories, arq_rows.expired
 
 
@@ -181,3 +191,52 @@ def test_an_inventory_written_at_any_generation_is_caught(world: World, monkeypa
     monkeypatch.setattr(Placement, "put_inventories", any_generation)
     with pytest.raises(Broken, match="never offered dirty"):
         slow_lowering_meets_a_new_tenant(world, "GET inventories", times=2)
+
+
+def nobody_has_it(_self: GuestsSeen, requests: Any) -> dict[str, None]:
+    """A conductor takes Nova's word for it that no guest is left."""
+    return dict.fromkeys(each.uuid for each in requests)
+
+
+def at_first_sight(tx: Any) -> Any:
+    """One lookup that finds a server deleted is enough."""
+    return [replace(each, orphan_since=each.orphan_since or datetime.min) for each in bound(tx)]
+
+
+def any_version_of_it(_tx: Any, _request: Any) -> bool:
+    return True
+
+
+def test_a_drive_given_back_without_a_look_at_the_guests_is_caught(
+    two_drives: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuestsSeen, "of", nobody_has_it)
+    with pytest.raises(Broken, match="while a guest has it"):
+        restored_nova_meets_a_running_guest(two_drives)
+
+
+def test_a_drive_given_back_after_one_lookup_is_caught(two_drives: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "bound", at_first_sight)
+    monkeypatch.setattr(orphans, "is_still", any_version_of_it)
+    with pytest.raises(Broken, match="never bound dirty"):
+        restoring_nova_meets_a_long_build(two_drives)
+
+
+def test_a_drive_given_back_by_a_nova_that_shows_nothing_is_caught(
+    two_drives: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor_orphans._Witnesses, "seen", lambda _self: True)
+    with pytest.raises(Broken, match="never bound dirty"):
+        nova_of_another_region_meets_a_long_build(two_drives)
+
+
+def test_a_vanished_server_that_no_conductor_looks_for_is_caught(
+    two_drives: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor_orphans.Orphans, "look", lambda _self: None)
+    tenant = Tenant(two_drives)
+    tenant.bind()
+    tenant.write()
+    two_drives.vanish(tenant.instance)
+    with pytest.raises(Broken, match="never lost for good"):
+        recover(two_drives)

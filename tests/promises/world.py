@@ -11,9 +11,14 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
+from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import ConductorManager
+from autoclave.conductor.orphans import Orphans
+from autoclave.conductor.unbinding import Unbinder
+from autoclave.db import agents
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
+from autoclave.db.agents import AgentRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, PlacementError, PlacementNotFound
@@ -22,6 +27,7 @@ from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.placement.client import PlacementClient
@@ -31,13 +37,16 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor as Who
+from nova_double import servers_within
 from promises.checks import Meddling, Watch
-from promises.gates import Actor, GatedDatabase, GatedPlacement, Stage
+from promises.gates import Actor, GatedDatabase, GatedNova, GatedPlacement, Stage
 from promises.host import CARD, NVME, Cards, Drives, Host, Locks
 
 LEASE = 240
 OPERATOR = Cause(Who.OPERATOR, "olga", reason="in the rehearsal")
-NEW, OLD = "1.1", "1.0"
+PATIENCE = timedelta(seconds=LEASE)
+"""Between two lookups that find a server deleted."""
+NEW, OLD = "1.3", "1.0"
 """RPC versions of an agent; an old one cannot clean."""
 
 
@@ -67,10 +76,19 @@ class World:
         self.tally: Counter[str] = Counter()
         self.meddling = Meddling()
         self.watch = Watch(self)
+        self.nova = FakeNova()
+        servers = servers_within(GatedNova(self.nova, self.stage))
+        agents_seen = GuestsSeen(self.ports, self.transport, timedelta(days=1000))
+        self.lookers = [
+            Orphans(self.ports, servers, agents_seen, Unbinder(self.ports, name, LEASE), name, PATIENCE)
+            for name in ("conductor-1", "conductor-2")
+        ]
         self.guests: set[str] = set()
         """The requests whose device a guest has seen."""
         self.instances: dict[str, list[str]] = {}
         """Nova's, with their requests."""
+        self.vanished: set[str] = set()
+        """Instances that Nova has deleted without deleting their requests."""
         self.recovering = False
         self.running: Actor | None = None
         self._runs = self._spawned = 0
@@ -90,6 +108,8 @@ class World:
             self.agent.server.stop()
         self._runs += 1
         self.agent = AgentRun(self, f"run-{self._runs}", version)
+        record = AgentRecord(self.hostname, f"run-{self._runs}", version, self.now, self.now)
+        self.db.transact(lambda tx: agents.register(tx, record))
         return self.agent
 
     def close(self) -> None:
@@ -159,7 +179,22 @@ class World:
             found = arq_rows.get(tx, arq)
         return found.state if found else None
 
+    def add_instance(self, instance: str, arqs: list[str]) -> None:
+        """Nova has a server with these requests."""
+        self.instances[instance] = arqs
+        self.nova.servers[instance] = FakeServer("p")
+
+    def vanish(self, instance: str) -> None:
+        """Nova deletes a server; no request to delete what it has ever arrives."""
+        self.steps.append(f"server {instance} vanishes")
+        self.tally["vanished"] += 1
+        self.host.guests.pop(instance, None)
+        self.vanished.add(instance)
+        self.deallocate(instance)
+        self.nova.servers[instance].status = "DELETED"
+
     def give_back(self, instance: str, conductor: ConductorManager) -> None:
+        self.host.guests.pop(instance, None)
         for arq in self.instances[instance]:
             while self.arq_state(arq) not in (None, ARQState.DELETING):
                 self.stage.after("deleting")
@@ -168,6 +203,7 @@ class World:
                 except AutoclaveError as error:
                     self.steps.append(f"  delete: {type(error).__name__}")
         self.deallocate(instance)
+        self.nova.servers[instance].status = "DELETED"
 
     def deallocate(self, instance: str) -> None:
         while True:
@@ -221,6 +257,11 @@ class AgentRun:
     def cleanup_device(self, context: RequestContext, device: Device) -> None:
         """The RPC API."""
         self.cleanup.request(context, device.uuid, device.state_version)
+
+    def function_users(self, _context: RequestContext, addresses: list[str]) -> dict[str, list[str]]:
+        """The RPC API."""
+        host = self._world.host
+        return {address: ["a guest"] if host.is_with_guest(address) else [] for address in addresses}
 
     def period(self) -> None:
         """Recovery's check, discovery, debts. If nothing failed, people's meddling is an excuse no more."""
