@@ -1,6 +1,7 @@
 """A conductor's service with a Nova on a socket: what a bind waits for, and what a configuration must say."""
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +13,9 @@ from tenant import Tenant
 from autoclave.conf import new_config
 from autoclave.db import bind_events
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.nova.fake import FakeNova
+from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.nova.transport import http_adapter
+from autoclave.placement.faults import Faults
 from autoclave.rpc.port import CONDUCTOR_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.services.conductor import ConductorService
@@ -125,3 +127,37 @@ def test_each_way_to_authenticate_can_be_configured(said: dict[str, Any]) -> Non
     assert adapter.service_type == "compute"
     assert adapter.interface == ["internal", "public"]
     assert adapter.region_name == said.get("region_name")
+
+
+@pytest.fixture
+def vanished(one_drive: AgentWorld) -> tuple[FakeNova, Tenant]:
+    """Nova has deleted a server, and not asked for an end of its requests."""
+    one_drive.start()
+    nova, tenant = FakeNova(), Tenant(one_drive, SANITIZING)
+    tenant.bind()
+    tenant.give_up()
+    nova.servers[tenant.instance] = FakeServer("demo", "DELETED")
+    return nova, tenant
+
+
+def test_a_conductor_gives_the_device_of_a_deleted_server_back(
+    one_drive: AgentWorld, vanished: tuple[FakeNova, Tenant]
+) -> None:
+    nova, tenant = vanished
+    with served(nova) as url, conductor_service(one_drive, options(url, orphan_patience=1)):
+        one_drive.wait(lambda: not tenant.states(), "the requests are deleted")
+        one_drive.wait(lambda: bool(one_drive.casts.pending), "the agent is asked to clean")
+    one_drive.casts.deliver()
+    one_drive.outcome()
+    one_drive.assert_offered()
+
+
+def test_a_conductor_told_not_to_look_for_deleted_servers_does_not(
+    one_drive: AgentWorld, vanished: tuple[FakeNova, Tenant]
+) -> None:
+    nova, tenant = vanished
+    asked = Faults(nova)
+    with served(asked) as url, conductor_service(one_drive, options(url, orphan_patience=0)):
+        time.sleep(0.3)  # without a pause between its rounds, it would have asked by now
+    assert asked.calls == []
+    assert tenant.states() == {ARQState.BOUND}
