@@ -160,9 +160,13 @@ class _Say(_OfOperator):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Say it, and tell whether Placement knows already."""
         path = f"{_DEVICES}/{parsed_args.device}/{self.what}"
-        answer = service_of(parsed_args).ask("POST", path, _because(parsed_args))
+        answer = service_of(parsed_args).ask("POST", path, self.body(parsed_args))
         later = "" if answer["placement_settled"] else "; Placement does not answer and will be told later"
         self.app.stdout.write(f"{parsed_args.device}: {self.what} recorded{later}\n")
+
+    def body(self, parsed_args: argparse.Namespace) -> dict[str, str]:
+        """Make the body of the request."""
+        return _because(parsed_args)
 
 
 class DeviceHold(_Say):
@@ -194,3 +198,14 @@ class DeviceTakeBack(_Say):
     """Give a device back whose server is no longer there, and have it cleaned. Make sure that no guest has it."""
 
     what = "take-back"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--server", help="uuid of the server that is gone, if several servers have the device")
+        return parser
+
+    def body(self, parsed_args: argparse.Namespace) -> dict[str, str]:
+        """Make the body of the request."""
+        named = {"instance_uuid": parsed_args.server} if parsed_args.server else {}
+        return {**_because(parsed_args), **named}

@@ -41,19 +41,28 @@ def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delet
     return stands
 
 
-def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause) -> list[str]:
+def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause, server: str | None = None) -> list[str]:
     """Write into a device's history that an operator takes it back; return the requests to delete.
 
-    :raises Conflict: no request has it, one is being bound, or its server is our own.
+    :param server: the server that is gone; None: the only one that has the device.
+    :raises Conflict: no request has it, one is being bound, its server is our own, or several servers have it.
     """
-    holders = arq_rows.active_of_device(tx, device.id)
+    active = arq_rows.active_of_device(tx, device.id)
+    holders = [arq for arq in active if server is None or arq.instance_uuid == server.lower()]
     if not holders:
-        raise Conflict(f"Device {device.uuid} is held by no accelerator request: nothing is to be taken back.")
+        by_it = "" if server is None else f" of server {server}"
+        raise Conflict(f"Device {device.uuid} is held by no accelerator request{by_it}: nothing is to be taken back.")
     for arq in holders:
         if arq.state is ARQState.BIND_STARTED:
             raise Conflict(f"Accelerator request {arq.uuid} is being bound to device {device.uuid}: try again later.")
         if arq.instance_uuid is not None and instance_rows.get(tx, arq.instance_uuid) is not None:
             raise Conflict(f"Device {device.uuid} belongs to server {arq.instance_uuid}: delete that server instead.")
+    servers = sorted({arq.instance_uuid or "(none)" for arq in holders})
+    if len(servers) > 1:
+        raise Conflict(
+            f"Device {device.uuid} is held by the servers {', '.join(servers)}: name the one that is gone "
+            "(instance_uuid, --server)."
+        )
     remark(tx, device, "take_back", cause, {})
     return [arq.uuid for arq in holders]
 

@@ -3,13 +3,16 @@
 import pytest
 from api_world import HOST, World, said
 
+from autoclave.cli.main import main
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs, devices
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
+from dbfixtures import make_arq
 
 INSTANCE = "11111111-2222-4333-8444-555555555555"
 PATH = "/v2/accelerator_requests"
@@ -109,3 +112,33 @@ def test_an_orphaned_device_waits_with_the_command(held: World) -> None:
     assert f"`autoclave device take-back {HOST}/{the_device(held)['pci_address']}`" in waits
     assert held.call("POST", f"{OURS}/{uuid}/take-back", {}).status_code == 200
     assert the_device(held)["waiting_for"] is None
+
+
+def test_of_several_servers_with_a_device_one_must_be_named(held: World) -> None:
+    """The others live: their requests, and what their guests have, stay."""
+    uuid = str(the_device(held)["uuid"])
+    living = "99999999-2222-4333-8444-555555555555"
+    with held.db.write() as tx:
+        device = device_rows.get(tx, uuid)
+        assert device is not None
+        make_arq(tx, state=ARQState.BOUND, device_id=device.id, instance_uuid=living)
+        tx.execute(arqs.update().where(arqs.c.instance_uuid == INSTANCE).values(orphan_reason="its agent is away"))
+    answer = held.call("POST", f"{OURS}/{uuid}/take-back", {})
+    assert answer.status_code == 409
+    assert living in said(answer)
+    assert INSTANCE in said(answer)
+    assert f"--server {INSTANCE}`" in str(the_device(held)["waiting_for"])
+
+    stranger = held.call("POST", f"{OURS}/{uuid}/take-back", {"instance_uuid": str(uuid)})
+    assert (stranger.status_code, f"of server {uuid}" in said(stranger)) == (409, True)
+    assert held.call("POST", f"{OURS}/{uuid}/take-back", {"instance_uuid": INSTANCE.upper()}).status_code == 200
+    assert states(held) == []
+    assert [each["instance_uuid"] for each in the_device(held)["arqs"]] == [living]  # type: ignore[attr-defined]
+
+
+def test_the_command_names_the_server_that_is_gone(held: World, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"{HOST}/{the_device(held)['pci_address']}"
+    with held.served() as url:
+        assert main(["device", "take-back", place, "--url", url, "--server", INSTANCE, "--reason", "gone"]) == 0
+    assert "take-back recorded" in capsys.readouterr().out
+    assert states(held) == []

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api.accelerator.accelerator_requests import delete_requests
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator.devices import find
-from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY
+from autoclave.api.schemas.operator_devices import SAID, VALIDATE_TAKE_BACK
 from autoclave.lifecycle.recorded_unbind import note_take_back
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
@@ -24,10 +24,11 @@ class TakeBack(Resource):
         "Give a device back whose instance is no longer there",
         rule="autoclave:device:act",
         waits=True,
-        body=VALIDATE_REASON_IF_ANY,
+        body=VALIDATE_TAKE_BACK,
         answers={200: SAID},
         fails={
-            409: "No request has the device, or one is being bound, or its server is on record; the text says which.",
+            409: "No request has the device, or one is being bound, or its server is on record, or several servers "
+            "have it and none is named; the text says which.",
             504: "No conductor answered in time; it may still be done.",
         },
     )
@@ -38,7 +39,7 @@ class TakeBack(Resource):
         cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, asked.body.get("reason"))
 
         def note(tx: Connection) -> list[str]:
-            return note_take_back(tx, find(tx, device, address), cause)
+            return note_take_back(tx, find(tx, device, address), cause, asked.body.get("instance_uuid"))
 
         wanted = self._api.ports.db.transact(note)
         delete_requests(self._api, RequestContext.admin(context.request_id), wanted)

@@ -32,7 +32,7 @@ def waiting_for(
     :param holders: the requests that hold it.
     """
     reasons = [
-        *(_orphaned(device, each) for each in holders),
+        *(_orphaned(device, each, holders) for each in holders),
         _unknown_state(device),
         f"It is excluded: {device.excluded_reason}." if device.excluded_reason else None,
         _silent(device, agent_silent),
@@ -47,13 +47,15 @@ def waiting_for(
     return " ".join(reason for reason in reasons if reason) or None
 
 
-def _orphaned(device: DeviceRecord, holder: Holder) -> str | None:
+def _orphaned(device: DeviceRecord, holder: Holder, holders: Sequence[Holder]) -> str | None:
     if holder.orphan_reason is None:
         return None
+    alone = all(each.instance_uuid == holder.instance_uuid for each in holders)
+    which = "" if alone else f" --server {holder.instance_uuid}"
     return (
         f"Its server {holder.instance_uuid} looks deleted, but the device is not given back by itself: "
         f"{holder.orphan_reason}. When the server is gone and no guest has the device: `autoclave device take-back "
-        f"{device.hostname}/{device.pci_address}`."
+        f"{device.hostname}/{device.pci_address}{which}`."
     )
 
 

@@ -36,6 +36,14 @@ REASON_IF_ANY: dict[str, Any] = {
 }
 VALIDATE_REASON_IF_ANY = compiled(REASON_IF_ANY)
 
+TAKE_BACK: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {**REASON_IF_ANY["properties"], "instance_uuid": {"anyOf": [UUID, {"type": "null"}]}},
+}
+"""``instance_uuid``: the server that is gone; needed where several servers have a part of the device."""
+VALIDATE_TAKE_BACK = compiled(TAKE_BACK)
+
 _STATE = nullable(one_of(DeviceState))
 DEVICE = shape(
     "OperatorDevice",
