@@ -98,6 +98,7 @@ class SysfsTree:
         _write(directory, {key.replace("__", "/"): text for key, text in attributes.items()})
         for lower in below:
             link(lower / "holders" / name, directory)
+            link(directory / "slaves" / lower.name, lower)
         return directory
 
     def subsystem(self, name: str) -> Path:

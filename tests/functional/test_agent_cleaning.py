@@ -14,6 +14,7 @@ from autoclave.drivers.nvme import NVMeDriver
 from autoclave.placement.faults import refuse
 from autoclave.rules.device_states import DeviceState
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
+from autoclave.simulator.host_volumes import LVM_LABEL, MD_SUPERBLOCK
 
 FAILURES = [
     pytest.param(SANITIZING, [FaultKind.SANITIZE_FAILS], id="the sanitize fails"),
@@ -64,6 +65,48 @@ def test_a_failed_clean_withholds_the_drive_until_a_clean_succeeds(
     world.clean(address)
     assert not world.sim.find(address, SECRET)
     world.assert_offered(address)
+
+
+@pytest.mark.parametrize("address", [SANITIZING, ZEROING])
+@pytest.mark.parametrize(
+    ("fault", "bytes_on_it"),
+    [(FaultKind.HOST_ACTIVATES, LVM_LABEL), (FaultKind.HOST_ASSEMBLES, MD_SUPERBLOCK)],
+    ids=["volume group", "array"],
+)
+def test_volumes_that_came_with_a_drive_are_ended_for_its_erase(
+    world: AgentWorld, address: str, fault: FaultKind, bytes_on_it: tuple[int, bytes]
+) -> None:
+    world.start()
+    world.bind(address)
+    world.sim.set_fault(address, Fault(fault))
+    world.sim.give_to_guest(address)
+    world.sim.write(address, *bytes_on_it)
+    world.sim.give_back(address)
+
+    world.clean(address)
+
+    assert not world.sim.find(address, SECRET)
+    world.assert_offered(address)
+
+
+def test_operators_clean_does_not_end_volumes(world: AgentWorld) -> None:
+    """While the drive waited in error, the operator may have made them."""
+    world.start()
+    world.bind()
+    world.sim.set_fault(SANITIZING, Fault(FaultKind.HOST_ACTIVATES), Fault(FaultKind.VOLUMES_STAY))
+    world.sim.give_to_guest(SANITIZING)
+    world.sim.write(SANITIZING, *LVM_LABEL)
+    world.sim.give_back(SANITIZING)
+    world.clean()
+    world.assert_withheld()
+    assert "vgchange exited with 5" in str(world.device().state_reason)
+    world.sim.clear_faults()
+
+    world.clean()
+
+    world.assert_withheld()
+    assert "LVM volume vg0-data" in str(world.device().state_reason)
+    assert world.sim.find(SANITIZING, SECRET)
 
 
 def withheld_until_it_is_back_and_clean(world: AgentWorld, agent: AgentManager, address: str) -> None:

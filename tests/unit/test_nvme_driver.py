@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,7 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import STYLES, SimulatedHost
+from autoclave.simulator.host_volumes import LVM_LABEL
 
 ONE, TWO, THREE = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 SECRET = b"what the tenant left"
@@ -62,8 +64,8 @@ def row(address=ONE, serial="S1", model="Simulated NVMe Drive", action="sanitize
     )
 
 
-def control(watcher):
-    return CleanupControl(watcher.deadline, watcher.progress, watcher)
+def control(watcher, *, returned=False):
+    return CleanupControl(watcher.deadline, watcher.progress, watcher, returned)
 
 
 def only(findings):
@@ -177,6 +179,67 @@ def test_a_write_after_the_sanitize_is_no_clean_drive(make):
 
     with pytest.raises(HardwareError, match="data was written since"):
         driver.cleanup(row(), control(Journal()))
+
+
+def returned_with_a_volume_group(host):
+    """Let a guest make a volume group on the drive in the first slot, and the host activate it."""
+    host.set_fault(ONE, Fault(FaultKind.HOST_ACTIVATES))
+    host.give_to_guest(ONE)
+    host.write(ONE, *LVM_LABEL)
+    host.give_back(ONE)
+
+
+def test_volume_group_of_a_returned_drive_is_ended(make, caplog):
+    driver, host = make(drive(ONE, "S1", block=True))
+    returned_with_a_volume_group(host)
+    watcher = Watcher()
+
+    driver.cleanup(row(), control(watcher, returned=True))
+
+    assert [Path(argv[0]).name for argv in watcher.argvs if "--select" in argv] == ["vgs", "vgchange"]
+    assert not host.find(ONE, LVM_LABEL[1])
+    assert f"{ONE} (nvme0): ended the volume group" in caplog.text
+
+
+def test_volume_group_that_cannot_be_ended_keeps_the_drive(make):
+    driver, host = make(drive(ONE, "S1", block=True))
+    returned_with_a_volume_group(host)
+    host.set_fault(ONE, Fault(FaultKind.VOLUMES_STAY))
+
+    with pytest.raises(DeviceInUse, match="LVM volume vg0-data on nvme0n1") as refused:
+        driver.cleanup(row(), control(Watcher(), returned=True))
+
+    assert "vgchange exited with 5 and said Logical volume vg0/data in use.; it was not touched" in str(refused.value)
+    assert host.find(ONE, LVM_LABEL[1])
+
+
+@pytest.mark.parametrize(
+    ("returned", "options"), [(False, {}), (True, {"allow_host_device": [ONE]})], ids=["not returned", "host's own"]
+)
+def test_volume_group_that_may_be_the_hosts_is_not_ended(make, returned, options):
+    """The operator may have made it since, or has said that the host itself uses the drive."""
+    driver, host = make(drive(ONE, "S1", block=True), **options)
+    returned_with_a_volume_group(host)
+    watcher = Watcher()
+
+    with pytest.raises(DeviceInUse, match="LVM volume vg0-data on nvme0n1; it was not touched"):
+        driver.cleanup(row(), control(watcher, returned=returned))
+
+    assert not any("--select" in argv for argv in watcher.argvs)
+
+
+def test_drive_with_a_volume_group_of_the_host_is_not_offered(make):
+    """What the host has on a drive before a guest had it is never taken for the guest's."""
+    driver, host = make(drive(ONE, "S1", block=True))
+    host.set_fault(ONE, Fault(FaultKind.HOST_ACTIVATES))
+    host.write(ONE, *LVM_LABEL)
+    host.pull(ONE)
+    host.put_back(ONE)
+
+    seen = only(driver.discover())
+
+    assert isinstance(seen, Sighting)
+    assert "LVM volume vg0-data on nvme0n1" in seen.exposed
 
 
 def test_a_virtual_function_is_refused_with_its_physical_function(make):

@@ -19,6 +19,9 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.host import SimulatedHost
 
 SLOT = "0000:42:00.0"
+GROUP = "20ZkCM-28Lt-cL9f-KD3i-xh0z-vUnO-xzkGBc"
+_FILTER = '["a|^/dev/nvme0n1$|","r|.*|"]'
+ALONE = f'devices{{filter={_FILTER}global_filter={_FILTER}hints="none"use_devicesfile=0}}'
 
 
 def as_asked(argv: list[str], host: SimulatedHost) -> list[str]:
@@ -68,11 +71,34 @@ def test_every_command_of_every_erase_is_let_pass(tmp_path: Path, action: Cleanu
         ["shred", "--iterations=0", "--zero", "--verbose", "/dev/nvme0n1", "/dev/nvme1n1"],
         ["shred", "--iterations=0", "--zero", "--verbose", "/etc/passwd"],
         ["shred", "--remove", "/dev/nvme0n1"],
+        ["vgchange", "-an"],
+        ["vgchange", "-an", "vg0"],
+        ["vgchange", "-an", "--select", f"vg_uuid={GROUP}"],
+        ["vgchange", "-an", "--select", "vg_name=root", "--config", ALONE],
+        ["vgchange", "-an", "--select", f"vg_uuid={GROUP}||vg_name=root", "--config", ALONE],
+        ["vgchange", "-ay", "--select", f"vg_uuid={GROUP}", "--config", ALONE],
+        ["vgchange", "-an", "--select", f"vg_uuid={GROUP}", "--config", ALONE.replace("nvme0n1", "sda")],
+        ["vgchange", "-an", "--select", f"vg_uuid={GROUP}", "--config", ALONE.replace("nvme0n1", "nvme.*")],
+        ["vgchange", "-an", "--select", f"vg_uuid={GROUP}", "--config", f"{ALONE}global{{etc=/tmp}}"],
+        ["vgs", "--noheadings", "-o", "vg_name", "--select", f"vg_uuid={GROUP}", "--config", ALONE],
+        ["lvmconfig", "--typeconfig", "full", "-f", "/etc/shadow"],
+        ["mdadm", "--stop", "--scan"],
+        ["mdadm", "--stop", "/dev/md/root"],
+        ["mdadm", "--stop", "/dev/sda"],
+        ["mdadm", "--zero-superblock", "/dev/nvme0n1"],
+        ["multipath", "-F"],
+        ["udisksctl", "dump"],
     ],
 )
 def test_no_other_command_is_run(argv: list[str]) -> None:
     with pytest.raises(HardwareError, match="helper does not run"):
         admission.command(argv)
+
+
+def test_volume_group_on_nvme_drives_is_let_pass() -> None:
+    this = ["--select", f"vg_uuid={GROUP}", "--config", ALONE]
+    admission.command(["vgs", "--noheadings", "-o", "vg_missing_pv_count", *this])
+    admission.command(["vgchange", "-an", *this])
 
 
 @pytest.mark.parametrize(

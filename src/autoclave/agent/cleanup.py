@@ -32,6 +32,8 @@ LOG = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of progress; a drive may have news far more often."""
+_RETURNED = frozenset({Event.REQUEST_CLEANING, Event.MISSED_CLEANUP})
+"""Events of a device that a guest had until now. What is on one that waited in error may be the operator's."""
 SWAP_PATIENCE = (1.0, 5.0, 15.0)
 """Seconds to wait between attempts to write an outcome while the database is away."""
 
@@ -106,7 +108,7 @@ class Cleanup:
         except BaseException:
             self._retire(device.uuid)
             raise
-        self._hand_over(context, pending)
+        self._hand_over(context, pending, returned=event in _RETURNED)
         # The drive is known to be dirty from now on, and that may have ended its offer by another row.
         settle_others(self._ports.db, self._ports.placement, pending)
         return True
@@ -117,11 +119,11 @@ class Cleanup:
         Discovery and the periodic check run one after the other, so nobody can take the row for a dead one.
         """
         self._announce(pending.uuid)
-        self._hand_over(context, pending)
+        self._hand_over(context, pending, returned=False)
 
-    def _hand_over(self, context: RequestContext, pending: DeviceRecord) -> None:
+    def _hand_over(self, context: RequestContext, pending: DeviceRecord, *, returned: bool) -> None:
         try:
-            self._pool.submit(self._clean, context, pending)
+            self._pool.submit(self._clean, context, pending, returned)
         except RuntimeError:  # the pool's word for having been shut down
             self._retire(pending.uuid)
             LOG.warning("Stopped before device %s was cleaned; the next start puts it into error.", pending.uuid)
@@ -150,10 +152,10 @@ class Cleanup:
             attempt.abandon()
         self._pool.shutdown(wait=False)
 
-    def _clean(self, context: RequestContext, pending: DeviceRecord) -> None:
+    def _clean(self, context: RequestContext, pending: DeviceRecord, returned: bool) -> None:
         try:
             if not self._stopping:
-                self._clean_one(context, pending)
+                self._clean_one(context, pending, returned)
         except Stopping:
             LOG.warning("Stopped while device %s was being cleaned; the next start puts it into error.", pending.uuid)
         except Exception:
@@ -162,7 +164,7 @@ class Cleanup:
         finally:
             self._retire(pending.uuid)
 
-    def _clean_one(self, context: RequestContext, pending: DeviceRecord) -> None:
+    def _clean_one(self, context: RequestContext, pending: DeviceRecord, returned: bool) -> None:
         try:
             self._locks.acquire(pending.uuid, f"a cleanup for request {context.request_id}")
         except HardwareError as error:
@@ -173,7 +175,7 @@ class Cleanup:
             cleaning = self._start(context, pending)
             if cleaning is None:
                 return
-            attempt, deadline = self._attempt(cleaning)
+            attempt, deadline = self._attempt(cleaning, returned)
             handed_over = True
         finally:
             if not handed_over:
@@ -210,11 +212,12 @@ class Cleanup:
             LOG.info("Device %s is not cleaned: %s", pending.uuid, error)
             return None
 
-    def _attempt(self, cleaning: DeviceRecord) -> tuple[Attempt, Deadline]:
+    def _attempt(self, cleaning: DeviceRecord, returned: bool) -> tuple[Attempt, Deadline]:
         with self._ports.db.read() as tx:
             driver_name = device_rows.deployables_of(tx, [cleaning.id])[0].driver_name
         deadline = Deadline.after(self._timeout)
-        control = CleanupControl(deadline, self._progress_of(cleaning), self._journal.for_device(cleaning.uuid))
+        tools = self._journal.for_device(cleaning.uuid)
+        control = CleanupControl(deadline, self._progress_of(cleaning), tools, returned)
 
         def work() -> Evidence:
             driver = self._drivers.get(driver_name)

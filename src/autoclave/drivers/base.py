@@ -182,11 +182,13 @@ class CleanupControl:
     :param deadline: when ``cleanup_timeout`` will have passed.
     :param progress: called whenever there is news.
     :param tools: told of every external tool.
+    :param returned: a guest had the device until now. Volumes on it that this host has activated are the guest's.
     """
 
     deadline: Deadline
     progress: ProgressSink
     tools: ToolSink
+    returned: bool = False
 
 
 RETURNS_UNCLEANED = "returns uncleaned"
@@ -218,6 +220,10 @@ class Driver:
 
         :raises AutoclaveError: the agent must not start.
         """
+
+    def host_setup(self) -> Sequence[str]:
+        """Return which settings of this host would hurt the driver's devices, each with what to do, in words."""
+        return []
 
     def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
         """Return the devices of this host that are the driver's; an empty list if there are none.

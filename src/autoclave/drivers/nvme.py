@@ -39,6 +39,7 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.erase import Eraser
 from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.guest_volumes import GuestVolumes
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
@@ -241,13 +242,33 @@ class NVMeDriver(Driver):
                 f"{device.pci_address} ({controller.name}): the same drive is also reached through "
                 f"{', '.join(controller.other_paths)}; it was not touched"
             )
+        kept = self._end_guest_volumes(controller, control)
         users = holders(self.paths, controller)
         if users:
             raise DeviceInUse(
-                f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join(users)}; it was not "
-                "touched",
+                f"{device.pci_address} ({controller.name}) is used by this host: {'; '.join([*users, *kept])}; it was "
+                "not touched",
                 users,
             )
+
+    def _end_guest_volumes(self, controller: Controller, control: CleanupControl) -> list[str]:
+        """End what this host has activated from the bytes of the guest that had the drive until now.
+
+        :returns: what could not be ended, in words.
+        """
+        if not control.returned or controller.address in self.allowed_host_devices:
+            return []
+        volumes = GuestVolumes(self.paths, self.commands, controller, control.deadline, self.conf.nvme.command_timeout)
+        outcome = volumes.end(control.tools)
+        for use in outcome.ended:
+            LOG.warning(
+                "%s (%s): ended the %s, which this host had activated from what a guest left; see `autoclave plan` "
+                "for how to prevent that",
+                controller.address,
+                controller.name,
+                use,
+            )
+        return outcome.kept
 
     def _check_is_unused(self, controller: Controller) -> None:
         """Look for users once more, after the erase: a mount or a holder since then may have written to the drive.

@@ -19,11 +19,14 @@ LOG = logging.getLogger(__name__)
 
 _SYSTEM_DIRECTORIES = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _PACKAGES = {
+    "lvmconfig": "lvm2",
     "nvme": "nvme-cli",
     "prlimit": "util-linux",
     "qemu-img": "qemu-utils",
     "setpriv": "util-linux",
     "shred": "coreutils",
+    "vgchange": "lvm2",
+    "vgs": "lvm2",
 }
 _LAST_WORDS = 500
 

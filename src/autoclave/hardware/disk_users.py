@@ -32,12 +32,12 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
     :raises DeviceVanished: a disk went away.
     :raises HardwareError: something that would tell cannot be read.
     """
-    uses = _Uses.of(paths)
+    uses = HostUses.of(paths)
     lines: list[str] = []
     ways_in = [controller.path]
     for namespace in controller.namespaces:
         directory = block_directory(paths, controller, namespace)
-        nodes = [paths.dev / part.name for part in (directory, *_partitions(directory))]
+        nodes = [paths.dev / part.name for part in (directory, *partitions(directory))]
         # A mounted partition also refuses the exclusive open: said once is enough.
         found = list(uses.of_disk(directory, namespace.block_name)) or _exclusively_open(paths, namespace, nodes)
         lines += found
@@ -72,7 +72,7 @@ def _vfio_group(paths: HostPaths, controller: Controller) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class _Uses:
+class HostUses:
     """What the host says of all its disks, read once."""
 
     paths: HostPaths
@@ -83,7 +83,7 @@ class _Uses:
     exports: list[Export]
 
     @classmethod
-    def of(cls, paths: HostPaths) -> "_Uses":
+    def of(cls, paths: HostPaths) -> "HostUses":
         return cls(paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), exports(paths))
 
     def of_disk(self, directory: Path, label: str) -> Iterator[str]:
@@ -92,14 +92,15 @@ class _Uses:
         :param directory: of the device in sysfs.
         :param label: what the operator knows it as.
         """
-        for part in (directory, *_partitions(directory)):
+        for part in (directory, *partitions(directory)):
             words = label if part == directory else _partition_label(part, label)
-            yield from (f"{words} {use}" for use in self._direct(part))
+            yield from (f"{words} {use}" for use in self.direct(part))
             for holder in attribute.entries(part / "holders"):
                 built = f"{_kind(holder)} on {words}"
                 yield from list(self.of_disk(holder, built)) or [built]
 
-    def _direct(self, block: Path) -> Iterator[str]:
+    def direct(self, block: Path) -> Iterator[str]:
+        """Return what a block device itself is used for, without what is built on it."""
         device = attribute.read(block / "dev")
         targets = [m for m in self.mounts if m.device == device or self._names(m.source, block)]
         if targets:
@@ -131,7 +132,8 @@ class _Uses:
         return os.path.realpath(self.paths.dev / text.removeprefix("/dev/")) == os.path.realpath(node)
 
 
-def _partitions(directory: Path) -> list[Path]:
+def partitions(directory: Path) -> list[Path]:
+    """Return the directories of a block device's partitions."""
     return [child for child in attribute.entries(directory) if attribute.is_there(child / "partition")]
 
 

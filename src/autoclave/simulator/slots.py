@@ -10,6 +10,7 @@ from autoclave.simulator.drive import Drive
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, OF_THE_HOST, Fault, FaultBook, FaultKind
 from autoclave.simulator.functions import Functions
+from autoclave.simulator.host_volumes import HostVolumes
 from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.procfs import write_proc
 from autoclave.simulator.sysfs_tree import SysfsTree
@@ -196,9 +197,13 @@ class DriveSlots:
             media = {nsid: directory / f"ns{nsid}" for nsid in state.namespaces}
             self.tree.set_driver(slot)
             self.tree.add_controller(slot, state, inventory, media)
+            faults = self.faults.active([slot.address])
+            for disk, nsid in self.tree.disks(slot, inventory).items():
+                HostVolumes(self.root).appear(disk, media[nsid], faults)
 
     def _unbind(self, inventory: Inventory, slot: Slot, driver: str | None) -> None:
         if slot.instance is not None:
             self.tree.remove_controller(slot, inventory)
+            HostVolumes(self.root).drop_stranded()
         inventory.unbind(slot, driver)
         self.tree.set_driver(slot)

@@ -72,6 +72,10 @@ class NamespaceNodes:
         for nsid, namespace in wanted.items():
             self._add(place, nsid, namespace, media[nsid])
 
+    def disks(self, place: ControllerPlace) -> dict[str, int]:
+        """The namespace ids of the block devices, by their names."""
+        return {disk.name: nsid for nsid, disk in _by_nsid(place.disks, f"nvme{place.head}n*").items()}
+
     def remove_all(self, place: ControllerPlace) -> None:
         """Remove what the controller has, and the block devices that no other controller reaches."""
         for nsid in _by_nsid(place.controller, "nvme*n*"):

@@ -203,6 +203,10 @@ class SysfsTree:
         """Make the block devices those of the namespaces attached, after namespace management."""
         self._nodes.sync(self._place(slot, inventory), state, media)
 
+    def disks(self, slot: Slot, inventory: Inventory) -> dict[str, int]:
+        """The namespace ids of the controller's block devices, by their names."""
+        return self._nodes.disks(self._place(slot, inventory))
+
     @property
     def _bus(self) -> Path:
         return self.sys / "bus/pci/devices"

@@ -1,6 +1,6 @@
-"""Answers of the stand-in for nvme-cli without a process: a new interpreter takes far longer than the answer."""
+"""Answers of the stand-ins for nvme-cli and lvmconfig without a process: a new interpreter takes far longer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from autoclave.simulator.nvme_commands import COMMANDS
 from autoclave.simulator.nvme_tool import NvmeTool
 from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.tools import program
+from autoclave.simulator.volume_tools import lvm_settings
 
 _AT_ONCE = frozenset({"version", *COMMANDS}) - {"format", "write-zeroes"}
 """Commands that end at once. The others take time, and can be killed, as those of a real host can."""
@@ -32,11 +33,14 @@ class ToolAnswers:
         None: it has to be run, as it takes time, or it is another program.
         """
         path, *words = argv
-        if path != str(self._nvme) or not words or words[0] not in _AT_ONCE or "--wait" in words:
+        if path not in self._programs or Path(path).read_text() != self._programs[path]:
             return None
-        if self._takes_time or self._nvme.read_text() != program(self.root, "nvme"):
-            return None
-        answer = NvmeTool(self._host).run(words)
+        if path == self._nvme:
+            if not words or words[0] not in _AT_ONCE or "--wait" in words or self._takes_time:
+                return None
+            answer = NvmeTool(self._host).run(words)
+        else:
+            answer = lvm_settings(self.root, words)
         return Completed(tuple(argv), answer.code, _as_read(answer.out), _as_read(answer.err))
 
     @cached_property
@@ -44,8 +48,12 @@ class ToolAnswers:
         return DriveSlots(self.root)
 
     @property
-    def _nvme(self) -> Path:
-        return self.root / "bin" / "nvme"
+    def _nvme(self) -> str:
+        return str(self.root / "bin" / "nvme")
+
+    @cached_property
+    def _programs(self) -> Mapping[str, str]:
+        return {str(self.root / "bin" / name): program(self.root, name) for name in ("lvmconfig", "nvme")}
 
     @property
     def _takes_time(self) -> bool:

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError, ToolMissing
+from autoclave.hardware import attribute
 from autoclave.hardware.command import Commands
+from autoclave.hardware.host import HostPaths
 
 _CONTROLLER = r"/dev/nvme[0-9]+"
 _DISK = r"/dev/nvme[0-9]+n[0-9]+"
 _NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:noiommu-)?[0-9]+"
 
+_UUID = r"[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}"
+_FILTER = rf'\[(?:"a\|\^(?:{_DISK}(?:p[0-9]+)?)\$\|",)+"r\|\.\*\|"\]'
+_GROUP = (
+    rf"--select vg_uuid={_UUID} "
+    rf'--config devices\{{filter={_FILTER}global_filter={_FILTER}hints="none"use_devicesfile=0\}}'
+)
+"""One volume group, and only as far as NVMe drives have it."""
+
 COMMANDS = {
+    "lvmconfig": re.compile("--typeconfig full devices/global_filter devices/filter devices/use_devicesfile"),
+    "mdadm": re.compile(r"--stop /dev/md[0-9]+"),
     "nvme": re.compile(
         r"version|(?:id-ctrl|id-ns|id-ns-granularity|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
         rf" {_CONTROLLER}"
@@ -21,16 +33,19 @@ COMMANDS = {
         rf"|format {_CONTROLLER} -n [0-9]+(?: --(?:lbaf|ses|ms|pi|pil|timeout)=[0-9]+)+ --force"
     ),
     "shred": re.compile(rf"--iterations=0 --zero --verbose {_DISK}"),
+    "vgchange": re.compile(f"-an {_GROUP}"),
+    "vgs": re.compile(f"--noheadings -o vg_missing_pv_count {_GROUP}"),
 }
 """The tools that are run, by name, and the arguments that each may be given."""
 
-_HELPING = frozenset({"setpriv"})
-"""What tools are started with. The agent may ask whether it is there, not have it run something."""
+_SOUGHT = frozenset({"multipath", "setpriv", "udisksctl"})
+"""What the agent may ask for whether it is there, not have it run."""
 
 
-def command(argv: Sequence[str]) -> None:
+def command(argv: Sequence[str], sysfs: Path = HostPaths.sysfs) -> None:
     """Let a command pass.
 
+    :param sysfs: where the members of an array are listed.
     :raises HardwareError: it is none that Autoclave needs.
     """
     if not argv or argv[0] not in COMMANDS:
@@ -39,6 +54,19 @@ def command(argv: Sequence[str]) -> None:
     arguments = argv[1:]
     if any(" " in argument for argument in arguments) or not COMMANDS[argv[0]].fullmatch(" ".join(arguments)):
         raise HardwareError(f"the privileged helper does not run {argv[0]} with the arguments {list(arguments)}")
+    if argv[0] == "mdadm":
+        _on_drives(sysfs / "block" / os.path.basename(argv[-1]) / "slaves")
+
+
+def _on_drives(members: Path) -> None:
+    """Let an array pass that is on NVMe drives alone.
+
+    :raises HardwareError: it has other members, or none that the kernel shows.
+    """
+    names = [member.name for member in attribute.entries(members)]
+    others = [name for name in names if not re.fullmatch(rf"{_DISK}(?:p[0-9]+)?", f"/dev/{name}")]
+    if others or not names:
+        raise HardwareError(f"the privileged helper does not run mdadm: {members} lists {names}, not NVMe drives alone")
 
 
 def tool(name: str) -> None:
@@ -46,7 +74,7 @@ def tool(name: str) -> None:
 
     :raises HardwareError: it is none that Autoclave needs.
     """
-    if name not in _HELPING.union(COMMANDS):
+    if name not in _SOUGHT.union(COMMANDS):
         raise HardwareError(f"the privileged helper does not look for {name!r}")
 
 
