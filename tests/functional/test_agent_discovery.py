@@ -530,3 +530,21 @@ def test_a_guest_that_has_the_drive_is_no_doubt_of_it(world: AgentWorld) -> None
     later(agent, 1000)
 
     assert world.device().unreadable_reason is None
+
+
+def test_host_that_would_take_the_drives_is_warned_of_once(world: AgentWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """The agent serves it nevertheless: a drive that the host takes goes to error."""
+    (world.sim.paths.etc / "lvm/lvm.conf").write_text("devices {\n}\n")
+    (world.sim.paths.etc / "mdadm/mdadm.conf").unlink()
+
+    world.start().period()
+
+    [warning] = [each.getMessage() for each in caplog.records if "guests give back" in each.getMessage()]
+    assert warning.startswith(f"Host {HOST} may use the drives that guests give back. LVM: it would activate")
+    assert "mdadm: it would assemble" in warning
+    world.assert_offered()
+
+
+def test_host_that_is_set_up_is_not_warned_of(world: AgentWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world.start()
+    assert "guests give back" not in caplog.text

@@ -31,7 +31,7 @@ class Planner:
         self._config = directory / "autoclave.conf"
         self._config.write_text(
             f"[agent]\nresource_provider_name = compute-1\ndata_dir = {directory}\nsysfs_root = {host.paths.sysfs}\n"
-            f"dev_root = {host.paths.dev}\nproc_root = {host.paths.proc}\n"
+            f"dev_root = {host.paths.dev}\nproc_root = {host.paths.proc}\netc_root = {host.paths.etc}\n"
             f"tools_path = {','.join(map(str, host.paths.tools))}\n"
             '[nvme]\ndevice_spec = {"vendor_id": "1b36", "product_id": "0010"}\n'
         )
@@ -46,6 +46,7 @@ class Planner:
         assert main(["plan", *arguments, "--config-file", str(self._config)]) == code
         assert self._media() == before
         said = self._capsys.readouterr()
+        self.setup = [line for line in said.err.splitlines() if line.startswith("Host setup: ")]
         return said.err if code else said.out
 
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -351,3 +352,24 @@ def test_an_unreadable_nova_conf_is_named(planner: Planner, tmp_path: Path) -> N
     said = planner.ask("--nova-config-file", str(nova), code=1)
     assert str(nova) in said
     assert "vendor_id" in said
+
+
+def test_host_that_would_take_the_drives_is_named(planner: Planner) -> None:
+    """On stderr, so that programs can read the rest; and once for all drives."""
+    planner.ask()
+    assert planner.setup == []
+    (planner.host.paths.etc / "lvm/lvm.conf").write_text("devices {\n}\n")
+    (planner.host.paths.etc / "mdadm/mdadm.conf").write_text("AUTO +all\n")
+
+    rows = planner.rows()
+
+    assert rows[ERASABLE]["refused"] == []
+    lvm, md = planner.setup
+    assert lvm.startswith(
+        f"Host setup: LVM: it would activate volume groups on the drives of {ERASABLE}, {ZEROED}: set"
+    )
+    assert UNMATCHED not in lvm
+    assert OWN_DISK not in lvm, "LVM must not be kept off what the host itself uses"
+    assert md.startswith("Host setup: mdadm: it would assemble arrays")
+    assert planner.ask("show", ERASABLE)
+    assert planner.setup == [lvm, md]

@@ -78,3 +78,30 @@ def test_program_is_run_where_commands_are_slow_or_it_is_another_program(tmp_pat
     (host.root / "bin" / "nvme").write_text("#!/bin/sh\n")
     assert answers(argv) is None
     assert answers(["/usr/sbin/nvme", "version"]) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (None, ""),
+        ("", 'global_filter=["a|.*|"]\nfilter=["a|.*|"]\nuse_devicesfile=0\n'),
+        (
+            'devices {\n  global_filter = [ "r|a\\.b|" ]\n  use_devicesfile = 1\n}\n',
+            'global_filter=[ "r|a\\\\.b|" ]\nfilter=["a|.*|"]\nuse_devicesfile=1\n',
+        ),
+    ],
+)
+def test_lvmconfig_prints_the_settings_of_the_host(tmp_path: Path, settings: str | None, said: str) -> None:
+    host = host_in(tmp_path)
+    file = host.root / "etc/lvm/lvm.conf"
+    file.unlink() if settings is None else file.write_text(settings)
+    names = [f"devices/{name}" for name in ("global_filter", "filter", "use_devicesfile")]
+    argv = [str(host.root / "bin" / "lvmconfig"), "--typeconfig", "full", *names]
+
+    answered = ToolAnswers(host.root)(argv)
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    assert answered is not None
+    assert (answered.returncode, answered.stdout, answered.stderr) == (ran.returncode, ran.stdout, ran.stderr)
+    assert answered.stdout == said
+    assert (answered.returncode != 0) == (settings is None)

@@ -139,6 +139,9 @@ class AgentManager:
         self._lock.write([self._run_id])
         # Only now: a start that is refused leaves no name behind. Nothing of the host is on record before this.
         self._record.write(self.host)
+        lacks = [lack for driver in self._drivers.values() for lack in driver.host_setup()]
+        if lacks:
+            LOG.warning("Host %s may use the drives that guests give back. %s", self.host, ". ".join(lacks))
 
     def start(self) -> None:
         """Give devices of an older release a state, recover what the last run left, then look at the host.

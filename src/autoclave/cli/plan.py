@@ -64,7 +64,8 @@ class Plan(Rows):
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
         columns = with_details(parsed_args, _SUMMARY, _DETAILS)
-        records = _look(_configured(parsed_args), parsed_args.nova_config_file)
+        records, lacks = _look(_configured(parsed_args), parsed_args.nova_config_file)
+        self.app.stderr.write(_in_words(lacks))
         return columns, [tuple(_cell(record[c], _WIDTHS.get(c)) for c in columns) for record in records]
 
 
@@ -84,13 +85,20 @@ class PlanShow(Fields):
         :raises AutoclaveError: an option cannot be used, the host lacks a tool, or nothing there could match.
         """
         wanted = str(parsed_args.address)
-        for record in _look(_configured(parsed_args), parsed_args.nova_config_file):
+        records, lacks = _look(_configured(parsed_args), parsed_args.nova_config_file)
+        for record in records:
             if record["address"] == wanted:
+                self.app.stderr.write(_in_words(lacks))
                 return tuple(record), tuple(_cell(value, _BLOCK_WIDTH) for value in record.values())
         raise AutoclaveError(
             f"{wanted} is no NVMe controller of this host, and no entry of an enabled driver's option, or of [pci] "
             "device_spec, names it"
         )
+
+
+def _in_words(lacks: Sequence[str]) -> str:
+    """What the host should be set up for, on stderr: it is of no function, and programs read stdout."""
+    return "".join(f"Host setup: {lack}\n" for lack in lacks)
 
 
 def _cell(value: str | Sequence[str] | None, width: int | None) -> Cell:
@@ -147,14 +155,16 @@ class _Planned:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> list[dict[str, Any]]:
-    """A record for every PCI function that could match, in bus order."""
+def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """A record for every PCI function that could match, in bus order, and what the host should be set up for."""
     parse_pci_device_spec(conf.pci.device_spec)  # a missing tool must not hide that an option is wrong
     host, paths = host_name(conf), host_paths(conf)
     nova = plan_nova.read(nova_files, paths) if nova_files else None
     seen: dict[str, list[_Planned]] = defaultdict(list)
+    lacks: list[str] = []
     for driver in load_drivers(conf, paths):
         driver.init_host()
+        lacks += driver.host_setup()
         for it in driver.inspect():
             told = _told(host, it.discovered, bool(it.refused)) if it.discovered else {}
             seen[it.address].append(_Planned(driver.name, it, it.discovered is not None, told))
@@ -171,7 +181,7 @@ def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> list[dict[str, Any
             if nova and discovered and (clash := nova.clash(discovered)) is not None:
                 clashes.append(clash)
         records += [_record(each, conf.nvme.cleanup_timeout, clashes) for each in claimed or planned[:1]]
-    return records
+    return records, lacks
 
 
 def _clash(claimants: Sequence[str]) -> str:

@@ -67,7 +67,9 @@ OPTS = [
     cfg.StrOpt("sysfs_root", default="/sys", help="Where sysfs is. Another directory makes a simulated host."),
     cfg.StrOpt("dev_root", default="/dev", help="Where device nodes are."),
     cfg.StrOpt("proc_root", default="/proc", help="Where procfs is."),
-    cfg.StrOpt("etc_root", default="/etc", help="Where machine-id is."),
+    cfg.StrOpt(
+        "etc_root", default="/etc", help="Where machine-id and the settings of LVM, mdadm, multipath and udev are."
+    ),
     cfg.ListOpt("tools_path", default=[], help="Directories searched for nvme and shred before PATH."),
 ]
 

@@ -39,13 +39,16 @@ from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.erase import Eraser
 from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.function_users import host_uses
 from autoclave.hardware.guest_volumes import GuestVolumes
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host_setup import HostSetup
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.progress import Progress
+from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, pci_functions
 from autoclave.rules.cleanup_policy import CleanupAction
-from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
+from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.plain_text import drive_text, tells_apart
@@ -96,6 +99,25 @@ class NVMeDriver(Driver):
             LOG.warning("%s may be offered although this host uses it ([agent] allow_host_device)", address)
         for address in sorted(by_slot):
             LOG.info("The slot %s identifies its drive, not the serial number ([nvme] identify_by_slot)", address)
+
+    def host_setup(self) -> Sequence[str]:
+        """Return which tools of this host would take the drives that guests give back."""
+        try:
+            functions, _ = pci_functions(self.paths)
+        except HardwareError as error:
+            return [f"It is not known which tools of this host would take the guests' drives: {error}"]
+        slots = [each.address for each in functions if self._is_for_guests(each)]
+        return HostSetup(self.paths, self.commands, slots, self.conf.nvme.command_timeout).lacks()
+
+    def _is_for_guests(self, function: PCIFunction) -> bool:
+        """Whether an entry means the drive, and this host does not use it: its tools must keep what it uses."""
+        ids = (function.vendor_id, function.product_id, function.address, function.physfn)
+        if not function.class_code.startswith(NVME_CLASS) or first_match(self.device_specs, *ids) is None:
+            return False
+        try:
+            return not host_uses(self.paths, function)
+        except HardwareError:  # discovery says why it cannot be looked at
+            return True
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:

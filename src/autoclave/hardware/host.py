@@ -31,7 +31,7 @@ class HostPaths:
     :param sysfs: normally ``/sys``.
     :param dev: normally ``/dev``.
     :param proc: normally ``/proc``.
-    :param etc: normally ``/etc``; only the machine id is read there.
+    :param etc: normally ``/etc``; the machine id, and settings of the tools that could take guests' drives.
     :param tools: directories searched for external tools before ``PATH``.
     :param hold_disk: what the nodes of disks stand for; None: block devices.
     :param answer_tool: what answers external tools instead of their programs; None: they are run.

@@ -30,7 +30,9 @@ def lvm_settings(root: Path, argv: Sequence[str]) -> Answer:
         text = (root / "etc/lvm/lvm.conf").read_text(encoding="utf-8")
     except OSError as error:
         return Answer(err=f"  {error.filename}: open failed: {error.strerror}\n", code=_LVM_ERROR)
-    settings = _LVM_DEFAULTS | dict(re.findall(r"^\s*(\w+)\s*=\s*(\S.*?)\s*$", text, re.MULTILINE))
+    settings = _LVM_DEFAULTS | dict(
+        re.findall(r"^\s*(\w+)\s*=\s*(\S.*?)\s*$", text.replace("\\", "\\\\"), re.MULTILINE)
+    )
     out = "".join(
         f"{name}={settings[name]}\n" for setting in argv[2:] if (name := setting.partition("/")[2]) in settings
     )

@@ -1,0 +1,117 @@
+"""Whether a host's own tools would take the disk of a guest that comes back, by what their settings say."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from autoclave.rules.pci_address import PCIAddress
+
+SOME_DISK = "nvme99n1"
+"""A name that the disk may have when it comes back: the kernel numbers drives anew each time."""
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_SHORTEST_KEYWORD = 3
+_COMMENT = re.compile(r'("[^"]*")|[#!].*')
+_RULE_KEY = re.compile(r'(\w+(?:\{[^}]*\})?)\s*(==|!=|[-+:]?=)\s*"([^"]*)"')
+
+
+def names_of(address: PCIAddress) -> list[str]:
+    """The names that udev and the kernel give to the first disk of the drive in a slot, whoever has it now."""
+    return [f"/dev/disk/by-path/pci-{address}-nvme-1", f"/dev/{SOME_DISK}"]
+
+
+def lvm_accepts(filter_text: str, names: Sequence[str]) -> bool:
+    """Return whether a filter, as lvmconfig prints it, lets LVM use a device of these names.
+
+    The first pattern that finds a name decides about that name, and one accepted name is enough.
+
+    :raises ValueError: the filter is not understood.
+    """
+    try:
+        found = json.loads(filter_text)
+    except ValueError as error:
+        raise ValueError(f"the filter {filter_text!r:.60} is not understood: {error}") from None
+    patterns = [_lvm_pattern(text) for text in (found if isinstance(found, list) else [found])]
+    decided = [accepts for name in names if (accepts := _first(patterns, name)) is not None]
+    return any(decided) or not decided
+
+
+def md_assembles(text: str) -> bool:
+    """Return whether mdadm.conf lets mdadm assemble arrays that it does not name.
+
+    Only ``-all`` before everything that is allowed keeps it from that: a guest can use any metadata and host name.
+    """
+    for words in _md_lines(text):
+        keyword = words[0].lower()
+        if len(keyword) >= _SHORTEST_KEYWORD and "auto".startswith(keyword):
+            allowed = next((word for word in words[1:] if not word.startswith("-") or word == "-all"), None)
+            return allowed != "-all"
+    return True
+
+
+def multipath_takes(text: str) -> bool:
+    """Return whether multipath.conf has no blacklist by node for NVMe disks, or an exception from it.
+
+    :raises ValueError: a pattern is not understood.
+    """
+    plain = "\n".join(_COMMENT.sub(lambda found: found[1] or "", line) for line in text.splitlines())
+    return not _devnode_in(plain, "blacklist") or _devnode_in(plain, "blacklist_exceptions")
+
+
+def udisks_ignores(rules: str, address: PCIAddress) -> bool:
+    """Return whether a udev rule sets ``UDISKS_IGNORE`` for disks of the slot, or for all NVMe disks."""
+    for line in rules.replace("\\\n", " ").splitlines():
+        keys = [] if line.lstrip().startswith("#") else _RULE_KEY.findall(line)
+        if any(name == "ENV{UDISKS_IGNORE}" and value == "1" for name, operator, value in keys if "==" not in operator):
+            matched = {name: value for name, operator, value in keys if operator == "=="}
+            for name, ours in (("KERNELS", str(address)), ("KERNEL", SOME_DISK)):
+                if any(fnmatchcase(ours, pattern) for pattern in matched.get(name, "").split("|")):
+                    return True
+    return False
+
+
+def _lvm_pattern(text: object) -> tuple[bool, re.Pattern[str]]:
+    if not isinstance(text, str) or len(text) < len("a||") or text[0] not in "ar":
+        raise ValueError(f"{text!r} is no pattern of a filter")
+    if text[-1] != _BRACKETS.get(text[1], text[1]):
+        raise ValueError(f"the pattern {text!r} of a filter does not end as it begins")
+    return text[0] == "a", _compiled(text[2:-1])
+
+
+def _first(patterns: Sequence[tuple[bool, re.Pattern[str]]], name: str) -> bool | None:
+    return next((accepts for accepts, pattern in patterns if pattern.search(name)), None)
+
+
+def _md_lines(text: str) -> Iterator[list[str]]:
+    """The words of each line with those of the indented lines that continue it."""
+    words: list[str] = []
+    for line in text.splitlines():
+        found = line.partition("#")[0].split()
+        if found and not line[0].isspace():
+            if words:
+                yield words
+            words = found
+        else:
+            words += found
+    if words:
+        yield words
+
+
+def _devnode_in(text: str, section: str) -> bool:
+    # Sections of devices within a section have braces of their own.
+    bodies = re.findall(rf"(?<!\w){section}\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", text)
+    for body in bodies:
+        for pattern in re.findall(r'\bdevnode\s+"?([^"\s}]+)"?', re.sub(r"\{[^{}]*\}", "", body)):
+            inverted = pattern.startswith("!")
+            wanted = ".*" if pattern == "*" else pattern.removeprefix("!")
+            if (_compiled(wanted).search(SOME_DISK) is None) == inverted:
+                return True
+    return False
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"the pattern {pattern!r} is not understood: {error}") from None
