@@ -3,7 +3,7 @@
 import subprocess
 
 from stories.drives import PATTERN, SECRET, SECRET_AT, ZEROS
-from stories.host import REBIND_TIMEOUT, Host, Visit, give_to
+from stories.host import REBIND_TIMEOUT, Host, Visit, give_to, run
 
 METHODS = {"LAB0001": "zeros", "LABCRYPT": "sanitize, crypto erase", "LABBLOCK": "sanitize, block erase"}
 
@@ -16,6 +16,7 @@ def tell(host: Host) -> None:
         host.give_back(visit)
         host.check_offered(f"{serial} after its tenant", visit.device)
         nothing_left(host, visit)
+    volume_group(host)
     never_given_back(host)
 
 
@@ -51,6 +52,22 @@ def nothing_left(host: Host, visit: Visit) -> None:
     host.facts.check(f"nothing of the tenant is left on {drive.serial}", rest is None, seen)
     proof = [event["evidence"] for event in host.cloud.history(visit.device) if event["evidence"]][-1]
     host.facts.check("its history has the proof", proof["serial"] == drive.serial, proof)
+
+
+def volume_group(host: Host) -> None:
+    """The host has activated the tenant's volume group, which has the name of the host's own: only it is ended."""
+    host.facts.say("a tenant's volume group that the host has activated")
+    drive = host.drives["LAB0001"]
+    visit = host.bind(drive)
+    alone = f'activation{{udev_sync=0 udev_rules=0}} devices{{use_devicesfile=0 filter=["a|^{drive.node}$|","r|.*|"]}}'
+    run("vgcreate", "-qq", "-y", "--config", alone, "lab", drive.node)
+    run("lvcreate", "-qq", "-y", "-Zn", "-Wn", "--config", alone, "-l", 4, "-n", "tenants", "lab")
+    host.give_back(visit)
+    host.check_offered("a drive with a volume group", visit.device)
+    nothing_left(host, visit)
+    mapped = run("dmsetup", "ls")
+    only_own = "lab-own" in mapped and "lab-tenants" not in mapped
+    host.facts.check("the host's own group of that name is still active", only_own, mapped.strip())
 
 
 def never_given_back(host: Host) -> None:
