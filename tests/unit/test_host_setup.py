@@ -30,6 +30,8 @@ ACCEPTS_ALL = r'global_filter=["a|.*|"]\nfilter=["a|.*|"]\nuse_devicesfile=0'
         ('["r|^/dev/nvme|"]', False),
         ('["r|^/dev/nvme0|"]', True),  # it may have another number
         ('["r(/nvme)"]', False),
+        ('["r[/nvme]"]', False),
+        ('["r{/nvme}"]', False),
     ],
 )
 def test_lvm_filter_decides_as_lvm_does(said: str, accepts: bool) -> None:

@@ -14,6 +14,7 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec, default_drives
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host_volumes import LVM_LABEL, MD_SUPERBLOCK
 
 SYSTEM, SANITIZING, ZEROING = "0000:01:00.0", "0000:41:00.0", "0000:42:00.0"
 LEFT, RIGHT, LONE = "0000:51:00.0", "0000:52:00.0", "0000:61:00.0"
@@ -422,3 +423,50 @@ def test_a_fleet_makes_a_host_once_and_names_those_it_has(tmp_path):
     assert fleet.ensure("sim-1", 1).find(SANITIZING, SECRET)
     with pytest.raises(SimulatorError, match=r"no simulated host 'sim-2'; it has sim-1"):
         fleet.host("sim-2")
+
+
+@pytest.mark.parametrize(
+    ("fault", "bytes_on_it", "name"),
+    [
+        (FaultKind.HOST_ACTIVATES, LVM_LABEL, "dm-0"),
+        (FaultKind.HOST_ASSEMBLES, MD_SUPERBLOCK, "md127"),
+    ],
+)
+def test_host_activates_what_a_guest_left_until_the_drive_goes(
+    host: SimulatedHost, fault: FaultKind, bytes_on_it: tuple[int, bytes], name: str
+) -> None:
+    """Only with the fault, and only if the bytes are there."""
+    block = host.paths.sysfs / "class/block" / name
+    host.set_fault(SANITIZING, Fault(fault))
+    visit(host)
+    assert not block.exists()
+    host.write(SANITIZING, *bytes_on_it)
+    visit(host)
+    [disk] = [path.name for path in (block / "slaves").iterdir()]
+    assert (host.paths.sysfs / "class/block" / disk / "holders" / name).resolve() == block.resolve()
+    assert (host.paths.dev / name).exists()
+    host.give_to_guest(SANITIZING)
+    assert not block.is_symlink()
+    host.clear_faults()
+    host.give_back(SANITIZING)
+    assert not block.is_symlink()
+
+
+def visit(host: SimulatedHost) -> None:
+    host.give_to_guest(SANITIZING)
+    host.give_back(SANITIZING)
+
+
+def test_vgchange_ends_a_group_only_where_its_filter_lets_it_look(host: SimulatedHost) -> None:
+    host.set_fault(SANITIZING, Fault(FaultKind.HOST_ACTIVATES))
+    host.write(SANITIZING, *LVM_LABEL)
+    visit(host)
+    block = host.paths.sysfs / "class/block/dm-0"
+    group = (block / "dm/uuid").read_text().removeprefix("LVM-")[:32]
+    [disk] = [path.name for path in (block / "slaves").iterdir()]
+    for seen, select, ended in (("other", group, False), (disk, "x" * 32, False), (disk, group, True)):
+        only = f'["a|^{host.paths.dev}/{seen}$|","r|.*|"]'
+        config = f"devices{{filter={only}global_filter={only}}}"
+        argv = [host.root / "bin/vgchange", "-an", "--select", f"vg_uuid={select}", "--config", config]
+        subprocess.run(argv, check=True, capture_output=True)
+        assert block.exists() is not ended

@@ -70,7 +70,7 @@ OPTS = [
     cfg.StrOpt(
         "etc_root", default="/etc", help="Where machine-id and the settings of LVM, mdadm, multipath and udev are."
     ),
-    cfg.ListOpt("tools_path", default=[], help="Directories searched for nvme and shred before PATH."),
+    cfg.ListOpt("tools_path", default=[], help="Directories searched for external tools before PATH."),
 ]
 
 
