@@ -30,6 +30,8 @@ from autoclave.virt.loader import load_compute_driver
 from dbfixtures import sqlite_database
 
 HOST = "host-1"
+PATIENCE = 300.0
+"""Seconds for which a function may be one that cannot be looked at."""
 GPU, NIC, CARD = "0000:81:00.0", "0000:83:00.0", "0000:82:00.0"
 VFS = ("0000:82:02.0", "0000:82:02.1")
 GPU_CLASS, NIC_CLASS, VF_CLASS = "CUSTOM_PCI_10DE_25B6", "CUSTOM_PCI_15B3_1015", "CUSTOM_PCI_8086_154C"
@@ -91,7 +93,7 @@ class HostWorld:
             ports,
             RootProvider(ports.placement, HOST, create=True),
             driver or load_compute_driver(conf),
-            PCITree(ports, PCIBus(conf, host_paths(conf)), HOST),
+            PCITree(ports, PCIBus(conf, host_paths(conf)), HOST, unreadable_patience=PATIENCE),
             ProviderAdditions(ports, self.config, HOST),
             host=HOST,
         )

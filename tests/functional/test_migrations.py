@@ -26,7 +26,7 @@ from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
-HEAD = "0016_orphans"
+HEAD = "0017_pci_doubts"
 
 
 @pytest.fixture

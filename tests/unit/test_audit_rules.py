@@ -10,7 +10,7 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import of_lent, uncleaned
+from autoclave.rules.audit.lent import of_doubt, of_lent, uncleaned
 from autoclave.rules.audit.providers import of_provider, taken_name, without_device
 from autoclave.rules.audit.quarantine import unproved
 from autoclave.rules.audit.rows import loose_request, of_agents, of_drives, of_row
@@ -248,6 +248,7 @@ def every_finding() -> dict[Kind, Finding]:
         made += of_slot(row(), seen)
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
+    made += of_doubt(lent()._replace(unreadable="no power"))
     made += [*of_lent(lent(), found(1)), *of_lent(lent(burned=True, confirmed=True), found()), *uncleaned([lent()])]
     made += instance_findings()
     return {each.kind: each for each in made}
@@ -279,6 +280,9 @@ TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}
     [
         ({}, 0, set()),
         ({}, 1, {Kind.FUNCTION_HELD}),
+        ({"doubted": True}, 0, TOO_LOW),
+        ({"doubted": True, "withheld": True}, 1, set()),
+        ({"withheld": True}, 1, ENDING),
         ({"burned": True, "claimed": True}, 1, set()),
         ({"burned": True, "claimed": True}, 0, TOO_LOW),
         ({"burned": True, "claimed": True, "confirmed": True}, 0, TOO_LOW),

@@ -14,8 +14,10 @@ IN_USE = BURNED._replace(claimed=True)
 CONFIRMED = BURNED._replace(confirmed=True)
 RELEASED = CONFIRMED._replace(release_pending=True)
 CLEAN = BURNED._replace(burned=False)
+DOUBTED = CLEAN._replace(doubted=True)
+WITHHELD = CLEAN._replace(withheld=True)
 
-facts = st.builds(BurnFacts, *[st.booleans()] * 6)
+facts = st.builds(BurnFacts, *[st.booleans()] * 8)
 readings = st.sampled_from([None, FULL, FREE, AMENDED, Reading(4, 0, 4), Reading(4, 3, 4), Reading(1, 1, 4)])
 
 
@@ -41,6 +43,15 @@ readings = st.sampled_from([None, FULL, FREE, AMENDED, Reading(4, 0, 4), Reading
         ("clean and new", CLEAN, None, Verdict.LOWER),
         ("clean and offered", CLEAN, FREE, Verdict.KEEP),
         ("clean, and held by somebody", CLEAN, FULL, Verdict.HOLD),
+        ("in doubt, and offered", DOUBTED, FREE, Verdict.RAISE),
+        ("in doubt, and reserved already", DOUBTED, FULL, Verdict.KEEP),
+        ("in doubt, and burned", CONFIRMED._replace(doubted=True), FULL, Verdict.KEEP),
+        ("in doubt, and burned lately", BURNED._replace(doubted=True), FULL, Verdict.CONFIRM),
+        ("in doubt, and lowered by the operator", CONFIRMED._replace(doubted=True), FREE, Verdict.RELEASED),
+        ("in doubt, and released by word", RELEASED._replace(doubted=True), FULL, Verdict.KEEP),
+        ("in doubt no longer, and withheld", WITHHELD, FULL, Verdict.LOWER),
+        ("in doubt no longer, and lowered", WITHHELD, FREE, Verdict.LOWER),
+        ("in doubt no longer, and burned since", CONFIRMED._replace(withheld=True), FULL, Verdict.KEEP),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -59,6 +70,8 @@ def test_without_an_inventory_nothing_is_taken_for_a_release(facts: BurnFacts) -
     assert verdict(facts, None) is (Verdict.RAISE if must_be_reserved(facts) else Verdict.LOWER)
 
 
-@pytest.mark.parametrize(("facts", "may"), [(CLEAN, True), (CONFIRMED, False), (RELEASED, True), (BURNED, False)])
+@pytest.mark.parametrize(
+    ("facts", "may"), [(CLEAN, True), (CONFIRMED, False), (RELEASED, True), (BURNED, False), (DOUBTED, False)]
+)
 def test_a_burned_device_is_claimed_only_after_a_release(facts: BurnFacts, may: bool) -> None:
     assert may_be_claimed(facts) is may

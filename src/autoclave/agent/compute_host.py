@@ -72,7 +72,8 @@ class ComputeHost:
         self._host = host
         self._starting = True
         """Until the host was published once without an error: what contradicts itself stops the agent."""
-        self._tree = ComputeTree(ports, root, parts.driver, PCITree(ports, bus, host), additions, host=host)
+        pci_tree = PCITree(ports, bus, host, unreadable_patience=conf.agent.unreadable_patience)
+        self._tree = ComputeTree(ports, root, parts.driver, pci_tree, additions, host=host)
         # Not by the privileged helper: the disks are this user's, and a tenant wrote what is read of them.
         commands = Commands(replace(parts.paths, helper=None))
         # The guests of simulated hosts only exist on paper.

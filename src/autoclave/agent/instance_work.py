@@ -97,7 +97,8 @@ class InstanceWork:
         """Give back all that an instance holds whose guest is gone for good. Every step may be done twice.
 
         In the order in which nothing is ever offered that a guest has had: what is burned is reserved first, and the
-        allocation, which keeps the devices from being offered until then, goes last.
+        allocation, which keeps the devices from being offered until then, goes last. What is not to be offered as it is
+        on record is reserved before that, too.
 
         :raises AutoclaveError: something could not be given back, and may be tried again.
         """
@@ -105,6 +106,7 @@ class InstanceWork:
         self._delete_arqs(context, instance_uuid)
         burned = [each for each in self.tracker.providers_of(instance_uuid) if each.burned]
         self.tracker.free(instance_uuid)
+        self.tracker.withhold(instance_uuid)
         try:
             self.ports.placement.delete_allocations(instance_uuid)
         except PlacementNotFound:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -20,6 +21,20 @@ from autoclave.rules.pci_providers import PCIProvider, translate
 LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Look:
+    """One look at the bus.
+
+    :param providers: of what instances may get.
+    :param unreadable: functions that are there and do not say what they are: why, by their addresses.
+    :param unclear: functions of which the host does not say who uses them: why, by their addresses.
+    """
+
+    providers: tuple[PCIProvider, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    unclear: Mapping[str, str] = field(default_factory=dict)
+
+
 class PCIBus:
     """Looks at the bus, by sysfs.
 
@@ -33,8 +48,8 @@ class PCIBus:
         self._specs = parse_pci_device_spec(conf.pci.device_spec)
         self._told: dict[PCIAddress, str] = {}
 
-    def look(self, taken: Mapping[PCIAddress, str]) -> tuple[tuple[PCIProvider, ...], frozenset[str]]:
-        """Return the providers of what instances may get, and the addresses of what does not say what it is.
+    def look(self, taken: Mapping[PCIAddress, str]) -> Look:
+        """Return the providers of what instances may get, and what could not be read.
 
         A function that must not be given away, and a slot whose entries contradict each other on this host, are left
         out, and logged once.
@@ -43,7 +58,7 @@ class PCIBus:
         :raises HardwareError: the bus cannot be listed.
         """
         if not self._specs:
-            return (), frozenset()
+            return Look()
         host = HostFunctions(self._paths)
         allowed = allowed_host_devices(self._conf)
         withheld = {address: str(fault) for address, fault in double_claims(host.functions, self._specs, taken).items()}
@@ -60,7 +75,7 @@ class PCIBus:
             if self._told.get(address) != why:
                 LOG.error("%s is not offered: %s", address, why)
         self._told = withheld
-        return translated.providers, frozenset(host.unreadable)
+        return Look(translated.providers, host.unreadable, host.unclear)
 
     def serials(self, providers: Sequence[PCIProvider]) -> Mapping[str, str]:
         """Return what tells the whole devices of this host from all others, by their addresses.

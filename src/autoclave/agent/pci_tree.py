@@ -1,5 +1,6 @@
 """The providers of a host's PCI functions: rows, providers, traits; their inventories by ``lifecycle.burn``."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from oslo_log import log as logging
@@ -8,6 +9,7 @@ from sqlalchemy.engine import Connection
 from autoclave.agent.known_devices import known_devices
 from autoclave.agent.lowered import LoweredReserved
 from autoclave.agent.pci_bus import PCIBus
+from autoclave.agent.unreadable_functions import UnreadableFunctions
 from autoclave.db import additions, pci
 from autoclave.db import instances as instance_rows
 from autoclave.db.additions import AdditionKind
@@ -46,12 +48,15 @@ class PCITree:
 
     A provider that is at the generation at which it was last found right, for a row that has not changed, is not
     looked at again.
+
+    :param unreadable_patience: seconds for which a function may be one that cannot be looked at.
     """
 
-    def __init__(self, ports: Ports, bus: PCIBus, host: str) -> None:
+    def __init__(self, ports: Ports, bus: PCIBus, host: str, *, unreadable_patience: float) -> None:
         self._ports = ports
         self._bus = bus
         self._host = host
+        self._unreadable = UnreadableFunctions(ports, host, unreadable_patience)
         self._verified: dict[str, tuple[object, ...]] = {}
         self._lowered = LoweredReserved()
         self._told: frozenset[str] = frozenset()
@@ -66,12 +71,15 @@ class PCITree:
             be asked.
         """
         try:
-            wanted, unreadable = self._bus.look(self._taken_by_drivers())
+            look = self._bus.look(self._taken_by_drivers())
         except HardwareError as error:
             LOG.error(
                 "The PCI bus of %s cannot be looked at; its functions are left as they are: %s", self._host, error
             )
+            self._unreadable.note_blind(str(error))
             return []
+        self._unreadable.note(look)
+        wanted, unreadable = look.providers, frozenset(look.unreadable.keys() | look.unclear.keys())
         found = self._changes(wanted, unreadable)
         foreign: Mapping[str, str] = {}
         if found.to_write:
@@ -94,7 +102,9 @@ class PCITree:
         present = {provider.uuid: provider for provider in tree}
         with self._ports.db.read() as tx:
             rows = pci.providers(tx, self._host)
-            claimed = {each.provider_id for each in pci.functions(tx, self._host) if each.instance_uuid is not None}
+            claimed = Counter(
+                each.provider_id for each in pci.functions(tx, self._host) if each.instance_uuid is not None
+            )
             added = additions.of_host(tx, self._host)
         failure: PlacementError | None = None
         self.made = False
@@ -103,7 +113,7 @@ class PCITree:
                 each.name for each in added if each.rp_uuid == row.uuid and each.kind is AdditionKind.TRAIT
             }
             try:
-                self._sync_one(root, tree, present.get(row.uuid), row, row.id in claimed, traits)
+                self._sync_one(root, tree, present.get(row.uuid), row, claimed[row.id], traits)
             except PlacementError as error:
                 LOG.warning("Provider %s is not as it should be yet: %s", self._name(row), error)
                 failure = error
@@ -196,11 +206,11 @@ class PCITree:
         tree: Sequence[Provider],
         present: Provider | None,
         row: ProviderRecord,
-        claimed: bool,
+        claimed: int,
         traits: frozenset[str],
     ) -> None:
         generation = present.generation if present else None
-        fingerprint = (generation, row.state_version, row.resource_class, row.total, claimed, traits)
+        fingerprint = (generation, row.state_version, row.resource_class, row.total, row.outdated, claimed, traits)
         if present is not None and self._verified.get(row.uuid) == fingerprint:
             return
         if present is None:
@@ -225,17 +235,19 @@ class PCITree:
         elif settled and known.names == traits and present and inventories.generation == present.generation:
             self._verified[row.uuid] = fingerprint
 
-    def _settle(self, row: ProviderRecord, claimed: bool, record: Inventory | None) -> None:
+    def _settle(self, row: ProviderRecord, claimed: int, record: Inventory | None) -> None:
         """Reconcile *row*'s inventory, and report one of which less is reserved than must be.
 
         :param record: what Placement had; None: nothing, or it was looked at before.
         """
         outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid)
-        if outcome is not Settled.RAISED or record is None or record.reserved >= row.total:
+        if outcome is not Settled.RAISED or record is None or record.reserved >= row.total or not row.burned:
             return
         with self._ports.db.read() as tx:
             now = pci.get(tx, row.uuid)
-            now_claimed = now is not None and pci.is_claimed(tx, now)
+            now_claimed = (
+                0 if now is None else sum(each.instance_uuid is not None for each in pci.functions_of(tx, now))
+            )
         self._lowered.report(
             row.uuid,
             (row.state_version, claimed),

@@ -113,6 +113,21 @@ class ResourceTracker:
         """Take all functions back. What is burned stays burned; settle before this."""
         self._ports.db.transact(lambda tx: pci.free(tx, instance_uuid))
 
+    def withhold(self, instance_uuid: str) -> None:
+        """Reserve what the instance has left, and what must not be given to a further one as it is on record.
+
+        After :meth:`free`, and while the instance's allocation, which names the providers, still stands. The next
+        period rewrites them by the configuration, or reads them again.
+
+        :raises PlacementError: that is not sure.
+        """
+        with self._ports.db.read() as tx:
+            doubted = [row for row in pci.providers(tx, self._host) if row.in_doubt]
+        held = self._ports.placement.get_allocations(instance_uuid).allocations if doubted else {}
+        for row in doubted:
+            if row.uuid in held:
+                settle_provider(self._ports.db, self._ports.placement, row.uuid)
+
     def _claim(
         self,
         tx: Connection,
@@ -170,7 +185,12 @@ class ResourceTracker:
                 f"{row.address} of {self._host} has {len(free)} functions left, and {amount} are asked of it; they "
                 "are with other instances, or gone from the host"
             )
-        if not may_be_claimed(row.facts(claimed=len(free) < len(own))):
+        if row.in_doubt:
+            raise ClaimRefused(
+                f"{row.address} of {self._host} is given to no further instance: "
+                f"{row.unreadable_reason or row.waiting_for or 'its configuration has changed'}"
+            )
+        if not may_be_claimed(row.facts(claimed=sum(each.instance_uuid is not None for each in own))):
             raise ClaimRefused(
                 f"{row.address} of {self._host} is burned, and was not released: Placement must not have allocated it. "
                 "Its reserved amount was lowered before Autoclave had seen it idle, or its total was changed. Release "

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.common import STRING
 from autoclave.db import agents as agent_rows
-from autoclave.db import bind_events, device_views
+from autoclave.db import bind_events, device_views, pci
 from autoclave.db.device_views import Census
 from autoclave.db.engine import Database
 
@@ -24,7 +24,7 @@ _CONDITIONS = ("held", "missing", "excluded", "unreadable", "maintaining", "stal
 
 
 class Fleet:
-    """The collector: three queries a scrape, and nothing that could be stale between two processes."""
+    """The collector: four queries a scrape, and nothing that could be stale between two processes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,9 +33,18 @@ class Fleet:
         with self._database.read() as tx:
             census = device_views.census(tx)
             owed = bind_events.count(tx)
+            functions = pci.count_unreadable(tx)
             seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
         yield _by_state(census)
         yield _by_condition(census)
+        unread = GaugeMetricFamily(
+            "autoclave_functions_condition",
+            "PCI functions for flavors that their agent cannot look at, and that are not offered for that.",
+            labels=["host", "condition"],
+        )
+        for host, count in functions:
+            unread.add_metric([host, "unreadable"], count)
+        yield unread
         agents = GaugeMetricFamily(
             "autoclave_agent_last_seen_seconds", "When a host's agent was last seen, in Unix time.", labels=["host"]
         )

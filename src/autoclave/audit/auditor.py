@@ -18,7 +18,7 @@ from autoclave.rules.audit.facts import Lent, Row
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.instances import Part, of_functions
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import about_lent, uncleaned
+from autoclave.rules.audit.lent import about_lent, of_doubt, uncleaned
 from autoclave.rules.audit.rows import SILENCE, about, loose_request, of_agents, of_drives, of_row
 from autoclave.rules.audit.severity import Severity
 
@@ -149,6 +149,7 @@ class Auditor:
         for each in records.lent.values():
             if scope.has(each):
                 yield from of_functions(each, records.instances)
+                yield from of_doubt(each)
         yield from (loose_request(host, hold) for host, hold in records.loose if scope.has_host(host))
 
     def _elsewhere(

@@ -171,11 +171,12 @@ def _lent(provider: ProviderRecord, owners: Mapping[str, str | None]) -> Lent:
         host=provider.hostname,
         address=provider.address,
         version=(provider.state_version, 0),
-        facts=provider.facts(claimed=bool(claims)),
+        facts=provider.facts(claimed=len(claims)),
         resource_class=provider.resource_class,
         total=provider.total,
         functions=frozenset(owners),
         claims=claims,
+        unreadable=provider.unreadable_reason,
     )
 
 

@@ -20,20 +20,21 @@ _DETAILS = (
     "one_time_use",
     "burned",
     "missing",
+    "unreadable_reason",
 )
 _WAITING_WIDTH = 30
 """Characters of a line of ``waiting_for`` in the table."""
 
 
 class FunctionList(lister.Lister):  # type: ignore[misc]  # cliff comes without types
-    """List the PCI functions that instances get by flavor, and which change of their configuration waits."""
+    """List the PCI functions that instances get by flavor, and what keeps them from being offered as configured."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("--host", help="only of this host")
-        parser.add_argument("--waiting", action="store_true", help="only where a change takes effect later")
+        parser.add_argument("--waiting", action="store_true", help="only where a change waits, or one cannot be read")
         parser.add_argument("--long", action="store_true", help="all that is known, for programs: best with -f json")
         return parser
 

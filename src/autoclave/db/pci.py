@@ -21,7 +21,9 @@ class ProviderRecord:
     """A provider row. ``uuid`` is that of the resource provider, committed before that is made.
 
     ``traits`` is a JSON list, sorted. ``burned_for`` is the instance that burned it. ``waiting_for``: which change of
-    host or configuration takes effect later, and why; None if none does.
+    host or configuration takes effect later, and why; None if none does. ``outdated``: that change ends what is
+    offered of it now. ``unreadable_reason``: why its agent could not look at it for ``[agent] unreadable_patience``.
+    ``withheld``: Autoclave has reserved it for one of the two, and is to lower that afterwards.
     """
 
     id: int
@@ -40,6 +42,9 @@ class ProviderRecord:
     burned_for: str | None
     release_pending: bool
     waiting_for: str | None
+    outdated: bool
+    unreadable_reason: str | None
+    withheld: bool
     state_version: int
     created_at: datetime
     updated_at: datetime | None
@@ -58,9 +63,26 @@ class ProviderRecord:
             return BurnState.RELEASED
         return BurnState.CONFIRMED if self.burn_confirmed else BurnState.BURNED
 
-    def facts(self, *, claimed: bool, missing: bool = False) -> BurnFacts:
-        """What ``rules.burn`` needs to know."""
-        return BurnFacts(self.one_time_use, self.burned, self.burn_confirmed, self.release_pending, claimed, missing)
+    @property
+    def in_doubt(self) -> bool:
+        """Whether nothing of it may be given to a further instance, burned or not."""
+        return self.outdated or self.unreadable_reason is not None
+
+    def facts(self, *, claimed: int, missing: bool = False) -> BurnFacts:
+        """What ``rules.burn`` needs to know.
+
+        :param claimed: how many of its functions instances have.
+        """
+        return BurnFacts(
+            self.one_time_use,
+            self.burned,
+            self.burn_confirmed,
+            self.release_pending,
+            claimed > 0,
+            missing,
+            doubted=self.in_doubt and claimed < self.total,
+            withheld=self.withheld,
+        )
 
 
 @dataclass(frozen=True)
@@ -189,6 +211,18 @@ def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
     return bool(tx.execute(query).scalar_one())
 
 
+def count_unreadable(tx: Connection) -> list[tuple[str, int]]:
+    """Return each host that has functions on record, and how many of them are not offered as they cannot be read."""
+    unreadable = sa.case((pci_providers.c.unreadable_reason.is_not(None), 1), else_=0)
+    query = (
+        sa.select(pci_providers.c.hostname, sa.func.sum(unreadable))
+        .join(pci_functions, pci_functions.c.provider_id == pci_providers.c.id)
+        .group_by(pci_providers.c.hostname)
+        .order_by(pci_providers.c.hostname)
+    )
+    return [(host, int(count)) for host, count in tx.execute(query)]
+
+
 def owners(tx: Connection) -> dict[int, dict[str, str | None]]:
     """The instance that has it, or None, by the id of the provider and the address of each function."""
     of = pci_functions.c
@@ -211,6 +245,23 @@ def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *,
         statement = statement.where(~_CLAIMED)
     written = statement.values(state_version=provider.state_version + 1, updated_at=utcnow(), **values)
     return tx.execute(written).rowcount == 1
+
+
+def note_withheld(tx: Connection, provider: ProviderRecord, *, withheld: bool) -> bool:
+    """Write whether Autoclave has reserved a provider for a doubt, if its row still is as *provider* says.
+
+    Its version stays, since nothing of what it is burned for has changed.
+
+    :returns: whether it was; False: nothing was written.
+    """
+    of = pci_providers.c
+    statement = pci_providers.update().where(
+        of.id == provider.id,
+        of.state_version == provider.state_version,
+        of.outdated.is_(provider.outdated),
+        of.withheld.is_(provider.withheld),
+    )
+    return tx.execute(statement.values(withheld=withheld)).rowcount == 1
 
 
 def describe(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any]) -> None:

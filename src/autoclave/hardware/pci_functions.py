@@ -18,6 +18,8 @@ class HostFunctions:
     :ivar functions: all functions, in bus order.
     :ivar unreadable: what is there but does not say what it is: why, by the name of its sysfs entry. Nothing follows
         from such a look for the function, least of all that it is gone.
+    :ivar unclear: of what :meth:`withheld` was asked about, that of which the host does not say who uses it: why, by
+        its address. It must not be given away, and nothing else follows.
     :raises HardwareError: the bus cannot be listed.
     """
 
@@ -31,6 +33,7 @@ class HostFunctions:
                 self._virtual[each.physfn].append(each)
         self.functions = tuple(_function(each) for each in self._found.values())
         self.unreadable: Mapping[str, str] = {each.address: each.reason for each in unreadable}
+        self.unclear: dict[str, str] = {}
 
     def seen(self, address: PCIAddress) -> sysfs.PCIFunction | None:
         """The function at *address* as sysfs shows it; None: it is unreadable, a bridge, or not there."""
@@ -56,7 +59,7 @@ class HostFunctions:
             with_vfio = is_with_vfio(self._paths, it)
             users = [] if it.address in allowed_host_devices else host_uses(self._paths, it)
         except HardwareError as error:
-            return str(error)
+            return self._unclear(it.address, error)
         if it.class_code.startswith(sysfs.NVME_CLASS) and not match.one_time_use and not _is_named(match):
             return (
                 "it is an NVMe controller, and the next guest would find on it what the last one left: set "
@@ -67,7 +70,11 @@ class HostFunctions:
         try:
             return objected or self._of_virtual_functions(it.address, meant)
         except HardwareError as error:
-            return str(error)
+            return self._unclear(it.address, error)
+
+    def _unclear(self, address: PCIAddress, error: HardwareError) -> str:
+        self.unclear[str(address)] = str(error)
+        return str(error)
 
     def _of_virtual_functions(self, physical: PCIAddress, meant: Collection[PCIAddress]) -> str | None:
         """Return which virtual function keeps its physical one from being given away; None if none does.
@@ -78,7 +85,7 @@ class HostFunctions:
         """
         for unreadable in self.unreadable:
             if sysfs.physical_of(self._paths, unreadable) == str(physical):
-                return f"its virtual function {unreadable} cannot be read, so it may be in use"
+                raise HardwareError(f"its virtual function {unreadable} cannot be read, so it may be in use")
         for virtual in self._virtual[physical]:
             if virtual.address in meant:
                 return (

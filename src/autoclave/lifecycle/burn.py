@@ -41,7 +41,7 @@ class Settled(StrEnum):
 @dataclass(frozen=True)
 class _Row:
     provider: ProviderRecord
-    claimed: bool
+    claimed: int
     missing: bool
     added: frozenset[str]
     """Classes that the operator's provider config has added; they are none of ours."""
@@ -129,9 +129,11 @@ def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
     if record is None or set(present.records) - row.added != {provider.resource_class}:
         return False
     if must_be_reserved(facts):
-        settled = facts.claimed or (facts.confirmed and not facts.release_pending)
+        released = not facts.burned or facts.release_pending
+        settled = facts.claimed or (facts.doubted if released else facts.confirmed)
         return settled and record == whole_record(provider.total, provider.total)
-    return not facts.release_pending and record == whole_record(provider.total, record.reserved)
+    owes = facts.release_pending or facts.withheld
+    return not owes and record == whole_record(provider.total, record.reserved)
 
 
 def ask_release(
@@ -185,7 +187,7 @@ def _read(db: Database, rp_uuid: str) -> _Row | None:
         functions = pci.functions_of(tx, provider)
         return _Row(
             provider,
-            claimed=any(each.instance_uuid is not None for each in functions),
+            claimed=sum(each.instance_uuid is not None for each in functions),
             missing=bool(functions) and all(each.missing for each in functions),
             added=additions.added_classes(tx, rp_uuid),
         )
@@ -240,13 +242,39 @@ def _attempt(
             placement.ensure_resource_class(provider.resource_class)
         if judged is Verdict.LOWER:
             require_traits(placement, provider.uuid, present.generation, provider.trait_names)
+        if judged is Verdict.RAISE and row.facts.doubted and not provider.burned and not provider.withheld:
+            return _withhold(db, placement, present.generation, wanted, provider)
         placement.put_inventories(provider.uuid, present.generation, wanted)
     if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None
     if judged is Verdict.LOWER and provider.release_pending:
         # A claim since then has made another version, and wins: its own settling raises what was lowered here.
-        _write(db, provider, BurnEvent.OFFER, NOT_BURNED)
+        _write(db, provider, BurnEvent.OFFER, {**NOT_BURNED, "withheld": False})
+    elif judged is Verdict.LOWER and provider.withheld:
+        _note_withheld(db, provider, withheld=False)
     return _outcome(judged, provider)
+
+
+def _withhold(
+    db: Database, placement: PlacementClient, generation: int, wanted: Mapping[str, Inventory], provider: ProviderRecord
+) -> Settled | None:
+    """Reserve what is in doubt, and record first that Autoclave did: what others reserve is not lowered afterwards.
+
+    :returns: None: the row has moved on, start again.
+    :raises PlacementConflict: another has written first, and may hold it.
+    """
+    if not _note_withheld(db, provider, withheld=True):
+        return None
+    try:
+        placement.put_inventories(provider.uuid, generation, wanted)
+    except PlacementConflict:
+        _note_withheld(db, replace(provider, withheld=True), withheld=False)
+        raise
+    return _outcome(Verdict.RAISE, provider)
+
+
+def _note_withheld(db: Database, provider: ProviderRecord, *, withheld: bool) -> bool:
+    return db.transact(lambda tx: pci.note_withheld(tx, provider, withheld=withheld))
 
 
 def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
@@ -275,8 +303,9 @@ def _write(db: Database, provider: ProviderRecord, event: BurnEvent, values: Map
 def _outcome(judged: Verdict, provider: ProviderRecord) -> Settled:
     where = f"{provider.address} of {provider.hostname}"
     if judged is Verdict.LOWER:
-        if provider.burned:
-            LOG.info("%s (provider %s) was released: it is offered again.", where, provider.uuid)
+        if provider.burned or provider.withheld:
+            why = "was released" if provider.burned else "was withheld"
+            LOG.info("%s (provider %s) %s: it is offered again.", where, provider.uuid, why)
         return Settled.LOWERED
     if judged is Verdict.HOLD:
         return Settled.OPERATORS_HOLD

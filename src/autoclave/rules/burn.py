@@ -41,6 +41,10 @@ class BurnEvent(StrEnum):
     """An operator has taken a function back from an instance that is not there."""
     HOST_RENAMED = "host_renamed"
     """An operator has given its host another name; it stays what it is."""
+    UNREADABLE = "unreadable"
+    """Its agent could not look at it for too long."""
+    READABLE = "readable"
+    """Its agent has read it again."""
 
 
 class BurnFacts(NamedTuple):
@@ -49,6 +53,8 @@ class BurnFacts(NamedTuple):
     :param confirmed: it was seen idle with reserved=total since it was burned.
     :param claimed: an instance has one of its functions.
     :param missing: the host, or its configuration, has none of its functions any more.
+    :param doubted: its agent cannot look at it, or its configuration has changed; and not all of it is in use.
+    :param withheld: Autoclave has reserved it for such a doubt, and has not lowered it since.
     """
 
     one_time_use: bool
@@ -57,6 +63,8 @@ class BurnFacts(NamedTuple):
     release_pending: bool
     claimed: bool
     missing: bool = False
+    doubted: bool = False
+    withheld: bool = False
 
 
 class Reading(NamedTuple):
@@ -96,6 +104,10 @@ class Verdict(StrEnum):
 
 def must_be_reserved(facts: BurnFacts) -> bool:
     """Whether ``reserved`` must equal ``total``: the one formula for providers of PCI functions."""
+    return facts.doubted or _stays_burned(facts)
+
+
+def _stays_burned(facts: BurnFacts) -> bool:
     return facts.burned and (facts.claimed or facts.missing or not facts.release_pending)
 
 
@@ -104,7 +116,7 @@ def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
 
     :param reading: None if the provider has no inventory of its class, which says nothing about a release.
     """
-    if must_be_reserved(facts):
+    if _stays_burned(facts):
         if reading is None or facts.claimed:
             return Verdict.RAISE
         if facts.release_pending:  # what is not there is not offered, whoever has said that it is clean
@@ -112,7 +124,9 @@ def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
         if reading.is_full:
             return Verdict.KEEP if facts.confirmed else Verdict.CONFIRM
         return Verdict.RELEASED if facts.confirmed else Verdict.RAISE
-    if reading is None or facts.release_pending:
+    if facts.doubted:
+        return Verdict.KEEP if reading is not None and reading.is_full else Verdict.RAISE
+    if reading is None or facts.release_pending or facts.withheld:
         return Verdict.LOWER
     return Verdict.HOLD if reading.is_full else Verdict.KEEP
 
@@ -123,4 +137,4 @@ def may_be_claimed(facts: BurnFacts) -> bool:
     An allocation proves no release: another may have raised ``total``. Settle a confirmed device before its claim;
     then a release that was given directly in Placement has ended the burn, or is pending.
     """
-    return not facts.burned or facts.release_pending
+    return not facts.doubted and (not facts.burned or facts.release_pending)

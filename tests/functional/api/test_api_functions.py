@@ -42,6 +42,7 @@ def waiting(world: World, devices: OneTimeUse) -> dict[str, Any]:
         "burned": True,
         "instance_uuid": instance,
         "missing": False,
+        "unreadable_reason": None,
         "waiting_for": WAITS,
     }
 
@@ -55,6 +56,35 @@ def test_a_claimed_function_says_what_waits_for_its_end(world: World, waiting: d
 
 def test_a_burned_device_in_use_says_what_waits(world: World, waiting: dict[str, Any]) -> None:
     assert world.call("GET", f"/autoclave/v1/burned/{waiting['rp_uuid']}").json["waiting_for"] == f"{WAITS}."
+
+
+def test_a_function_that_cannot_be_looked_at_says_why(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.use_up(rp_uuid)
+    with world.db.write() as tx:
+        pci.describe(tx, devices.row(rp_uuid), {"unreadable_reason": "it has no power"})
+    [shown] = world.call("GET", PATH).json["functions"]
+    assert shown["unreadable_reason"] == "it has no power"
+    assert shown["waiting_for"] == "It cannot be looked at: it has no power; see to the cause."
+    burned = world.call("GET", f"/autoclave/v1/burned/{rp_uuid}").json
+    assert burned["waiting_for"] == (
+        "It cannot be looked at: it has no power; see to the cause. Clean it, and release it."
+    )
+    assert f'autoclave_functions_condition{{condition="unreadable",host="{HOST}"}} 1.0' in (
+        world.call("GET", "/metrics").text.splitlines()
+    )
+
+
+def test_a_released_device_says_what_keeps_it_from_being_offered(world: World, devices: OneTimeUse) -> None:
+    rp_uuid = devices.add()
+    devices.use_up(rp_uuid)
+    with world.db.write() as tx:
+        pci.describe(tx, devices.row(rp_uuid), {"outdated": True})
+    assert world.call("POST", f"/autoclave/v1/burned/{rp_uuid}/release", {}).status_code == 202
+    burned = world.call("GET", f"/autoclave/v1/burned/{rp_uuid}").json
+    assert burned["waiting_for"] == (
+        "It was released: its agent follows the changed [pci] device_spec before it is offered."
+    )
 
 
 def test_the_command_lists_what_waits(

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api import uuids
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator import views
+from autoclave.api.operator.waiting import function_waits_for
 from autoclave.api.query import Argument
 from autoclave.api.schemas.burned import BURN_HISTORY, BURNED, BURNED_LIST, VALIDATE_RELEASE
 from autoclave.api.schemas.operator_devices import SAID
@@ -182,9 +183,21 @@ def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
 
 def _waiting_for(view: BurnedView, *, offered: bool) -> str | None:
     if view.instance_uuid is not None:
-        return None if view.provider.waiting_for is None else f"{view.provider.waiting_for}."
+        waits = function_waits_for(view.provider)
+        return waits if waits is None or waits.endswith(".") else f"{waits}."
+    unreadable = view.provider.unreadable_reason
+    if unreadable is None:
+        return _idle_waits_for(view, offered=offered)
+    return f"It cannot be looked at: {unreadable}; see to the cause. {_idle_waits_for(view, offered=offered)}"
+
+
+def _idle_waits_for(view: BurnedView, *, offered: bool) -> str:
     if view.provider.release_pending and view.missing:
         return f"It was released, and is not there: the agent of {view.provider.hostname} takes it from the record."
+    if view.provider.release_pending and view.provider.unreadable_reason is not None:
+        return "It was released, and is offered then."
+    if view.provider.release_pending and view.provider.outdated:
+        return "It was released: its agent follows the changed [pci] device_spec before it is offered."
     if view.provider.release_pending:
         return "It was released: Placement has to be told."
     if offered and view.provider.burn_confirmed:

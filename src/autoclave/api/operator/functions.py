@@ -5,6 +5,7 @@ from typing import Any
 import falcon
 
 from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.operator.waiting import function_waits_for
 from autoclave.api.query import Argument
 from autoclave.api.schemas.functions import FUNCTIONS
 from autoclave.db import pci
@@ -44,5 +45,6 @@ def _shown(function: FunctionRecord, provider: ProviderRecord) -> dict[str, Any]
         "burned": provider.burned,
         "instance_uuid": function.instance_uuid,
         "missing": function.missing,
-        "waiting_for": provider.waiting_for,
+        "unreadable_reason": provider.unreadable_reason,
+        "waiting_for": function_waits_for(provider),
     }

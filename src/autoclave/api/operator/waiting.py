@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from autoclave.db.device_views import DeviceView, Holder
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.pci import ProviderRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.rules.audit.rows import SILENCE
 from autoclave.rules.device_states import BEING_CLEANED, DeviceState
@@ -57,6 +58,16 @@ def _orphaned(device: DeviceRecord, holder: Holder, holders: Sequence[Holder]) -
         f"{holder.orphan_reason}. When the server is gone and no guest has the device: `autoclave device take-back "
         f"{device.hostname}/{device.pci_address}{which}`."
     )
+
+
+def function_waits_for(provider: ProviderRecord) -> str | None:
+    """Return what keeps a provider of PCI functions from being offered as the host and its configuration are now.
+
+    :returns: None if nothing does.
+    """
+    unreadable = provider.unreadable_reason
+    reasons = (f"It cannot be looked at: {unreadable}; see to the cause." if unreadable else None, provider.waiting_for)
+    return " ".join(reason for reason in reasons if reason) or None
 
 
 def _unknown_state(device: DeviceRecord) -> str | None:

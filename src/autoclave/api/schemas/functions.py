@@ -19,10 +19,14 @@ FUNCTION = shape(
         "burned": BOOLEAN,
         "instance_uuid": {**nullable(UUID), "description": "The instance that has it."},
         "missing": {**BOOLEAN, "description": "Its host, or the configuration there, has it no more."},
+        "unreadable_reason": {
+            **nullable(STRING),
+            "description": "Why its agent could not look at it for [agent] unreadable_patience: it is not offered.",
+        },
         "waiting_for": {
             **nullable(STRING),
             "description": "Which change of the host or of [pci] device_spec takes effect on its provider later, and "
-            "what that waits for.",
+            "what that waits for; or why it cannot be looked at.",
         },
     },
 )

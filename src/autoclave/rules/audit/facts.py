@@ -102,6 +102,7 @@ class Lent(NamedTuple):
     :param total: how many functions Placement is told of.
     :param functions: the addresses of all of them; also of those that the host has no more.
     :param claims: the instance that has it, by the address of each function that one has.
+    :param unreadable: why its agent could not look at it for too long; None: it can.
     """
 
     uuid: str
@@ -113,6 +114,7 @@ class Lent(NamedTuple):
     total: int
     functions: frozenset[str]
     claims: Mapping[str, str]
+    unreadable: str | None = None
 
     @property
     def slot(self) -> str:

@@ -203,7 +203,14 @@ class Kind(Enum):
         "When it is clean and may be offered: `openstack resource provider inventory set --amend --resource "
         "{resource_class}:reserved=0 {provider}`.",
     )
-    RELEASE_UNFINISHED = _Text(_INFO, "An operator has released it a moment ago.", _AGENT_DOES_IT)
+    FUNCTION_UNREADABLE = _Text(
+        _INFO,
+        "Its agent cannot look at it, and so does not offer it. What instances have of it stays with them.",
+        "See to the cause on {host}; when its agent has read it again, what is not burned is offered again.",
+    )
+    RELEASE_UNFINISHED = _Text(
+        _INFO, "An operator has released it a moment ago, or its agent can read it again.", _AGENT_DOES_IT
+    )
     RETURNS_UNCLEANED = _Text(
         _INFO,
         "[pci] device_spec gives them to instances, and they are neither erased nor of one time use: the next guest "

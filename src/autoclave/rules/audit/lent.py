@@ -33,14 +33,28 @@ def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
         if verdict(lent.facts, reading) is Verdict.RELEASED:
             yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, which counts as its release")
         else:
-            why = "in use" if lent.facts.claimed else "not yet seen idle"
-            if reading.is_full:
-                why = f"its total is {lent.total}"
-            yield about_lent(Kind.RESERVED_TOO_LOW, lent, f"{seen}, while it is burned and {why}")
+            yield about_lent(Kind.RESERVED_TOO_LOW, lent, f"{seen}, while {_why(lent, reading)}")
     elif lent.facts.release_pending:
         yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, and it was released")
+    elif lent.facts.withheld:
+        yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, and it is withheld no longer")
     elif reading.is_full and reading.total:
         yield about_lent(Kind.FUNCTION_HELD, lent, f"{seen}, and no instance has burned it")
+
+
+def _why(lent: Lent, reading: Reading) -> str:
+    """Return why all of it must be reserved."""
+    if not lent.facts.burned or lent.facts.release_pending:
+        return f"it cannot be read: {lent.unreadable}" if lent.unreadable else "its entry in [pci] device_spec changed"
+    if reading.is_full:
+        return f"it is burned and its total is {lent.total}"
+    return f"it is burned and {'in use' if lent.facts.claimed else 'not yet seen idle'}"
+
+
+def of_doubt(lent: Lent) -> Iterator[Finding]:
+    """What the database says of one provider by itself."""
+    if lent.unreadable is not None:
+        yield about_lent(Kind.FUNCTION_UNREADABLE, lent, lent.unreadable)
 
 
 def taken_lent_name(lent: Lent, other: str) -> Finding:
