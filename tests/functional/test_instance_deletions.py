@@ -5,6 +5,7 @@ from hostworld import GPU, NIC
 from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
+from autoclave.db import pci
 from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
@@ -34,6 +35,20 @@ def test_a_deletion_finds_what_somebody_lowered_while_the_device_was_in_use(inst
     world.delete(instance)
     assert world.offered() == 0
     assert world.reserved() == 1
+
+
+def test_an_outdated_function_is_reserved_before_its_allocation_goes(instance_world: InstanceWorld) -> None:
+    """Its entry in [pci] device_spec was changed: no other instance gets it as configured before."""
+    world = instance_world
+    world.start()
+    instance = world.create(NIC)
+    with world.db.write() as tx:
+        pci.describe(tx, world.row(NIC), {"outdated": True})
+    world.faults.add(refuse, path="/allocations/", method="DELETE")
+    world.delete(instance)
+    assert world.function(NIC).instance_uuid is None
+    assert world.onlooker.get_allocations(instance).allocations
+    assert world.reserved(NIC) == 1
 
 
 @pytest.mark.parametrize("address", [GPU, NIC])

@@ -154,7 +154,12 @@ def _compare(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord],
     if row.burned and not values["one_time_use"]:
         waiting.append(f"{row.address} is of one time use no more, but burned, and stays so until it is released")
     found.kept += waiting
-    _update(found, row, values | {"traits": _as_json(values["traits"]), "waiting_for": "; ".join(waiting) or None})
+    values |= {
+        "traits": _as_json(values["traits"]),
+        "waiting_for": "; ".join(waiting) or None,
+        "outdated": bool(later),
+    }
+    _update(found, row, values)
     if values["one_time_use"] and held and not row.burned:
         found.burn.append((row, str(held[0].instance_uuid)))
 
@@ -195,7 +200,7 @@ def _withdraw(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord]
     )
     waiting = f"{row.address} is not there, or not configured, any more; its provider is kept: {why}"
     found.kept.append(waiting)
-    _update(found, row, {"total": len(held) or row.total, "waiting_for": waiting})
+    _update(found, row, {"total": len(held) or row.total, "waiting_for": waiting, "outdated": True})
 
 
 def _describe(found: Changes, function: FunctionRecord, described: ClaimableFunction) -> None:
