@@ -12,9 +12,11 @@ from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
+from autoclave.audit.rows import read
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
 from autoclave.db import pci
+from autoclave.db.columns import utcnow
 from autoclave.db.handles import HandleRecord, HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
@@ -245,6 +247,29 @@ def test_a_card_whose_virtual_function_a_guest_has_is_not_offered_as_a_whole(wor
 
 
 # Identity
+
+
+def test_a_card_on_record_gets_its_serial_and_stays_offered(world: AgentWorld) -> None:
+    """It was recorded by a release that read no serials, or its serial could not be read before."""
+    agent = start(world, {"address": GPU})
+    assert world.device(GPU).serial is None
+    for serial in ("00e04c0000123456", "00e04c0000999999"):
+        world.sim.functions.pull(GPU)
+        world.sim.functions.plug(FunctionSpec(GPU, "10de", "25b6", driver="nouveau", serial=serial))
+        agent.period()
+        assert world.device(GPU).serial == serial
+        world.assert_offered(GPU)
+    assert not [row for row in read(world.db, utcnow()).rows.values() if row.drive], "an audit tells no cards by it"
+
+
+def test_a_serial_that_cannot_be_read_stays_on_record(world: AgentWorld) -> None:
+    world.sim.functions.pull(GPU)
+    world.sim.functions.plug(FunctionSpec(GPU, "10de", "25b6", driver="nouveau", serial="00e04c0000123456"))
+    agent = start(world, {"address": GPU})
+    (world.sim.paths.sysfs / "bus/pci/devices" / GPU / "config").unlink()
+    agent.period()
+    assert world.device(GPU).serial == "00e04c0000123456"
+    world.assert_offered(GPU)
 
 
 def test_another_card_in_the_slot_is_not_offered_until_the_operator_accepts_it(world: AgentWorld) -> None:

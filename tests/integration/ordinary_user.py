@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from autoclave.hardware.block import open_block
+from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host_hints import product_uuid
 from autoclave.hardware.open_files import programs_with_open
 from autoclave.hardware.privileged import client, context, tools
 from autoclave.hardware.read_back import first_nonzero
+from autoclave.rules.pci_address import PCIAddress
 
 NOBODY = 65534
 PATHS = HostPaths()
@@ -91,6 +94,14 @@ def hold(node: str) -> None:
 
 def users(node: str) -> list[Any]:
     return [[file.program, file.pid, file.writes] for file in programs_with_open(PATHS, [Path(node)])]
+
+
+def serial(address: str) -> str | None:
+    return card_serial(PATHS, PCIAddress.parse(address), vital_product_data=True)
+
+
+def uuid() -> str | None:
+    return product_uuid(PATHS)
 
 
 def whoami(_nobody: None = None) -> int:

@@ -18,7 +18,11 @@ import pytest
 from oslo_privsep.capabilities import CAPS_BYNAME
 from processes import wait_until
 
+from autoclave.hardware.card_serial import card_serial
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host_hints import product_uuid
 from autoclave.hardware.privileged import CAPABILITIES, context
+from autoclave.rules.pci_address import PCIAddress
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can make an ordinary user's process and its helper"
@@ -433,3 +437,12 @@ def test_the_helper_takes_no_configuration_and_no_code_from_its_caller(arguments
 
     assert done.returncode == 1
     assert done.stderr.startswith("autoclave-privileged is started by the agent")
+
+
+def test_an_ordinary_user_learns_what_tells_the_machine_and_its_cards(agent: Agent) -> None:
+    """As much as root does. A function that is not there has no serial, as for root."""
+    here = HostPaths()
+    addresses = [entry.name for entry in (here.sysfs / "bus/pci/devices").glob("*")] or ["0000:00:00.0"]
+    for address in addresses[:4]:
+        assert agent.ask("serial", address) == card_serial(here, PCIAddress.parse(address), vital_product_data=True)
+    assert agent.ask("uuid") == product_uuid(here)

@@ -1,12 +1,16 @@
 """The serial of a PCI function, as its configuration space and its Vital Product Data have it."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.card_serial import card_serial
+from autoclave.hardware.host_hints import read_hints
+from autoclave.hardware.privileged import context, disks
+from autoclave.hardware.privileged.client import PrivsepHelper
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import SysfsTree
 
@@ -99,3 +103,47 @@ def test_a_space_that_cannot_be_read_is_an_error(tree: SysfsTree) -> None:
     (directory(tree) / "config").mkdir()
     with pytest.raises(HardwareError, match="config"):
         serial(tree)
+
+
+@pytest.fixture
+def helper(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> PrivsepHelper:
+    """The privileged helper, which does in this process what it would do as root."""
+    monkeypatch.setattr(context, "client_mode", False)
+    monkeypatch.setattr(disks, "_PATHS", tree.paths)
+    return PrivsepHelper()
+
+
+def test_an_ordinary_user_reads_serials_through_its_helper(
+    tree: SysfsTree, helper: PrivsepHelper, tmp_path: Path
+) -> None:
+    (directory(tree) / "vpd").write_bytes(vpd(("SN", b"MT2034X01234")))
+    unseen = replace(tree.paths, sysfs=tmp_path / "not for this user", helper=helper)
+    address = PCIAddress.parse(ADDRESS)
+    assert card_serial(unseen, address, vital_product_data=True) == "MT2034X01234"
+    assert card_serial(unseen, address, vital_product_data=False) is None
+
+
+def test_an_ordinary_user_reads_the_product_uuid_through_its_helper(
+    tree: SysfsTree, helper: PrivsepHelper, tmp_path: Path
+) -> None:
+    file = tree.sys / "class/dmi/id/product_uuid"
+    file.parent.mkdir(parents=True)
+    file.write_text("4C4C4544-0031-4810-8051-B4C04F564433\n")
+    unseen = replace(tree.paths, sysfs=tmp_path / "not for this user", helper=helper)
+    assert read_hints(unseen).product_uuid == "4c4c4544003148108051b4c04f564433"
+
+
+@pytest.mark.parametrize("content", [b"root:x:0:0:root:/root", b"4C4C4544-0031-4810-8051-B4C04F564433" * 2])
+def test_the_helper_passes_nothing_on_but_a_product_uuid(
+    tree: SysfsTree, helper: PrivsepHelper, content: bytes
+) -> None:
+    file = tree.sys / "class/dmi/id/product_uuid"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert helper.product_uuid() is None
+
+
+def test_the_helper_passes_on_no_more_than_a_serial(tree: SysfsTree, helper: PrivsepHelper) -> None:
+    (directory(tree) / "vpd").write_bytes(vpd(("SN", b"1\x1b2" * 80)))
+    found = helper.card_serial(PCIAddress.parse(ADDRESS), vital_product_data=True)
+    assert found == "12" * 24

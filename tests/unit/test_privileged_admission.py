@@ -120,6 +120,19 @@ def test_nodes_of_every_kind_that_lead_to_a_drive_may_be_asked_about() -> None:
     assert admission.nodes(paths) == [Path(path) for path in paths]
 
 
+@pytest.mark.parametrize(
+    "address", ["", "0000:81:00", "0000:81:00.8", "0000:81:00.0/../../etc", "../0000:81:00.0", "0000:81:00.0\n", "*"]
+)
+def test_only_pci_functions_are_asked_for_their_serials(address: str) -> None:
+    with pytest.raises(HardwareError, match="does not look at"):
+        admission.function(address)
+
+
+@pytest.mark.parametrize("address", ["0000:81:00.0", "10000:e1:00.7"])
+def test_the_kernels_spelling_of_a_function_may_be_asked_about(address: str) -> None:
+    assert str(admission.function(address)) == address
+
+
 @pytest.mark.parametrize("name", ["sh", "/usr/sbin/nvme", "../nvme"])
 def test_only_the_known_tools_are_looked_for(name: str) -> None:
     with pytest.raises(HardwareError, match="does not look for"):

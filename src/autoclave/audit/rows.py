@@ -139,8 +139,10 @@ def _holds(
 
 
 def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ...], dirty: set[Drive]) -> Row:
-    drive = None if device.serial is None else (device.serial, device.drive_model or "")
-    found = None if device.found_serial is None else (device.found_serial, device.found_drive_model or "")
+    # The serial of what is not erased is shown only: several cards may have it.
+    known, seen = (device.serial, device.found_serial) if device.supports_cleaning else (None, None)
+    drive = None if known is None else (known, device.drive_model or "")
+    found = None if seen is None else (seen, device.found_drive_model or "")
     return Row(
         uuid=device.uuid,
         host=device.hostname,

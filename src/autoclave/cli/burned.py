@@ -13,6 +13,7 @@ from autoclave.cli.tables import Fields, Rows, with_details
 _BURNED = "/autoclave/v1/burned"
 _COLUMNS = ("hostname", "pci_address", "burned_at", "burned_for", "in_use", "waiting_for")
 _DETAILS = (
+    "serial",
     "rp_uuid",
     "resource_class",
     "one_time_use",

@@ -55,6 +55,11 @@ class ProviderRecord:
         return frozenset(json.loads(self.traits))
 
     @property
+    def card_serial(self) -> str | None:
+        """``serial`` as the card has it, without the ids and the function that are kept before it."""
+        return self.serial.partition(" ")[2] if self.serial else None
+
+    @property
     def burn_state(self) -> BurnState:
         """Where it is in its life, in one word."""
         if not self.burned:

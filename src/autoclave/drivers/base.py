@@ -65,7 +65,7 @@ class DiscoveredDevice:
         not be read.
     :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read. Of a card that has no
         serial number: whatever tells it from another kind of card in the same slot.
-    :param by_slot: the operator has it told from others by its slot and its model; it has no serial number then.
+    :param by_slot: its slot and its model identify it. A drive has no serial number then; a card's is only shown.
     :param layout: the namespaces of a drive and their formats; None: they were not read, from which nothing follows.
     :param name: what its provider is called after the host's name; None: by its address.
     :param traits: traits of the provider besides ``OWNER_CYBORG``.

@@ -8,6 +8,7 @@ from oslo_log import log as logging
 
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Inspected, Sighting
 from autoclave.exceptions import HardwareError
+from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.sysfs import (
@@ -65,10 +66,12 @@ class Card:
 
     :param slot: the function in the slot; the device is its.
     :param candidates: what guests get: itself, or its virtual functions.
+    :param serial: from its Device Serial Number; None: it has none, or it cannot be read.
     """
 
     slot: PCIFunction
     candidates: Sequence[Candidate]
+    serial: str | None = None
 
     @property
     def offered(self) -> Sequence[Candidate]:
@@ -95,7 +98,9 @@ class Card:
             traits=pci_traits(given.vendor_id, given.product_id),
             attach_handles=[candidate.handle for candidate in shown],
             std_board_info={"product_id": given.product_id, "pci_address": str(self.slot.address)},
+            serial=self.serial,
             drive_model=f"{self.slot.vendor_id}:{self.slot.product_id}",
+            by_slot=True,  # all functions of a card may have one serial, and so may all cards of a careless vendor
             excluded=self.excluded,
         )
 
@@ -152,8 +157,17 @@ def look(
                 unreadable.append(Unreadable(str(slot.address), reason))
                 continue
             if candidates:
-                cards.append(Card(slot, candidates))
+                cards.append(Card(slot, candidates, _serial(paths, slot.address)))
     return cards, [Sighting(each.address, each.reason) for each in unreadable]
+
+
+def _serial(paths: HostPaths, address: PCIAddress) -> str | None:
+    """Return the serial of a card; its Vital Product Data, which is slow, is not read for what returns uncleaned."""
+    try:
+        return card_serial(paths, address, vital_product_data=False)
+    except HardwareError as error:
+        LOG.debug("The serial of %s is not known: %s", address, error)
+        return None
 
 
 def _matched(functions: Sequence[PCIFunction], specs: Sequence[DeviceSpec]) -> list[tuple[PCIFunction, DeviceSpec]]:

@@ -28,6 +28,8 @@ def card_serial(paths: HostPaths, address: PCIAddress, *, vital_product_data: bo
     :param vital_product_data: look there as well, which is slow, if there is no Device Serial Number.
     :raises HardwareError: it cannot be read.
     """
+    if paths.helper is not None:
+        return paths.helper.card_serial(address, vital_product_data=vital_product_data)
     directory = function_directory(paths, address)
     serial = _usable(_device_serial_number(_content(directory / "config", 4096)))
     if serial is None and vital_product_data:

@@ -9,6 +9,7 @@ from autoclave.hardware.disk import Disk
 from autoclave.hardware.open_file import OpenFile
 from autoclave.hardware.process import Line
 from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.rules.pci_address import PCIAddress
 
 
 class Helper(Protocol):
@@ -44,4 +45,12 @@ class Helper(Protocol):
 
     def has_zfs_label(self, node: Path) -> bool:
         """:func:`zfs_label.is_on`."""
+        ...
+
+    def card_serial(self, address: PCIAddress, *, vital_product_data: bool) -> str | None:
+        """:func:`card_serial.card_serial`."""
+        ...
+
+    def product_uuid(self) -> str | None:
+        """:func:`host_hints.product_uuid`."""
         ...

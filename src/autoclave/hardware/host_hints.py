@@ -1,6 +1,6 @@
 """The machine id and the product UUID of a host."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -13,13 +13,31 @@ LOG = logging.getLogger(__name__)
 
 
 def read_hints(paths: HostPaths) -> HostHints:
-    """Return what the host says. What is not there, or what only root may read, is not known."""
-    return HostHints(_read(paths.etc / "machine-id"), _read(paths.sysfs / "class/dmi/id/product_uuid"))
+    """Return what the host says. What is not there, or cannot be read, is not known."""
+    return HostHints(_unless_unreadable(machine_id, paths), _unless_unreadable(product_uuid, paths))
 
 
-def _read(path: Path) -> str | None:
+def machine_id(paths: HostPaths) -> str | None:
+    """Return the machine id of the operating system, or None if that has none.
+
+    :raises HardwareError: it cannot be read.
+    """
+    return hint(attribute.read_if_there(paths.etc / "machine-id") or "")
+
+
+def product_uuid(paths: HostPaths) -> str | None:
+    """Return the product UUID of the firmware, or None if that has none.
+
+    :raises HardwareError: it cannot be read.
+    """
+    if paths.helper is not None:
+        return paths.helper.product_uuid()
+    return hint(attribute.read_if_there(paths.sysfs / "class/dmi/id/product_uuid") or "")
+
+
+def _unless_unreadable(read: Callable[[HostPaths], str | None], paths: HostPaths) -> str | None:
     try:
-        return hint(attribute.read_if_there(path) or "")
+        return read(paths)
     except HardwareError as error:
         LOG.info("A renamed host is not recognized by it: %s", error)
         return None

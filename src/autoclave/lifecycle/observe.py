@@ -211,8 +211,10 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         return changes
     if (device.serial, device.drive_model) == (None, None) != (found.serial, found.drive_model):
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
-    if same and device.serial is not None and found.serial is None:
+    if same and device.supports_cleaning and device.serial is not None and found.serial is None:
         changes["serial"] = None  # from now on its slot tells which drive it is
+    if same and found.by_slot and found.serial not in (None, device.serial):
+        changes["serial"] = found.serial
     other = (None, None) if same else (found.serial, found.drive_model)
     if (device.found_serial, device.found_drive_model) != other and not (same and device.was_away):
         changes |= {"found_serial": other[0], "found_drive_model": other[1]}
@@ -321,6 +323,8 @@ def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> boo
         return False
     if device.serial is None and device.drive_model is None:
         return (device.vendor, device.model) == (found.vendor, found.product)
-    if found.serial is None and (found.by_slot or not tells_apart(device.serial)):
+    if found.by_slot and (found.serial is None or not device.supports_cleaning):
+        return device.drive_model == found.drive_model
+    if found.serial is None and not tells_apart(device.serial):
         return device.drive_model == found.drive_model
     return (device.serial, device.drive_model) == (found.serial, found.drive_model)

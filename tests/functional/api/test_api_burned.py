@@ -44,6 +44,7 @@ def test_everything_that_is_known_of_a_burned_device_is_shown(world: World, devi
         "rp_uuid": rp_uuid,
         "hostname": HOST,
         "pci_address": GPU,
+        "serial": None,
         "resource_class": CLASS,
         "one_time_use": True,
         "burned_for": instance,
@@ -55,6 +56,10 @@ def test_everything_that_is_known_of_a_burned_device_is_shown(world: World, devi
         "offered": False,
         "waiting_for": "Clean it, and release it.",
     }
+    with world.db.write() as tx:
+        pci.describe(tx, devices.row(rp_uuid), {"serial": "10de:25b6.0 00e04c0000123456"})
+    assert world.call("GET", f"{PATH}/{rp_uuid}").json["serial"] == "00e04c0000123456"
+    found["serial"] = "00e04c0000123456"
     by_place = world.call("GET", f"{PATH}/{HOST}/{GPU.upper()}").json
     assert [by_place] == listed(world)
 

@@ -167,6 +167,7 @@ def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
         "rp_uuid": provider.uuid,
         "hostname": provider.hostname,
         "pci_address": provider.address,
+        "serial": provider.card_serial,
         "resource_class": provider.resource_class,
         "one_time_use": provider.one_time_use,
         "burned_for": provider.burned_for,

@@ -27,6 +27,10 @@ BURNED = shape(
         "rp_uuid": UUID,
         "hostname": STRING,
         "pci_address": STRING,
+        "serial": {
+            **nullable(STRING),
+            "description": "The card's: its Device Serial Number, or SN of its Vital Product Data; null: not known.",
+        },
         "resource_class": STRING,
         "one_time_use": {
             **BOOLEAN,

@@ -10,9 +10,11 @@ from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware import attribute
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
+from autoclave.rules.pci_address import PCIAddress
 
 _CONTROLLER = r"/dev/nvme[0-9]+"
 _DISK = r"/dev/nvme[0-9]+n[0-9]+"
+_FUNCTION = r"(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})(?::[0-9a-f]{2}){2}\.[0-7]"
 _NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:noiommu-)?[0-9]+"
 
 _UUID = r"[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}"
@@ -92,6 +94,16 @@ def nodes(paths: Sequence[str]) -> list[Path]:
     :raises HardwareError: one is something else.
     """
     return [_matching(path, _NODE) for path in paths]
+
+
+def function(address: str) -> PCIAddress:
+    """Let the address of a PCI function pass, in the kernel's spelling.
+
+    :raises HardwareError: it is something else.
+    """
+    if not re.fullmatch(_FUNCTION, address):
+        raise HardwareError(f"the privileged helper does not look at {address!r}: it is no PCI address")
+    return PCIAddress.parse(address)
 
 
 def _matching(path: str, pattern: str) -> Path:

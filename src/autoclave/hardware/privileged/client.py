@@ -17,6 +17,7 @@ from autoclave.hardware.privileged import context, disks
 from autoclave.hardware.privileged import tools as _tools
 from autoclave.hardware.process import Line
 from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.rules.pci_address import PCIAddress
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -120,6 +121,14 @@ class PrivsepHelper:
     def has_zfs_label(self, node: Path) -> bool:
         """See :class:`Helper`."""
         return _ask(disks.has_zfs_label, str(node))
+
+    def card_serial(self, address: PCIAddress, *, vital_product_data: bool) -> str | None:
+        """See :class:`Helper`."""
+        return _ask(disks.card_serial, str(address), vital_product_data)
+
+    def product_uuid(self) -> str | None:
+        """See :class:`Helper`."""
+        return _ask(disks.product_uuid)
 
 
 class _HeldDisk:

@@ -1,4 +1,4 @@
-"""Disks that the privileged process holds, and what it sees of their users."""
+"""Disks that the privileged process holds, what it sees of their users, and what tells the machine and its cards."""
 
 import secrets
 import threading
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware import open_files, zfs_label
+from autoclave.hardware import card_serial as card_serials
+from autoclave.hardware import host_hints, open_files, zfs_label
 from autoclave.hardware.block import BlockDevice, hold
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.privileged import admission, entrypoint
@@ -91,3 +92,15 @@ def programs_with_open(nodes: Sequence[str]) -> list[tuple[str, int, str, bool]]
 def has_zfs_label(node: str) -> bool:
     """See :func:`zfs_label.is_on`."""
     return zfs_label.is_on(_PATHS, admission.nodes([node])[0])
+
+
+@entrypoint
+def card_serial(address: str, vital_product_data: bool) -> str | None:
+    """See :func:`card_serial.card_serial`. The agent gets the serial, and nothing else of what is read for it."""
+    return card_serials.card_serial(_PATHS, admission.function(address), vital_product_data=vital_product_data)
+
+
+@entrypoint
+def product_uuid() -> str | None:
+    """See :func:`host_hints.product_uuid`."""
+    return host_hints.product_uuid(_PATHS)
