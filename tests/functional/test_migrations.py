@@ -26,7 +26,7 @@ from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
-HEAD = "0017_pci_doubts"
+HEAD = "0018_published_totals"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
+from autoclave.placement.faults import lose_answer, refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
@@ -170,6 +172,66 @@ def test_more_virtual_functions_are_offered_as_they_are_found(world: AgentWorld)
     agent.period()
     assert set(handles(world, CARD)) == {VF0, VF1, VF2}
     assert world.inventory(CARD) == whole(3, 0)
+
+
+OTHERS_CHANGED = "another service or an operator has changed"
+
+
+@pytest.mark.parametrize("change", ["gains", "loses"])
+def test_a_card_that_changes_accuses_no_other_writer(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    agent = start(world, {"address": CARD})
+    if change == "gains":
+        world.sim.functions.plug(virtual(VF2))
+    else:
+        world.sim.functions.pull(VF1)
+    agent.period()
+    assert world.inventory(CARD).total == (3 if change == "gains" else 1)
+    assert OTHERS_CHANGED not in caplog.text
+
+
+def test_a_changed_card_whose_write_fails_accuses_no_other_writer(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither if the write was refused, nor if it was done and its answer lost."""
+    agent = start(world, {"address": CARD})
+    for effect, address in ((lose_answer, VF2), (refuse, "0000:82:02.3")):
+        world.sim.functions.plug(virtual(address))
+        world.faults.add(effect, method="PUT", path="/inventories$", times=1)
+        agent.period()
+        agent.period()
+    assert world.inventory(CARD).total == 4
+    assert OTHERS_CHANGED not in caplog.text
+
+
+def test_a_held_card_that_gains_functions_accuses_no_other_writer(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of it is reserved, and less than all that it has now: another has not lowered that."""
+    agent = start(world, {"address": CARD})
+    holds.hold(world.ports, world.device(CARD).uuid, Cause(Actor.OPERATOR, "ann"))
+    agent.period()
+    agent.period()
+    world.sim.functions.plug(virtual(VF2))
+    agent.period()
+    assert world.inventory(CARD) == whole(3, 3)
+    assert OTHERS_CHANGED not in caplog.text
+    assert "Something other than Autoclave" not in caplog.text
+
+
+def test_a_total_that_another_writes_while_a_card_changes_is_reported(
+    world: AgentWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = start(world, {"address": CARD})
+    provider = world.provider(CARD).uuid
+    present = world.onlooker.get_inventories(provider)
+    records = {name: replace(record, total=7, max_unit=7) for name, record in present.records.items()}
+    world.onlooker.put_inventories(provider, present.generation, records)
+    world.sim.functions.plug(virtual(VF2))
+    agent.period()
+    assert world.inventory(CARD) == whole(3, 0)
+    assert OTHERS_CHANGED in caplog.text
 
 
 def test_more_virtual_functions_make_a_card_available_that_had_given_away_all(world: AgentWorld) -> None:

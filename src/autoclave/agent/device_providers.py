@@ -115,6 +115,8 @@ class DeviceProviders:
             return False
         if must and record.reserved != total:
             return False
+        if entry.deployable.published_total != total:
+            return False  # it was written, and its answer lost: settle notes that it was Autoclave
         if not must and record.reserved >= total:
             return False  # settle says that this is an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
@@ -122,7 +124,8 @@ class DeviceProviders:
     def _compare_reserved(self, entry: KnownDevice, reserved: int) -> None:
         """Report a provider that has less reserved than a row demands that must not be offered."""
         device, deployable = entry.device, entry.deployable
-        version, total = _version(device), deployable.num_accelerators
+        total = deployable.num_accelerators
+        version = _version(device, total)
         if reserved >= total:
             self._lowered.saw_full(deployable.rp_uuid, version)
             return
@@ -131,11 +134,11 @@ class DeviceProviders:
         self._lowered.report(
             deployable.rp_uuid,
             version,
-            None if now is None else _version(now),
+            None if now is None else _version(now, total),
             f"Provider {deployable.name} has reserved={reserved}, but device {device.uuid} is {device.device_state} "
             f"and must not be offered: raised to {total}.",
         )
 
 
-def _version(device: DeviceRecord) -> Version:
-    return device.state_version, device.release_number, device.offer
+def _version(device: DeviceRecord, total: int) -> Version:
+    return device.state_version, device.release_number, device.offer, total

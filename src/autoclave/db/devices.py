@@ -125,7 +125,10 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class DeployableRecord:
-    """A deployable row: the resource provider of a device."""
+    """A deployable row: the resource provider of a device.
+
+    ``published_total``: the total that Autoclave has written last to its inventory; None: none yet.
+    """
 
     id: int
     uuid: str
@@ -133,6 +136,7 @@ class DeployableRecord:
     root_id: int | None
     name: str
     num_accelerators: int
+    published_total: int | None
     device_id: int
     rp_uuid: str
     resource_class: str
@@ -314,6 +318,11 @@ def set_resource_class(tx: Connection, deployable: DeployableRecord, resource_cl
 def set_accelerators(tx: Connection, deployable: DeployableRecord, number: int) -> None:
     """Note how many handles the deployable has, which is the total of its inventory."""
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(num_accelerators=number))
+
+
+def set_published_total(tx: Connection, deployable: DeployableRecord, total: int) -> None:
+    """Note which total Placement has by Autoclave's own writing."""
+    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(published_total=total))
 
 
 def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -> None:

@@ -94,6 +94,7 @@ deployables = sa.Table(
     sa.Column("root_id", sa.Integer, sa.ForeignKey("deployables.id")),
     sa.Column("name", sa.String(255), nullable=False, unique=True),
     sa.Column("num_accelerators", sa.Integer, nullable=False),
+    sa.Column("published_total", sa.Integer),
     sa.Column("device_id", sa.Integer, sa.ForeignKey("devices.id"), nullable=False, index=True),
     sa.Column("rp_uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("resource_class", sa.String(255), nullable=False),

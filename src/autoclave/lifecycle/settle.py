@@ -119,15 +119,7 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
         else:
             outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
         if reading is not None and reading.total != total:
-            LOG.warning(
-                "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that "
-                "another service or an operator has changed releases nothing.",
-                rp_uuid,
-                row.uuid,
-                reading.total,
-                reading.reserved,
-                total,
-            )
+            _report_total(deployable, row, reading)
         # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
         others = _reserved_others(present.records, deployable.resource_class) if allocated_from_others else {}
         wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
@@ -144,6 +136,7 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
             allocated_from_others = allocated_from_others or error.code == IN_USE
             LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
             continue
+        _note_published(db, deployable, total)
         if outcome is Settled.OPERATORS_HOLD:
             LOG.warning(
                 "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
@@ -156,6 +149,29 @@ def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> 
     raise PlacementConflict(
         f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: its generation moved each "
         "time; settling will be tried again"
+    )
+
+
+def _note_published(db: Database, deployable: DeployableRecord, total: int) -> None:
+    # After the write: if that failed, what is there is still what was written last.
+    if deployable.published_total != total:
+        db.transact(lambda tx: device_rows.set_published_total(tx, deployable, total))
+
+
+def _report_total(deployable: DeployableRecord, row: DeviceRecord, reading: Reading) -> None:
+    """Report a total that is written anew, and accuse another writer only of what Autoclave has not written."""
+    had = (deployable.rp_uuid, row.uuid, reading.total, reading.reserved, reading.ours)
+    if deployable.published_total in (None, reading.total):
+        LOG.info(
+            "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d, which is what the card "
+            "has now.",
+            *had,
+        )
+        return
+    LOG.warning(
+        "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that another "
+        "service or an operator has changed releases nothing.",
+        *had,
     )
 
 
