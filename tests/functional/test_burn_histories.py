@@ -2,8 +2,9 @@
 
 Random histories of the real agent, with a simulated host, SQLite and Placement's double: instances come and go, the
 agent dies, calls fail and answers are lost at any moment, other work goes on between any two calls, operators write
-in Placement by hand, and change the configuration. ``AUTOCLAVE_HISTORIES`` says how many, ``AUTOCLAVE_FIRST_SEED``
-where to begin; a failing history names its seed and its steps.
+in Placement by hand, hold the device there, and change the configuration, also while the agent is at work. What an
+instance has keeps its class, no two have it, and a hold lasts as long as its provider. ``AUTOCLAVE_HISTORIES`` says
+how many, ``AUTOCLAVE_FIRST_SEED`` where to begin; a failing history names its seed and its steps.
 """
 
 import logging
@@ -23,6 +24,7 @@ from moments import Death, Moments, fail, hypervisor_of, ports_of
 from autoclave.agent.manager import AgentManager
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
+from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import AutoclaveError, PlacementConflict
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import ask_release
@@ -39,11 +41,12 @@ LENGTH = 14
 SPECS = {
     "one time use": {"vendor_id": "10de", "one_time_use": True},
     "another class": {"vendor_id": "10de", "one_time_use": True, "resource_class": "CUSTOM_GPU"},
+    "another class, no flag": {"vendor_id": "10de", "resource_class": "CUSTOM_CARD", "traits": "CUSTOM_GOLD"},
     "no flag": {"vendor_id": "10de"},
     "no entry": {"vendor_id": "ffff"},
 }
 
-FLOORS = {"created": 1.0, "mishaps": 1.0, "deaths": 0.3, "cleaned": 0.2, "lowered": 0.3, "rebuilt": 0.2}
+FLOORS = {"created": 1.0, "mishaps": 1.0, "deaths": 0.3, "cleaned": 0.2, "lowered": 0.3, "rebuilt": 0.2, "held": 0.1}
 """What happens in a history on average, at least."""
 
 
@@ -66,6 +69,10 @@ class History:
         """The instance whose guest has had the device since it was released."""
         self._excused = False
         """Somebody has lowered ``reserved`` without right, and no whole period has passed since."""
+        self._held_by: str | None = None
+        """The uuid of the provider that an operator holds by hand, of a device that was not burned."""
+        self._lines: dict[str, str] = {}
+        """The class of what an instance has, by its uuid."""
         self._depth = 0
         self.agent: AgentManager | None = self._start()
 
@@ -99,7 +106,10 @@ class History:
             if self._depth:
                 raise
             self.tally["deaths"] += 1
-            self._restart()
+            if self._rng.random() < 0.3:  # the operator has changed the configuration in the meantime
+                self._configure(self._choice(list(SPECS)))
+            else:
+                self._restart()
         except AutoclaveError as error:
             self.steps.append(f"[{type(error).__name__}]")
         finally:
@@ -125,13 +135,14 @@ class History:
             ("clean", self._clean),
             ("clean", self._clean),
             ("delete provider", self._delete_provider),
+            ("hold", self._hold),
         ]
         if self.world.offered():
             deeds += [("create", self._create)] * 6
         deeds += [("delete", lambda each=each: self.world.delete(each)) for each in self._instances()] * 3
         deeds += [("guest dies", lambda each=each: self._guest_dies(each)) for each in self._instances()[:1]]
         deeds += [("stop", lambda each=each: self._stop(each)) for each in self._idle_instances()]
-        deeds += [("rebuild", lambda each=each: self._rebuild(each)) for each in self._idle_instances()]
+        deeds += [("rebuild", lambda each=each: self._rebuild(each)) for each in self._idle_instances()] * 3
         if self._depth == 0:
             spec = self._rng.choice(["one time use", "one time use", *SPECS])
             deeds.append((f"restart with {spec}", lambda: self._configure(spec)))
@@ -152,6 +163,7 @@ class History:
         self.agent = self._start()
 
     def _configure(self, spec: str) -> None:
+        self.steps.append(f"[{spec}]")
         self.world.specs = [SPECS[spec]]
         self._restart()
 
@@ -227,7 +239,17 @@ class History:
         elif self._touched is not None:
             self._excused = self._excused_since = True
         self.tally["lowered"] += 1
+        self._held_by = None
         self.world.by_hand(0)
+
+    def _hold(self) -> None:
+        """Keep back what is offered, for reasons of the operator's own."""
+        row = self.world.find_row()
+        if row is None or row.burned or row.release_pending or not self.world.offered():
+            return
+        self.world.by_hand(1)
+        self._held_by = self.world.provider().uuid
+        self.tally["held"] += 1
 
     def _release(self) -> None:
         row = self.world.find_row()
@@ -255,7 +277,17 @@ class History:
 
     def look(self) -> None:
         row = self.world.find_row()
-        for uuid, guest in Guests(self.world.sim).all().items():
+        self._look_at_lines(row)
+        provider = self.world.onlooker.find_provider(f"{HOST}_{GPU}")
+        if provider is None or provider.uuid != self._held_by:
+            self._held_by = None
+        elif self.world.offered():
+            raise self._broken("hold lost", row)
+        guests = Guests(self.world.sim).all().items()
+        having = [uuid for uuid, guest in guests if guest.running and GPU in {each.address for each in guest.functions}]
+        if len(having) > 1:
+            raise self._broken("given to two", row)
+        for uuid, guest in guests:
             if not any(function.address == GPU for function in guest.functions):
                 continue
             if self._touched not in (None, uuid):
@@ -264,6 +296,19 @@ class History:
                 self._touched = uuid
         if self._touched is not None and self.world.offered() and not self._excused:
             raise self._broken("offered dirty", row)
+
+    def _look_at_lines(self, row: ProviderRecord | None) -> None:
+        """What an instance has keeps its class until it is given back."""
+        having = [each.instance_uuid for each in self._functions() if each.instance_uuid is not None]
+        if any(instance not in having for instance in self._lines):
+            self._lines = {instance: line for instance, line in self._lines.items() if instance in having}
+        for instance in having:
+            if row is None or self._lines.setdefault(instance, row.resource_class) != row.resource_class:
+                raise self._broken("what is in use lost its class", row)
+
+    def _functions(self) -> list[FunctionRecord]:
+        with self.world.db.read() as tx:
+            return pci.functions(tx, HOST)
 
     def _broken(self, what: str, row: Any) -> Broken:
         return Broken(f"seed {self.seed}: {what}: {'; '.join(self.steps)}: {row}")
@@ -288,6 +333,9 @@ class History:
             self.agent.period()
             self.look()
         row = self.world.row()
+        if self._held_by is not None:
+            self._held_by = None
+            self.world.by_hand(0)
         if row.burned:
             self._touched = None
             ask_release(self.world.db, self.world.placement, row.uuid, OPERATOR)
@@ -387,11 +435,26 @@ def forgets_with_the_entry(m: pytest.MonkeyPatch) -> None:
     m.setattr(pci, "delete", delete)
 
 
+def follows_at_once(m: pytest.MonkeyPatch) -> None:
+    """A changed entry counts for what is in use."""
+    from autoclave.lifecycle import pci_rows
+
+    m.setattr(pci_rows, "_later", lambda _row, _bound, _wanted: [])
+
+
+def overrides_holds(facts: Any, reading: Any) -> Any:
+    """What an operator holds by hand is offered."""
+    judged = verdict(facts, reading)
+    return rules.Verdict.LOWER if judged is rules.Verdict.HOLD else judged
+
+
 verdict = rules.verdict
 MUTANTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch], None]]] = {
     "a claim and a deletion do not settle": (0, frees_without_settling),
     "what was lowered at any time is a release": (12, lambda m: m.setattr(burning, "verdict", releases_unconfirmed)),
-    "a burned row goes with its entry": (14, forgets_with_the_entry),
+    "a burned row goes with its entry": (90, forgets_with_the_entry),
+    "an entry is applied to what is in use": (13, follows_at_once),
+    "what is held by hand is offered": (0, lambda m: m.setattr(burning, "verdict", overrides_holds)),
 }
 """Rules of the protocol, each broken in the real code, and from which seed on that is looked for."""
 

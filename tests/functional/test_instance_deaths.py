@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hostworld import FUNCTIONS, GPU, GPU_SPEC
+from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
 from instanceworld import OTHER, InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
 
+from autoclave.agent.pci_bus import PCIBus
+from autoclave.agent.pci_tree import PCITree
 from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.services.hosts import host_paths
 from autoclave.virt.loader import load_compute_driver
 from burnedrows import OPERATOR
 
@@ -196,3 +199,23 @@ def test_a_period_with_a_mishap_at_any_moment(tmp_path: Path, mishap: Callable[[
         if not happened:
             break
     assert at > 15, "a period has more moments than that"
+
+
+def test_mark_that_comes_during_a_deletion_leaves_nothing_offered(tmp_path: Path) -> None:
+    """An agent with the new ``one_time_use`` burns what the instance has, and dies before Placement knows of it."""
+    burned_at = []
+    for at, life in lives(tmp_path):
+        life.world.specs = [{"vendor_id": "10de", "product_id": "25b6"}]
+        life.start()
+        life.build()
+        life.world.specs = [GPU_SPEC]
+        conf = life.world.configuration()
+        marked = PCITree(life.world.ports, PCIBus(conf, host_paths(conf)), HOST)
+        happened = life.meet(at, lambda _whom, tree=marked: tree.observe([]), life.delete)
+        row = life.world.row()
+        if row.burned_for == life.instance:
+            burned_at.append(at)
+            assert life.world.offered() == 0, f"moment {at}: burned, and offered"
+        if not happened:
+            break
+    assert len(burned_at) > 5, "the instance has the device for more moments than that"

@@ -2,8 +2,9 @@
 
 Every interleaving of two instances (allocated, claimed, settled, spawned, deleted), the agent's period, an operator who
 cleans and lowers ``reserved``, who edits it carelessly, deletes the inventory or the provider, or releases by the API,
-a second writer that amends only ``total``, a consumer without an instance that allocates the device, and deaths of the
-agent at any moment. Versions and generations are kept as "still what I read?" bits.
+a second writer that amends only ``total``, a consumer without an instance that allocates the device, an operator who
+takes the mark or the whole entry out of [pci] device_spec and puts it back, and deaths of the agent at any moment.
+Versions and generations are kept as "still what I read?" bits.
 
 Promises: a guest never gets a device that is dirty. A dirty device is never offered; after a careless edit, from the
 end of the next whole period on. Where there is a cleaner, some path leads from every state to an offer of the device.
@@ -32,6 +33,11 @@ MUTATIONS = {
     "made again as if clean": ("a provider vanishes", "never offered dirty"),
     "equal value not written": ("a cleaner releases", "never offered dirty"),
     "not written to confirm": ("somebody writes carelessly", "never given dirty"),
+    "a burned row goes with its entry": ("an operator configures", "never offered dirty"),
+    "a burn ends with the mark": ("an operator configures", "never lost for good"),
+    "what is in use when it is marked is not burned": ("an operator configures", "never offered dirty"),
+    "what is burned while it is freed is not settled": ("an operator configures", "never offered dirty"),
+    "a row goes before its provider": ("an operator configures", "never lost for good"),
 }
 """Each broken rule, where that shows soonest, and the promise that it breaks."""
 
@@ -67,6 +73,9 @@ class State(NamedTuple):
 
     ``dirty``: a guest has had it since the operator cleaned it. ``seen``: idle and full, since it was claimed last.
     ``edited``: carelessly, since the last whole period.
+
+    ``entry`` and ``mark`` are the configuration's: it has the device, as of one-time use. ``known``: there is a row,
+    which has ``one_time_use`` and ``missing``. ``changes``: how often the operator takes away one of them.
     """
 
     burned: bool = False
@@ -88,6 +97,12 @@ class State(NamedTuple):
     deaths: int = 1
     edits: int = 1
     removals: int = 1
+    entry: bool = True
+    mark: bool = True
+    known: bool = True
+    one_time_use: bool = True
+    missing: bool = False
+    changes: int = 0
 
     def of(self, name: str) -> Process:
         return self.processes[NAMES.index(name)]
@@ -186,6 +201,8 @@ def _anew(p: Process) -> dict[str, Any]:
 
 
 def _decide(s: State, reading: int | None, mutation: str) -> str:
+    if s.burned and s.missing and s.pending and not s.holder:  # released, and not there
+        return "keep" if reading else "raise"
     if s.burned and (s.holder or not s.pending):
         if reading is None:
             return "lower" if mutation == "made again as if clean" else "raise"
@@ -248,22 +265,29 @@ def _live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str
     elif p.at in ("allocated", "claiming"):
         may = not s.burned or s.pending or mutation == "claim of what is not released"
         may = may or (s.confirmed and mutation == "claim of what was confirmed")
-        if s.holder or not may:
+        if s.holder or not may or not s.known or s.missing:
             yield "is refused", s.with_process(name, at="stuck")
         else:
             confirmed = s.confirmed and mutation == "claim keeps the confirmation"
-            x = s.row(burned=True, confirmed=confirmed, pending=False, burned_for=number, holder=number)
+            burned_for = number if s.one_time_use else 0
+            x = s.row(burned=s.one_time_use, confirmed=confirmed, pending=False, burned_for=burned_for, holder=number)
             x = x._replace(seen=False)
             yield "claims", x.with_process(name, at="read", then="claimed")
     elif p.at == "claimed":
         if s.dirty:
             raise Broken("never given dirty")
-        yield "is spawned", s._replace(dirty=True).with_process(name, at="running")
+        yield "is spawned", s._replace(dirty=s.burned).with_process(name, at="running")
     elif p.at in ("running", "stuck") or p.at.startswith("failed"):
-        mine = number in (s.holder, s.burned_for)
-        yield "is deleted", s.with_process(name, **({"at": "read", "then": "free"} if mine else {"at": "free"}))
-    elif p.at == "free":
-        yield "is freed", s._replace(holder=0 if s.holder == number else s.holder).with_process(name, at="deallocate")
+        settles = s.burned and number in (s.holder, s.burned_for)
+        after = {"at": "read", "then": "free settled"} if settles else {"at": "free"}
+        yield "is deleted", s.with_process(name, **after)
+    elif p.at in ("free", "free settled"):
+        # An entry that has come back since may have burned what the instance had.
+        late = (
+            p.at == "free" and s.burned_for == number and mutation != "what is burned while it is freed is not settled"
+        )
+        after = {"at": "read", "then": "deallocate"} if late else {"at": "deallocate"}
+        yield "is freed", s._replace(holder=0 if s.holder == number else s.holder).with_process(name, **after)
     elif p.at == "deallocate":  # the deletion of an allocation does not move the generation
         x = s._replace(used=s.used & ~number)
         mine = number == s.burned_for
@@ -275,7 +299,12 @@ def _period(s: State, mutation: str) -> Iterator[tuple[str, State]]:
     if p.at == "idle" and "period" not in s.parties:
         return
     if p.at == "idle":
-        yield "begins", s._replace(edited_in_period=False).with_process("period", at="make", then="look")
+        first = "observe" if "configuration" in s.parties else "make"
+        yield "begins", s._replace(edited_in_period=False).with_process("period", at=first, then="look")
+    elif p.at == "observe":
+        yield from _observe(s, mutation)
+    elif p.at == "withdraw":
+        yield from _withdraw(s, mutation)
     elif p.at == "make":
         x = s if s.there else s.provider(there=1, reserved=0, total=1)
         first = "look" if mutation == "strangers are looked for before settling" else "read"
@@ -299,7 +328,62 @@ def _period(s: State, mutation: str) -> Iterator[tuple[str, State]]:
         yield "fails", s.with_process("period", **IDLE)
 
 
+def _observe(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    """The row follows the configuration."""
+    if not s.entry and s.known:
+        x = s if s.missing else s.row(missing=True)
+        stays = s.burned and not s.pending and mutation != "a burned row goes with its entry"
+        yield "misses the device", x.with_process("period", at="make" if s.holder or stays else "withdraw")
+    elif not s.entry:
+        yield "finds nothing configured", s.with_process("period", at="ended")
+    elif not s.known:
+        used = bool(s.used) and s.mark  # whatever has it in Placement, no row tells
+        x = s.row(known=True, missing=False, one_time_use=s.mark, burned=used, confirmed=False, pending=False)
+        yield "finds a new device", x._replace(burned_for=0, seen=False).with_process("period", at="make")
+    elif (s.one_time_use, s.missing) == (s.mark, False):
+        yield "finds what is on record", s.with_process("period", at="make")
+    else:
+        x = s.row(one_time_use=s.mark, missing=False)
+        coming = any(s.of(name).at in ("allocated", "claiming", *SETTLING) and not s.holder for name in INSTANCES)
+        if s.mark and not s.one_time_use and not s.burned and (s.holder or (s.used and not coming)):
+            x = x._replace(dirty=s.dirty or _is_spawned(s))
+            if mutation != "what is in use when it is marked is not burned":
+                x = x._replace(burned=True, confirmed=False, burned_for=s.holder, seen=False)
+        if not s.mark and mutation == "a burn ends with the mark":
+            x = x._replace(burned=False, confirmed=False, pending=False, burned_for=0)
+        yield "follows the configuration", x.with_process("period", at="make")
+
+
+def _is_spawned(s: State) -> bool:
+    """The instance that holds the device has had a guest with it."""
+    p = s.of(INSTANCES[s.holder - 1]) if s.holder else Process()
+    return p.at in ("running", "free", "free settled") or p.then == "free settled"
+
+
+_NO_ROW = {"known": False, "burned": False, "confirmed": False, "pending": False, "burned_for": 0, "missing": False}
+
+
+def _withdraw(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    """The provider goes first, and Placement refuses that while something is allocated from it; then the row."""
+    p = s.of("period")
+    if mutation == "a row goes before its provider":
+        yield "deletes the row", s.row(**_NO_ROW).with_process("period", at="ended")
+    elif s.there and s.used:
+        yield "keeps the provider", s.with_process("period", at="ended")
+    elif s.there:
+        yield "deletes the provider", s.provider(there=0, reserved=0).with_process("period", version=True)
+    elif s.holder or (s.burned and not s.pending and mutation != "a burned row goes with its entry") or not p.version:
+        yield "keeps the row", s.with_process("period", at="ended")
+    else:
+        yield "deletes the row", s.row(**_NO_ROW).with_process("period", at="ended")
+
+
 def _operator(s: State, mutation: str) -> Iterator[tuple[str, State]]:
+    if s.changes and s.entry and s.mark:
+        yield "the mark is taken away", s._replace(mark=False, changes=s.changes - 1)
+        yield "the entry is taken away", s._replace(entry=False, changes=s.changes - 1)
+    elif not (s.entry and s.mark):
+        yield "the entry is put back", s._replace(entry=True, mark=True)
     cleaner = s.of("cleaner")
     idle_and_full = s.there == 2 and s.reserved and not s.used
     if cleaner.at == "idle" and idle_and_full and s.burned and "cleaner" in s.parties:
@@ -356,6 +440,7 @@ STARTS = {
     "a release by word": CALM._replace(edits=1, lives=(1, 1), parties=("api",)),
     "a provider vanishes": CALM._replace(removals=1),
     "a second writer amends the total": CALM._replace(edits=1, lives=(1, 1), parties=("period", "second")),
+    "an operator configures": CALM._replace(changes=1, parties=("period", "cleaner", "configuration")),
     "a stranger allocates": CALM._replace(edits=1, lives=(1, 0), parties=("period", "cleaner", "stranger")),
 }
 """What goes wrong, one after the other: all at once has too many states for a test."""

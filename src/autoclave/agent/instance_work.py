@@ -102,18 +102,19 @@ class InstanceWork:
 
         :raises AutoclaveError: something could not be given back, and may be tried again.
         """
-        self.tracker.settle(instance_uuid)
+        settled = self.tracker.settle(instance_uuid)
         self._delete_arqs(context, instance_uuid)
-        burned = [each for each in self.tracker.providers_of(instance_uuid) if each.burned]
         self.tracker.free(instance_uuid)
+        # A sync with a new one_time_use mark burns what an instance still has: until here, and no longer.
+        burned = settled | self.tracker.settle(instance_uuid, but=settled)
         self.tracker.withhold(instance_uuid)
         try:
             self.ports.placement.delete_allocations(instance_uuid)
         except PlacementNotFound:
             LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
-        for provider in burned:
+        for rp_uuid in sorted(burned):
             # Seen idle now, so that a cleaner may release it as soon as it hears of the deletion.
-            settle_provider(self.ports.db, self.ports.placement, provider.uuid)
+            settle_provider(self.ports.db, self.ports.placement, rp_uuid)
 
     def cut_short(self, what: str) -> GuestError:
         """Why a work on an instance is at an end that no run of the agent is at any more.

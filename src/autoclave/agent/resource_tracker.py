@@ -6,7 +6,7 @@ functions, and a burned device that the next period reserves.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
@@ -74,15 +74,18 @@ class ResourceTracker:
         self.settle(instance_uuid)
         return claimed
 
-    def settle(self, instance_uuid: str) -> None:
+    def settle(self, instance_uuid: str, *, but: Collection[str] = ()) -> frozenset[str]:
         """See to it that what the instance has burned is reserved. Before its guest runs, and before it lets go.
 
+        :param but: providers that are settled already.
+        :returns: the other providers of what it has burned.
         :raises PlacementError: that is not sure.
         """
         with self._ports.db.read() as tx:
-            burned = [each for each in pci.providers_of_instance(tx, instance_uuid) if each.burned]
-        for provider in burned:
-            settle_provider(self._ports.db, self._ports.placement, provider.uuid)
+            burned = {each.uuid for each in pci.providers_of_instance(tx, instance_uuid) if each.burned}
+        for rp_uuid in sorted(burned.difference(but)):
+            settle_provider(self._ports.db, self._ports.placement, rp_uuid)
+        return frozenset(burned.difference(but))
 
     def _settle_confirmed(self, allocation: ConsumerAllocations) -> None:
         """Settle what was allocated although its burn is confirmed.
