@@ -3,6 +3,7 @@
 import json
 import logging
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -428,23 +429,35 @@ def test_a_drive_that_was_released_while_its_driver_was_changed_can_be_cleaned_a
     world.assert_offered()
 
 
-def test_a_driver_that_fails_in_a_way_it_does_not_declare_leaves_the_host_as_it_is(world: AgentWorld) -> None:
-    class Broken(NVMeDriver):
-        broken = False
+class Breakable(NVMeDriver):
+    """A driver that fails in a way it does not declare while it is broken."""
 
-        def discover(self) -> Any:
-            return super().discover() if not self.broken else 1 / 0
+    broken = False
 
-    world.vendor = Broken
+    def discover(self) -> Any:
+        return super().discover() if not self.broken else 1 / 0
+
+
+@pytest.fixture
+def breakable(world: AgentWorld) -> Iterator[type[Breakable]]:
+    """The driver of the host's drives."""
+    world.vendor = Breakable
+    yield Breakable
+    Breakable.broken = False
+
+
+def test_a_driver_that_fails_in_a_way_it_does_not_declare_leaves_the_host_as_it_is(
+    world: AgentWorld, breakable: type[Breakable]
+) -> None:
     agent = world.start()
-    Broken.broken = True
+    breakable.broken = True
     agent.period()
     world.assert_offered()
     world.end(agent)
 
     agent = world.start()
     world.assert_offered()
-    Broken.broken = False
+    breakable.broken = False
     world.bind()
     agent.period()
     world.outcome()
@@ -498,16 +511,11 @@ def test_a_drive_that_cannot_be_looked_at_any_longer_is_not_offered_until_it_is_
         assert [each.event for each in events.history(tx, device.uuid)][-2:] == ["unreadable", "readable"]
 
 
-def test_drives_of_a_driver_that_cannot_look_are_not_offered_after_the_patience(world: AgentWorld) -> None:
-    class Broken(NVMeDriver):
-        broken = False
-
-        def discover(self) -> Any:
-            return super().discover() if not self.broken else 1 / 0
-
-    world.vendor = Broken
+def test_drives_of_a_driver_that_cannot_look_are_not_offered_after_the_patience(
+    world: AgentWorld, breakable: type[Breakable]
+) -> None:
     agent = world.start()
-    Broken.broken = True
+    breakable.broken = True
 
     later(agent, 0)
     world.assert_offered()
@@ -515,7 +523,7 @@ def test_drives_of_a_driver_that_cannot_look_are_not_offered_after_the_patience(
     assert "ZeroDivisionError" in (world.device().unreadable_reason or "")
     assert world.inventory().reserved == world.inventory(ZEROING).reserved == 1
 
-    Broken.broken = False
+    breakable.broken = False
     agent.period()
     world.assert_offered()
     world.assert_offered(ZEROING)

@@ -12,10 +12,10 @@ end of the next whole period on. Where there is a cleaner, some path leads from 
 ``explore(mutation)`` breaks one rule of the protocol; see :data:`MUTATIONS`.
 """
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from promises.search import Broken, Explored, search
 
 MUTATIONS = {
     "row read before the generation only": ("a release by word", "never offered dirty"),
@@ -126,10 +126,6 @@ class State(NamedTuple):
     @property
     def offered(self) -> bool:
         return self.there == 2 and self.total - self.reserved - self.used.bit_count() > 0
-
-
-class Broken(Exception):
-    """A promise."""
 
 
 def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
@@ -446,53 +442,18 @@ STARTS = {
 """What goes wrong, one after the other: all at once has too many states for a test."""
 
 
-@dataclass
-class Explored:
-    """What was found; ``broken`` and ``history`` if a promise was broken."""
+def check(s: State) -> None:
+    """See that *s* keeps the promise of what is offered.
 
-    states: int
-    broken: str | None = None
-    history: tuple[str, ...] = ()
+    :raises Broken: it does not.
+    """
+    if s.offered and s.dirty and not s.edited:
+        raise Broken("never offered dirty")
 
 
 def explore(mutation: str = "", start: State | None = None) -> Explored:
     """Breadth first, until a promise is broken or every state was seen."""
     start = start or State()
-    seen: dict[State, tuple[State, str] | None] = {start: None}
-    before: dict[State, list[State]] = {start: []}
-    queue = deque([start])
-    while queue:
-        s = queue.popleft()
-        try:
-            for what, x in steps(s, mutation):
-                before.setdefault(x, []).append(s)
-                if x in seen:
-                    continue
-                seen[x] = (s, what)
-                if x.offered and x.dirty and not x.edited:
-                    raise Broken("never offered dirty")
-                queue.append(x)
-        except Broken as error:
-            last = x if str(error).startswith("never offered") else s
-            return Explored(len(seen), str(error), _history(seen, last))
-    if "cleaner" not in start.parties:  # what is burned stays so
-        return Explored(len(seen))
-    alive = {s for s in seen if s.offered}
-    queue = deque(alive)
-    while queue:
-        for s in before[queue.popleft()]:
-            if s not in alive:
-                alive.add(s)
-                queue.append(s)
-    lost = next((s for s in seen if s not in alive), None)
-    if lost is not None:
-        return Explored(len(seen), "never lost for good", _history(seen, lost))
-    return Explored(len(seen))
-
-
-def _history(seen: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
-    told = []
-    while (step := seen[state]) is not None:
-        state, what = step
-        told.append(what)
-    return tuple(reversed(told))
+    # Without a cleaner, what is burned stays so.
+    is_good = (lambda s: s.offered) if "cleaner" in start.parties else None
+    return search(start, lambda s: steps(s, mutation), check=check, is_good=is_good)

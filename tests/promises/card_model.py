@@ -10,10 +10,10 @@ class. When the instances are gone, some path offers what is configured.
 ``explore(mutation)`` breaks one rule; see :data:`MUTATIONS`.
 """
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from promises.search import Broken, Explored, search
 
 MUTATIONS = {
     "an entry is applied to what is in use": "one tenant a card",
@@ -47,10 +47,6 @@ class State(NamedTuple):
     @property
     def free(self) -> int:
         return self.offered_total - sum(each == self.offered for each in self.allocated)
-
-
-class Broken(Exception):
-    """A promise."""
 
 
 def _with(values: tuple[str, str], number: int, value: str) -> tuple[str, str]:
@@ -122,41 +118,11 @@ def check(s: State) -> None:
             raise Broken("class kept")
 
 
-@dataclass
-class Explored:
-    """What was found; ``broken`` and ``history`` if a promise was broken."""
-
-    states: int
-    broken: str | None = None
-    history: tuple[str, ...] = ()
-
-
 def explore(mutation: str = "") -> Explored:
     """Breadth first, until a promise is broken or every state was seen."""
-    start = State()
-    histories: dict[State, tuple[str, ...]] = {start: ()}
-    before: dict[State, list[State]] = {start: []}
-    queue = deque([start])
-    while queue:
-        s = queue.popleft()
-        for what, x in steps(s, mutation):
-            before.setdefault(x, []).append(s)
-            if x in histories:
-                continue
-            histories[x] = (*histories[s], what)
-            try:
-                check(x)
-            except Broken as error:
-                return Explored(len(histories), str(error), histories[x])
-            queue.append(x)
-    alive = {s for s in histories if s.offered == s.configured and s.free == len(FUNCTIONS[s.configured])}
-    queue = deque(alive)
-    while queue:
-        for s in before[queue.popleft()]:
-            if s not in alive:
-                alive.add(s)
-                queue.append(s)
-    lost = next((s for s in histories if s not in alive), None)
-    if lost is not None:
-        return Explored(len(histories), "never lost for good", histories[lost])
-    return Explored(len(histories))
+    return search(
+        State(),
+        lambda s: steps(s, mutation),
+        check=check,
+        is_good=lambda s: s.offered == s.configured and s.free == len(FUNCTIONS[s.configured]),
+    )

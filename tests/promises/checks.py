@@ -1,11 +1,13 @@
 """Both promises, by looking at the database, Placement and the drives after every step."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import handles as handle_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -44,14 +46,24 @@ class Meddling:
     def period_begins(self, rows: dict[str, DeviceRecord]) -> "Period":
         return Period(dict(self._in_placement), dict(self._in_slot), dict(rows))
 
-    def period_ended(self, period: "Period", rows: dict[str, DeviceRecord]) -> None:
-        """All of it was done, and nothing failed. *rows* are the devices as they are now."""
+    def proved(self, device_uuid: str) -> None:
+        """A proof looks into the slot as a period does, and closer."""
+        self._in_slot.pop(device_uuid, None)
+
+    def period_ended(self, period: "Period", rows: dict[str, DeviceRecord], looked_into: Callable[[str], bool]) -> None:
+        """All of it was done, and nothing failed.
+
+        :param rows: the devices as they are now.
+        :param looked_into: whether the slot at an address was.
+        """
         for device_uuid, times in period.in_placement.items():
             if self._in_placement[device_uuid] == times:
                 del self._in_placement[device_uuid]
         for device_uuid, times in period.in_slot.items():
             was, row = period.rows[device_uuid], rows[device_uuid]
             undisturbed = row.state_version == was.state_version or row.device_state is DeviceState.ERROR
+            if not looked_into(row.pci_address):
+                continue
             if self._in_slot[device_uuid] == times and was.device_state in IDLE_STATES and undisturbed:
                 del self._in_slot[device_uuid]
 
@@ -80,7 +92,10 @@ class Watch:
         self.offered: dict[str, int] = {}
         self.rows: dict[str, DeviceRecord] = {}
         self._holders: dict[str, list[ARQRecord]] = {}
-        self._bound: set[str] = set()
+        self._bound: dict[str, int | None] = {}
+        """Requests that were bound, with their attach handles."""
+        self.released: set[str] = set()
+        """Devices whose hold an operator may just have ended."""
         self._blind: set[str] = set()
         """Requests that got a drive that had been changed, and nobody could have known."""
 
@@ -98,14 +113,34 @@ class Watch:
 
     def _read(self) -> None:
         with Database.read(self._world.db) as tx:
-            for device, _ in self._world.devices:
+            for device, deployable in self._world.devices:
                 row = device_rows.get_by_id(tx, device.id)
-                assert row is not None, "nobody forgets a device here"
+                if row is None:
+                    raise Broken("never lost for good: a device was forgotten")
+                was = self.rows.get(device.uuid, row)
+                if was.held and not row.held and device.uuid not in self.released:
+                    raise Broken("never lost for good: a hold ended by itself")
                 self.rows[device.uuid] = row
-                self._holders[device.uuid] = arq_rows.active_of_device(tx, device.id)
-        bound = {a.uuid for holders in self._holders.values() for a in holders if a.state is ARQState.BOUND}
-        self._world.tally["bound"] += len(bound - self._bound)
-        self._bound |= bound
+                holders = self._holders[device.uuid] = arq_rows.active_of_device(tx, device.id)
+                known = {use.handle.id for use in handle_rows.of_deployables(tx, [deployable.id])[deployable.id]}
+                self._look_at_handles(holders, known)
+
+    def _look_at_handles(self, holders: list[ARQRecord], known: set[int]) -> None:
+        """What is in use keeps its handle, and has it alone.
+
+        :raises Broken: it does not.
+        """
+        given = [arq.attach_handle_id for arq in holders if arq.attach_handle_id is not None]
+        if len(given) != len(set(given)):
+            raise Broken("given to two")
+        for arq in holders:
+            if arq.state is not ARQState.BOUND:
+                continue
+            if arq.uuid not in self._bound:
+                self._world.tally["bound"] += 1
+                self._bound[arq.uuid] = arq.attach_handle_id
+            if arq.attach_handle_id not in known or arq.attach_handle_id != self._bound[arq.uuid]:
+                raise Broken("what is in use lost its handle")
 
     def _look_at(self, row: DeviceRecord, holders: list[ARQRecord]) -> None:
         world = self._world

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from autoclave.hardware import block
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.fake import FakePlacement
 from dbfixtures import sqlite_database
@@ -31,6 +32,12 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exclusive open is not tried again: an actor that waits for another would wait for itself."""
+    monkeypatch.setattr(block, "_LOOKS", ())
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
 from promises.checks import Broken
 from promises.gates import Actor
-from promises.host import NVME
-from promises.people import Nova, Operator
+from promises.host import NVME, Entry
+from promises.people import Nova, Operator, Writer
+from promises.simulated import Way
 from promises.world import LEASE, NEW, OLD, OPERATOR, PATIENCE, World
 
 Choice = tuple[float, Callable[[], Any]]
@@ -46,6 +47,7 @@ class History:
         self._world.stage.fine = False
         for _ in range(length):
             choices = [*self._turns(), *self._beginnings(), *self._messages(), *self._mishaps(), *self._meddling()]
+            choices += [*self._configuring(), *self._programs()]
             [(_, act)] = self._rng.choices(choices, [weight for weight, _ in choices])
             act()
         self._count()
@@ -152,12 +154,14 @@ class History:
         return choices
 
     def _die(self, group: str) -> None:
-        world = self._world
-        world.tally["deaths"] += 1
-        world.kill(group)
+        self._world.tally["deaths"] += 1
+        self._world.kill(group)
         if group == "agent":
-            agent = world.start_agent(OLD if self._rng.random() < 0.2 else NEW)
-            world.spawn("period", "agent", agent.period)
+            self._start_agent()
+
+    def _start_agent(self) -> None:
+        agent = self._world.start_agent(OLD if self._rng.random() < 0.2 else NEW)
+        self._world.spawn("period", "agent", agent.period)
 
     def _meddling(self) -> list[Choice]:
         operator = self._operator()
@@ -173,6 +177,36 @@ class History:
             choices += [(0.003, operator.exchange_drive), (0.001, operator.pull_drive)]
         return choices
 
+    def _configuring(self) -> list[Choice]:
+        """The operator changes the configuration under whatever goes on, and starts the agent again or does not yet."""
+        operator = self._operator()
+        address = operator.device.pci_address
+        changed = self._world.entries.get(address, Entry.FIRST) is not Entry.FIRST
+        entry = Entry.FIRST if changed else self._rng.choice((Entry.OTHER, Entry.CONTRADICTORY, Entry.GONE))
+        return [(0.04 if changed else 0.0025, lambda: self._configure(operator, entry))]
+
+    def _configure(self, operator: Operator, entry: Entry) -> None:
+        operator.edit_entry(entry)
+        if self._rng.random() < 0.8:
+            self._world.kill("agent")
+            self._start_agent()
+
+    def _programs(self) -> list[Choice]:
+        """Programs of a simulated host come and go; much of it while an erase is at work."""
+        choices: list[Choice] = []
+        for number, (device, _) in enumerate(self._world.devices):
+            if device.pci_address not in self._world.host.simulated:
+                continue
+            writer = Writer(self._world, number)
+            at_work = writer.slot.at_work
+            if writer.slot.program is not None:
+                choices += [(0.4 if at_work else 0.02, writer.write), (0.1 if at_work else 0.03, writer.close)]
+                continue
+            way, often = self._rng.choice(list(Way)), 0.06 if at_work else 0.003
+            choices.append((often, lambda writer=writer, way=way: writer.open(way)))
+            choices.append((often, writer.write_and_close))
+        return choices
+
 
 def recover(world: World) -> None:
     """Everything starts again, nothing fails, Nova cleans up after itself, the operator mends what is in error.
@@ -183,6 +217,9 @@ def recover(world: World) -> None:
         world.kill(group)
     world.steps.append("recovery")
     world.running, world.recovering = None, True
+    world.entries.clear()
+    for slot in world.host.simulated.values():
+        slot.close()
     world.start_agent(NEW)
     _period(world)
     for instance in world.instances:
@@ -199,6 +236,7 @@ def recover(world: World) -> None:
     _period(world)
     for number, (device, _) in enumerate(world.devices):
         if world.device(number).held or device.uuid in world.meddling.raised:
+            world.watch.released.add(device.uuid)
             holds.release(world.ports, device.uuid, OPERATOR)
         Operator(world, number).enable()
         Operator(world, number).mend()

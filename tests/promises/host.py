@@ -1,7 +1,9 @@
 """What is physically there. The code under test sees it through its drivers only."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from autoclave.agent.locks import DeviceLocks
@@ -12,11 +14,21 @@ from autoclave.hardware.host import HostPaths
 from promises.gates import Died, Stage
 
 if TYPE_CHECKING:
+    from promises.simulated import SimulatedSlot
     from promises.world import World
 
 NVME, CARD = "nvme_driver", "card_driver"
 CLASSES = {NVME: "CUSTOM_NVME_144D_A808", CARD: "CUSTOM_FPGA_1234_5678"}
 CARD_HANDLES = 2
+
+
+class Entry(StrEnum):
+    """What the configuration says of a device, once the agent is started again."""
+
+    FIRST = "as at first"
+    OTHER = "another way to clean it, or fewer of its functions"
+    CONTRADICTORY = "a policy that contradicts itself"
+    GONE = "nothing"
 
 
 class Host:
@@ -37,12 +49,19 @@ class Host:
         """Slots whose drive is being erased at this moment."""
         self.guests: dict[str, set[str]] = {}
         """The instances whose guest runs, with the slots of what it has."""
+        self.simulated: dict[str, SimulatedSlot] = {}
+        """Slots whose drive is not only thought of: see ``simulated.py``."""
 
     def is_clean(self, address: str) -> bool:
+        if address in self.simulated:
+            return self.simulated[address].is_clean
         return self.slots.get(address) not in self.dirty
 
     def write(self, address: str) -> None:
         """A guest writes to what it has been given."""
+        if address in self.simulated:
+            self.simulated[address].write_as_guest()
+            return
         drive = self.slots.get(address)
         if drive is not None:
             self.dirty.add(drive)
@@ -69,23 +88,58 @@ class Host:
             self.shelf.append(drive)
 
 
-class Drives(Driver):
+@contextmanager
+def erasing(world: "World", device: CleanableDevice) -> Iterator[None]:
+    """Erase a device in the name of the worker that waits for it; the erase may fail, hang or die on the way.
+
+    The agent runs an erase in a thread of its own, which goes on here as that worker.
+    """
+    world.stage.here.actor = world.worker_of(device.uuid)
+    world.host.erasing.add(device.pci_address)
+
+    def time_out() -> None:
+        world.tally["timeouts"] += 1
+        [attempt] = [a for a in world.agent.cleanup._attempts if a._thread is threading.current_thread()]
+        attempt._outcome.put(EraseTimeout("the cleanup took too long, as arranged"))
+
+    try:
+        fate = world.stage.gate("erase")
+        if fate == "hang":
+            world.stage.part("late", "agent", time_out)
+        elif fate is not None:
+            raise HardwareError("the erase failed, as arranged")
+        yield
+        world.stage.after("erased")
+    except Died:
+        raise HardwareError("the process is dead") from None
+    finally:
+        world.host.erasing.discard(device.pci_address)
+
+
+class _Configured(Driver):
+    """:param entries: the configuration, by address, where it is not as at first."""
+
+    def __init__(self, world: "World", entries: Mapping[str, Entry]) -> None:
+        super().__init__(new_config((), {}), HostPaths())
+        self._world, self._entries = world, entries
+
+
+class Drives(_Configured):
     """NVMe drives, each of one handle. An erase takes two steps, and may fail or hang on the way."""
 
     name = NVME
-
-    def __init__(self, world: "World") -> None:
-        super().__init__(new_config((), {}), HostPaths())
-        self._world = world
 
     def discover(self) -> list[DiscoveredDevice]:
         if self._world.stage.gate("look") is not None:
             self._world.agent.blind = True
             raise HardwareError("nothing could be read, as arranged")
-        slots = self._world.host.slots
-        return [self._found(address, serial) for address, serial in slots.items() if serial is not None]
+        return [
+            self._found(address, serial, self._entries.get(address, Entry.FIRST))
+            for address, serial in self._world.host.slots.items()
+            if serial is not None and self._entries.get(address) is not Entry.GONE
+        ]
 
-    def _found(self, address: str, serial: str) -> DiscoveredDevice:
+    def _found(self, address: str, serial: str, entry: Entry) -> DiscoveredDevice:
         return DiscoveredDevice(
             pci_address=address,
             device_type="NVME",
@@ -97,36 +151,19 @@ class Drives(Driver):
             std_board_info={"product_id": "a808", "pci_address": address},
             serial=serial,
             drive_model="Model",
-            cleanup_action="sanitize_crypto",
+            cleanup_action="sanitize_block" if entry is Entry.OTHER else "sanitize_crypto",
+            excluded="its entry contradicts itself" if entry is Entry.CONTRADICTORY else None,
         )
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
-        world, host, address = self._world, self._world.host, device.pci_address
-        # The agent runs us in a thread of our own; we go on in the name of the worker that waits for us.
-        world.stage.here.actor = world.worker_of(device.uuid)
+        host, address = self._world.host, device.pci_address
         if host.slots[address] != device.serial:
             raise HardwareError(f"the drive in the slot is {host.slots[address]}")
-        host.erasing.add(address)
-        try:
-            fate = world.stage.gate("erase")
-            if fate == "hang":
-                world.stage.part("late", "agent", self._time_out)
-            elif fate is not None:
-                raise HardwareError("the erase failed, as arranged")
+        with erasing(self._world, device):
             if host.slots[address] != device.serial:
                 raise HardwareError("the drive went away")
             host.dirty.discard(device.serial)
-            world.stage.after("erased")
-        except Died:
-            raise HardwareError("the process is dead") from None
-        finally:
-            host.erasing.discard(address)
         return {"method": "rehearsed"}
-
-    def _time_out(self) -> None:
-        self._world.tally["timeouts"] += 1
-        [attempt] = [a for a in self._world.agent.cleanup._attempts if a._thread is threading.current_thread()]
-        attempt._outcome.put(EraseTimeout("the cleanup took too long, as arranged"))
 
 
 class Locks(DeviceLocks):
@@ -141,21 +178,19 @@ class Locks(DeviceLocks):
         self._stage.leave()
 
 
-class Cards(Driver):
+class Cards(_Configured):
     """Devices of several handles, of a type that is not erased."""
 
     name = CARD
 
-    def __init__(self, world: "World") -> None:
-        super().__init__(new_config((), {}), HostPaths())
-        self._world = world
-
     def discover(self) -> list[DiscoveredDevice]:
         drivers = self._world.host.drivers
-        return [self._found(address) for address, driver in drivers.items() if driver == CARD]
+        entries = {address: self._entries.get(address, Entry.FIRST) for address in drivers if drivers[address] == CARD}
+        return [self._found(address, entry) for address, entry in entries.items() if entry is not Entry.GONE]
 
-    def _found(self, address: str) -> DiscoveredDevice:
-        functions = [f"{address[:-1]}{number}" for number in range(CARD_HANDLES)]
+    def _found(self, address: str, entry: Entry) -> DiscoveredDevice:
+        handles = 1 if entry is Entry.OTHER else CARD_HANDLES
+        functions = [f"{address[:-1]}{number}" for number in range(handles)]
         return DiscoveredDevice(
             pci_address=address,
             device_type="FPGA",
@@ -165,4 +200,5 @@ class Cards(Driver):
             traits=[],
             attach_handles=[AttachHandle("PCI", {"function": function[-1]}, function) for function in functions],
             std_board_info={"product_id": "5678", "pci_address": address},
+            excluded="its entry contradicts itself" if entry is Entry.CONTRADICTORY else None,
         )

@@ -14,7 +14,8 @@ from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
-from promises.host import CARD
+from promises.host import CARD, Entry
+from promises.simulated import SimulatedSlot, Way
 from promises.world import OPERATOR, World
 
 PATIENCE = (0, 1, 3, 10, 20, 20, 20, 20)
@@ -106,9 +107,12 @@ class Operator:
         return self._world.watch.rows[self._device.uuid]
 
     def hold(self) -> None:
+        if not any(actor.name.startswith("release-") for actor in self._world.stage.actors):
+            self._world.watch.released.discard(self._device.uuid)
         holds.hold(self._world.ports, self._device.uuid, OPERATOR)
 
     def release(self) -> None:
+        self._world.watch.released.add(self._device.uuid)
         holds.release(self._world.ports, self._device.uuid, OPERATOR)
 
     def disable(self) -> None:
@@ -119,8 +123,9 @@ class Operator:
 
     def mend(self) -> None:
         """Accept the drive that was found, and have it cleaned if that was not enough, or was refused."""
-        ports = self._world.ports
-        if self.device.found_serial is not None:
+        ports, host, address = self._world.ports, self._world.host, self._device.pci_address
+        # A drive that programs of the host write to is cleaned, not accepted.
+        if self.device.found_serial is not None and (address not in host.simulated or host.is_clean(address)):
             try:
                 holds.accept(ports, self._device.uuid, OPERATOR)
             except Conflict as error:
@@ -142,6 +147,12 @@ class Operator:
         self._note("pulls the drive")
         self._world.host.pull(self._device.pci_address)
         self._world.meddling.in_slot(self._device.uuid)
+
+    def edit_entry(self, entry: Entry) -> None:
+        """Change what the configuration says of the device; the agent reads it at its next start."""
+        self._note(f"configures {entry} for the entry")
+        self._world.tally["configured"] += 1
+        self._world.entries[self._device.pci_address] = entry
 
     def raise_by_hand(self) -> None:
         self._by_hand("raises", lambda: self._reserve(self._deployable.num_accelerators))
@@ -187,3 +198,38 @@ class Operator:
     def _note(self, deed: str) -> None:
         self._world.tally["by hand"] += 1
         self._world.steps.append(f"somebody {deed} of {self._device.pci_address}")
+
+
+class Writer:
+    """A program of the host that has to do with a drive of ours, and does not ask."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._device, _ = world.devices[number]
+        self.slot: SimulatedSlot = world.host.simulated[self._device.pci_address]
+
+    def open(self, way: Way) -> None:
+        if self.slot.open(way):
+            self._note(f"opens by {way}")
+
+    def write(self) -> None:
+        if self.slot.write():
+            self._note("writes")
+
+    def close(self) -> None:
+        self._world.steps.append(f"a program closes {self._device.pci_address}")
+        self.slot.close()
+
+    def write_and_close(self) -> None:
+        """So quick that nothing comes in between."""
+        self.open(Way.BLOCK)
+        self.write()
+        self.close()
+
+    def _note(self, deed: str) -> None:
+        at_work = self.slot.at_work
+        self._world.steps.append(f"a program {deed}: {self._device.pci_address}{', at work' if at_work else ''}")
+        self._world.tally["programs at work" if at_work else "programs"] += 1
+        if not at_work:
+            # Nothing but the next look can tell; an erase has to see to it itself.
+            self._world.meddling.in_slot(self._device.uuid)

@@ -9,10 +9,11 @@ from typing import Any
 from promises.gates import GatedDatabase
 from promises.history import History
 from promises.host import CARD, NVME
+from promises.simulated import FORMATTED, SANITIZED, ZEROED
 from promises.world import World
 
 LENGTH = 200
-HOSTS = ((NVME,), (NVME,), (NVME,), (NVME, NVME), (NVME, CARD))
+HOSTS = ((NVME,), (NVME,), (SANITIZED,), (NVME, NVME), (NVME, CARD), (NVME,), (FORMATTED,), (ZEROED,))
 FLOORS = {
     "settled": 4.0,
     "bound": 0.8,
@@ -30,6 +31,9 @@ FLOORS = {
     "enable": 0.1,
     "vanished": 0.05,
     "take_back": 0.01,
+    "configured": 0.3,
+    "programs": 0.2,
+    "programs at work": 0.2,
 }
 """What happens in a history on average, at least."""
 

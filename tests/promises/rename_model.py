@@ -11,9 +11,10 @@ served under the new name.
 ``explore(mutation)`` breaks one rule; see :data:`MUTATIONS`.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from promises.search import Broken, Explored, search
 
 OLD, NEW = "old", "new"
 NAMES = (OLD, NEW)
@@ -47,10 +48,6 @@ class State(NamedTuple):
     elsewhere: tuple[str, str] = ("", "")
     strangers: int = 1
     deaths: int = 2
-
-
-class Broken(Exception):
-    """A promise."""
 
 
 def steps(s: State, mutation: str) -> Iterator[tuple[str, State]]:
@@ -144,43 +141,11 @@ def _serving(s: State) -> bool:
     return "serves" in (s.here[1], s.elsewhere[1])
 
 
-class Explored(NamedTuple):
-    """``broken``: the promise that was broken, after ``history``; None: none was, in any of ``states``."""
-
-    states: int
-    broken: str | None = None
-    history: tuple[str, ...] = ()
-
-
 def explore(mutation: str = "") -> Explored:
     """Breadth first, until a promise is broken or every state was seen."""
-    seen: dict[State, tuple[State, str] | None] = {State(): None}
-    before: dict[State, list[State]] = {}
-    queue = deque(seen)
-    while queue:
-        s = queue.popleft()
-        try:
-            for what, x in steps(s, mutation):
-                before.setdefault(x, []).append(s)
-                if x not in seen:
-                    seen[x] = (s, what)
-                    queue.append(x)
-        except Broken as error:
-            return Explored(len(seen), str(error), _history(seen, s))
-    done = {s for s in seen if (s.rows, s.providers, s.here) == (NEW, NEW, (NEW, "serves"))}
-    queue = deque(done)
-    while queue:
-        for s in before.get(queue.popleft(), []):
-            if s not in done:
-                done.add(s)
-                queue.append(s)
-    lost = next((s for s in seen if s not in done), None)
-    return Explored(len(seen)) if lost is None else Explored(len(seen), LOST, _history(seen, lost))
-
-
-def _history(seen: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
-    told = []
-    while (step := seen[state]) is not None:
-        state, what = step
-        told.append(what)
-    return tuple(reversed(told))
+    return search(
+        State(),
+        lambda s: steps(s, mutation),
+        is_good=lambda s: (s.rows, s.providers, s.here) == (NEW, NEW, (NEW, "serves")),
+        lost=LOST,
+    )

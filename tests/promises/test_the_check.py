@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from autoclave.agent import cleanup, device_providers, recovery
+from autoclave.agent import cleanup, device_providers, discovery, recovery
 from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor import binding, unbinding
 from autoclave.conductor import orphans as conductor_orphans
 from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import orphans
+from autoclave.db import handles, orphans
 from autoclave.db.tables import devices
+from autoclave.drivers import nvme_inspection
+from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import PlacementConflict
+from autoclave.hardware import zero
+from autoclave.hardware.read_back import first_nonzero
+from autoclave.hardware.sanitize import Sanitizer
 from autoclave.lifecycle import intent, release, sweep, withdrawn
 from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping
@@ -28,10 +33,13 @@ from autoclave.placement.fake import FakePlacement
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
+from promises import rehearsal
 from promises.checks import Broken
 from promises.gates import GatedDatabase
 from promises.history import recover
+from promises.host import CARD
 from promises.rehearsal import rehearse
+from promises.simulated import FORMATTED, SANITIZED, ZEROED
 from promises.test_stories import (
     Tenant,
     nova_of_another_region_meets_a_long_build,
@@ -133,6 +141,60 @@ def obey_late_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swapping, "_NOBODY_HOLDS_IT", frozenset())
 
 
+def on_hosts(*drivers: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Only hosts on which a rule matters, so that few histories find it broken."""
+    return lambda m: m.setattr(rehearsal, "HOSTS", tuple((driver,) for driver in drivers))
+
+
+def ignore_global_data_erased(m: pytest.MonkeyPatch) -> None:
+    """What was written since a sanitize is not found."""
+    on_hosts(SANITIZED)(m)
+
+    def unjudged(self: Sanitizer, ended: Any, *, said: str) -> None:
+        judge(self, replace(ended, global_data_erased=True), said=said)
+
+    m.setattr(Sanitizer, "_judge", unjudged)
+
+
+def ignore_read_back(m: pytest.MonkeyPatch) -> None:
+    """What is read back is not looked at."""
+    on_hosts(ZEROED)(m)
+    m.setattr(zero, "first_nonzero", lambda disk, **how: first_nonzero(disk, **how) and None)
+
+
+def ignore_late_users(m: pytest.MonkeyPatch) -> None:
+    """What has opened a drive during its erase is not looked for."""
+    on_hosts(ZEROED, FORMATTED, SANITIZED)(m)
+    m.setattr(NVMeDriver, "_check_is_unused", lambda _self, _controller: None)
+
+
+def ignore_users(m: pytest.MonkeyPatch) -> None:
+    """Discovery looks for no programs that have a drive open."""
+    on_hosts(ZEROED, FORMATTED, SANITIZED)(m)
+    m.setattr(nvme_inspection, "holders", lambda _paths, _controller: [])
+
+
+def forget_with_the_entry(m: pytest.MonkeyPatch) -> None:
+    """A device goes from the records with its entry."""
+
+    def forget(tx: Any, known: Any, cause: Any, reason: str) -> None:
+        tx.execute(devices.update().where(devices.c.id == known.id).values(held=False, missing=True))
+
+    m.setattr(discovery, "lose", forget)
+
+
+def give_what_is_in_use(m: pytest.MonkeyPatch) -> None:
+    """A handle that a request has is given to the next as well."""
+    m.setattr(rehearsal, "HOSTS", ((CARD,),))
+
+    def free(tx: Any, deployable_id: int) -> Any:
+        return [use.handle for use in handles.of_deployables(tx, [deployable_id]).get(deployable_id, [])]
+
+    m.setattr(handles, "free", free)
+
+
+judge = Sanitizer._judge
+
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a settle reads the row before the generation": row_first,
     "a bind is taken back without looking at its request": lambda m: m.setattr(binding, "take_bind_back", any_request),
@@ -140,6 +202,12 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "reserved is lowered before the device is available": lambda m: m.setattr(Cleanup, "_finish", lowered_first),
     "an unbind is not settled": lambda m: m.setattr(unbinding.Unbinder, "_secure", lambda _self, _arq: None),
     "a dead unbind is not finished": lambda m: m.setattr(arq_rows, "expired", only_binds),
+    "what was written since a sanitize is not found": ignore_global_data_erased,
+    "what is read back after zeroing does not matter": ignore_read_back,
+    "users are not looked for after an erase": ignore_late_users,
+    "users are not looked for by discovery": ignore_users,
+    "a hold ends with the entry of its device": forget_with_the_entry,
+    "a handle is given to two": give_what_is_in_use,
 }
 """Rules of the protocol, each broken."""
 

@@ -1,5 +1,6 @@
 """A cloud around the real conductor, agent and lifecycle, in which everything happens when somebody says so."""
 
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
+from autoclave.drivers.base import Driver
 from autoclave.exceptions import AutoclaveError, PlacementError, PlacementNotFound
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.agents import RPCCleaners
@@ -40,7 +42,8 @@ from autoclave.rules.device_states import Actor as Who
 from nova_double import servers_within
 from promises.checks import Meddling, Watch
 from promises.gates import Actor, GatedDatabase, GatedNova, GatedPlacement, Stage
-from promises.host import CARD, NVME, Cards, Drives, Host, Locks
+from promises.host import CARD, NVME, Cards, Drives, Entry, Host, Locks
+from promises.simulated import SIMULATED, SimulatedSlot
 
 LEASE = 240
 OPERATOR = Cause(Who.OPERATOR, "olga", reason="in the rehearsal")
@@ -73,6 +76,13 @@ class World:
         self.journal = ToolJournal(directory / "journal")
         self.hostname = f"compute-{uuid.uuid4().hex[:8]}"
         self.host = Host(drivers)
+        self._root = directory / self.hostname
+        for number, (address, driver) in enumerate(self.host.drivers.items()):
+            if driver in SIMULATED:
+                root, serial = self._root / str(number), f"S{number}"
+                self.host.simulated[address] = SimulatedSlot(root, self, address, serial, SIMULATED[driver])
+        self.entries: dict[str, Entry] = {}
+        """The configuration, by address, where it is not as at first. An agent reads it when it starts."""
         self.tally: Counter[str] = Counter()
         self.meddling = Meddling()
         self.watch = Watch(self)
@@ -115,6 +125,9 @@ class World:
     def close(self) -> None:
         self.stage.kill()
         self.transport.close()
+        for slot in self.host.simulated.values():
+            slot.close()
+        shutil.rmtree(self._root, ignore_errors=True)
 
     # Actors
 
@@ -225,7 +238,10 @@ class AgentRun:
 
     def __init__(self, world: World, run_id: str, version: str) -> None:
         self._world = world
-        drivers = {NVME: Drives(world), CARD: Cards(world)}
+        self._entries = dict(world.entries)
+        made = {NVME: Drives, CARD: Cards, **SIMULATED}
+        served = {NVME, CARD, *world.host.drivers.values()}
+        drivers: dict[str, Driver] = {name: made[name](world, self._entries) for name in sorted(served)}
         self.cleanup = Cleanup(
             world.ports,
             drivers,
@@ -263,6 +279,10 @@ class AgentRun:
         host = self._world.host
         return {address: ["a guest"] if host.is_with_guest(address) else [] for address in addresses}
 
+    def serves(self, address: str) -> bool:
+        """Whether the configuration of this process has the device."""
+        return self._entries.get(address) is not Entry.GONE
+
     def period(self) -> None:
         """Recovery's check, discovery, debts. If nothing failed, people's meddling is an excuse no more."""
         world, context = self._world, RequestContext.admin()
@@ -277,7 +297,7 @@ class AgentRun:
                 whole = False
         pay_debts(world.ports, world.hostname)
         if whole and not self.blind:
-            world.meddling.period_ended(period, world.watch.rows)
+            world.meddling.period_ended(period, world.watch.rows, self.serves)
 
 
 class _Workers:
