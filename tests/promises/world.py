@@ -306,11 +306,11 @@ class _Workers:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def submit(self, work: Callable[..., Any], context: RequestContext, pending: DeviceRecord) -> None:
+    def submit(self, work: Callable[..., Any], context: RequestContext, pending: DeviceRecord, *more: Any) -> None:
         if self._world.recovering:
-            work(context, pending)
+            work(context, pending, *more)
             return
-        self._world.spawn("worker", "agent", lambda: work(context, pending)).device = pending.uuid
+        self._world.spawn("worker", "agent", lambda: work(context, pending, *more)).device = pending.uuid
 
     def shutdown(self, wait: bool) -> None:
         """Nothing runs that the stage does not end."""
