@@ -12,7 +12,6 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import orphans
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceStatus, device_events
-from autoclave.lifecycle import holds
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.rules.audit.kinds import Kind
@@ -22,7 +21,7 @@ from promises.gates import Actor
 from promises.host import NVME, Entry
 from promises.people import Nova, Operator, Writer
 from promises.simulated import Way
-from promises.world import LEASE, NEW, OLD, OPERATOR, PATIENCE, World
+from promises.world import LEASE, NEW, OLD, PATIENCE, World
 
 Choice = tuple[float, Callable[[], Any]]
 """What may happen next, and how likely it is beside the others."""
@@ -236,8 +235,7 @@ def recover(world: World) -> None:
     _period(world)
     for number, (device, _) in enumerate(world.devices):
         if world.device(number).held or device.uuid in world.meddling.raised:
-            world.watch.released.add(device.uuid)
-            holds.release(world.ports, device.uuid, OPERATOR)
+            Operator(world, number).release()
         Operator(world, number).enable()
         Operator(world, number).mend()
         _deliver_all(world)

@@ -117,7 +117,7 @@ def test_a_binder_that_wakes_up_late_does_not_take_back_what_another_has_bound_s
 
 def test_a_slow_lowering_loses_against_a_newer_raise(world: World) -> None:
     holds.hold(world.ports, world.device().uuid, OPERATOR)
-    slow = at(world, "api", lambda: holds.release(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    slow = at(world, "api", Operator(world, 0).release, "PUT inventories")
     holds.hold(world.ports, world.device().uuid, OPERATOR)
     finish(world, slow)
     assert world.free(world.devices[0][1]) == 0
@@ -221,7 +221,7 @@ def slow_lowering_meets_a_raise_to_what_is(world: World) -> None:
     """A hold's end is written slowly; meanwhile somebody who was allocated before binds, uses and lets go."""
     tenant = Tenant(world)
     holds.hold(world.ports, world.device().uuid, OPERATOR)
-    slow = at(world, "api", lambda: holds.release(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    slow = at(world, "api", Operator(world, 0).release, "PUT inventories")
     tenant.bind()
     tenant.write()
     finish(world, slow)
@@ -235,10 +235,7 @@ def test_a_raise_defeats_a_slower_lowering_even_where_it_changes_nothing(world: 
 
 def slow_payer_meets_a_new_debt(world: World) -> None:
     """A debt is paid but not yet cleared; meanwhile the next one is made, and cannot be paid at once."""
-
-    def release() -> None:
-        holds.release(world.ports, world.device().uuid, OPERATOR)
-
+    release = Operator(world, 0).release
     slow = at(world, "conductor-0", release, "db write", times=2)
     holds.hold(world.ports, world.device().uuid, OPERATOR)
     finish(world, at(world, "api", release, "PUT inventories"), "fail")
