@@ -57,6 +57,8 @@ class Cloud:
     def _server(self, address: str, project: str) -> Tenant:
         made = Tenant(self.world, address)
         self.nova.servers[made.instance] = FakeServer(project)
+        with self.world.db.write() as tx:
+            tx.execute(arqs.update().where(arqs.c.uuid == made.arqs[0]).values(project_id=project))
         made.bind()
         made.write()
         return made
@@ -215,17 +217,29 @@ def test_a_second_lookup_too_soon_gives_nothing_back(cloud: Cloud) -> None:
     cloud.assert_kept()
 
 
-def test_a_server_that_comes_back_begins_anew(cloud: Cloud) -> None:
-    """Nova's database is restored, or its endpoint mended: what was absent is there."""
+@pytest.mark.parametrize("server", [FakeServer("demo"), FakeServer("demo", cell_down=True)])
+def test_a_server_that_comes_back_begins_anew(cloud: Cloud, server: FakeServer) -> None:
+    """Nova's database is restored, or its endpoint mended: what was absent is there, in the list or not."""
     cloud.delete()
+    deleted = cloud.nova.servers[cloud.tenant.instance]
     cloud.conductor.look()
     cloud.forward()
-    cloud.nova.servers[cloud.tenant.instance].status = "ACTIVE"
+    cloud.nova.servers[cloud.tenant.instance] = server
     cloud.conductor.look()
     assert cloud.row().orphan_since is None
-    cloud.nova.servers[cloud.tenant.instance].status = "DELETED"
+    cloud.nova.servers[cloud.tenant.instance] = deleted
     cloud.conductor.look()
     cloud.assert_kept()
+
+
+def test_a_soft_deleted_server_that_no_list_has_keeps_its_drive(cloud: Cloud) -> None:
+    """Nova leaves the filter for soft-deleted servers out of account where its policy is changed."""
+    cloud.nova.servers[cloud.tenant.instance].status = "SOFT_DELETED"
+    body = b'{"servers": [{"id": "%s"}]}' % cloud.other.instance.encode()
+    cloud.faults.add(answer_raw(200, body, "application/json"), path=r"/servers\?")
+    cloud.look_twice()
+    cloud.assert_kept()
+    assert cloud.waiting_for() is None
 
 
 @pytest.mark.parametrize(

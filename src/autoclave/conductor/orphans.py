@@ -173,7 +173,8 @@ class _Witnesses:
         """:raises NovaUnavailable: that cannot be told."""
         if self._seen is None:
             own = self._servers.own_project()
-            one_of_each = {each.project_id: each.instance_uuid for each in self._listed if each.project_id != own}
+            others = [each for each in self._listed if own is None or each.project_id != own]
+            one_of_each = {each.project_id: each.instance_uuid for each in others}
             found = [self._servers.look_up(server) for server in list(one_of_each.values())[:_WITNESSES]]
             projects = {each.project_id for each in found if each.presence is Presence.THERE} - {own}
             # Of credentials whose project is not known, one project may be their own.
