@@ -50,8 +50,9 @@ OPTS = [
         "unreadable_patience",
         default=300.0,
         min=0,
-        help="Seconds for which an available device may be one that the agent cannot look at: one that the kernel has "
-        "given up, for instance, or that no driver has. After that it is not offered, until it is read again.",
+        help="Seconds for which an available device, or a PCI function for flavors, may be one that the agent cannot "
+        "look at: one that the kernel has given up, for instance, or that no driver has. After that it is not offered, "
+        "until it is read again.",
     ),
     cfg.MultiStrOpt(
         "allow_host_device",
