@@ -1,5 +1,7 @@
 """Layouts of drives: how they are kept, compared, and shown."""
 
+from dataclasses import replace
+
 import pytest
 
 from autoclave.rules.drive_layout import (
@@ -12,6 +14,27 @@ from autoclave.rules.drive_layout import (
 
 ONE = NamespaceShape(blocks=8192, block_bytes=512)
 BIG = NamespaceShape(blocks=1024, block_bytes=4096, metadata_bytes=64, lba_format=7)
+OTHER_FORMATS = {"block_bytes": 4096, "metadata_bytes": 8, "extended": True, "dps": 1}
+
+
+@pytest.mark.parametrize("changed", [{"blocks": 8}, {"write_protected": True}])
+def test_size_and_write_protection_are_no_part_of_a_format(changed):
+    assert ONE.same_format(replace(ONE, **changed))
+    assert replace(ONE, **changed).same_format(ONE)
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_shapes_with_another_block_have_another_format(name):
+    other = replace(ONE, **{name: OTHER_FORMATS[name]})
+    assert not ONE.same_format(other)
+    assert not DriveLayout((ONE, other)).one_format
+
+
+def test_one_format_is_that_of_every_namespace():
+    """A format of all namespaces at once gives each the format of the first."""
+    assert DriveLayout((ONE, replace(ONE, blocks=8), ONE)).one_format
+    assert not DriveLayout((ONE, ONE, BIG)).one_format
+    assert DriveLayout(()).one_format
 
 
 @pytest.mark.parametrize(

@@ -50,3 +50,9 @@ def test_a_card_is_of_one_half_with_all_its_functions(entry: str, claimed: PCIAd
 )
 def test_functions_of_different_cards_may_be_of_different_halves(entry: str) -> None:
     assert double_claims(FUNCTIONS, parse_pci_device_spec([entry]), {DRIVE: "nvme_driver"}) == {}
+
+
+def test_the_error_names_the_driver_that_has_the_function_itself() -> None:
+    """Another driver may have other functions of the card."""
+    error = refusal('{"address": "0000:82:02.0"}', {PF: "pci_driver", VF0: "vendor_driver"})
+    assert "0000:82:02.0 is for instances by flavor, but the driver vendor_driver has it" in str(error)
