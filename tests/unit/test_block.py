@@ -16,10 +16,12 @@ from autoclave.hardware.progress import Progress
 from autoclave.hardware.read_back import first_nonzero
 from sysfs_tree import SysfsTree
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
 SIZE = 2 * CHUNK + MIB + 512
 """Of a disk that takes three reads."""
-LARGE = 64 << 30
+LARGE = 64 * GIB
 """Sparse on disk, and as large as a drive is of which the most samples are taken."""
 
 
@@ -216,28 +218,44 @@ def test_a_sample_misses_nothing_at_either_end(tree: SysfsTree, offset: int) -> 
         assert look(device, "sample") == offset
 
 
+class Noted:
+    """A disk that notes what it is asked about."""
+
+    def __init__(self, device: BlockDevice) -> None:
+        self._device = device
+        self.path, self.size = device.path, device.size
+        self.asked: list[range] = []
+
+    def nonzero_in(self, offset: int, length: int) -> int | None:
+        self.asked.append(range(offset, offset + length))
+        return self._device.nonzero_in(offset, length)
+
+
 @pytest.mark.parametrize("place", [0.0001, 1 / 3, 0.6543, 0.99])
-@pytest.mark.parametrize(("size", "share"), [(LARGE, 250), (1 << 30, 4)])
+@pytest.mark.parametrize(("size", "share"), [(LARGE, 250), (20 * GIB + MIB, 80), (GIB, 4)])
 def test_a_sample_misses_no_stretch_of_a_certain_share_of_the_disk(
     tree: SysfsTree, size: int, share: int, place: float
 ) -> None:
     node = make_disk(tree, size)
     start, length = int(size * place), size // share
     with open_block(tree.paths, node) as device:
-        asked: list[range] = []
+        noted = Noted(device)
+        assert look(noted, "sample") is None  # type: ignore[arg-type]
 
-        class Noted:
-            """The disk, which notes what it is asked about."""
+    assert any(start - len(seen) < seen.start < start + length for seen in noted.asked)
 
-            path, size = device.path, device.size
 
-            def nonzero_in(self, offset: int, length: int) -> int | None:
-                asked.append(range(offset, offset + length))
-                return device.nonzero_in(offset, length)
-
-        assert look(Noted(), "sample") is None  # type: ignore[arg-type]
-
-    assert any(start - len(seen) < seen.start < start + length for seen in asked)
+@pytest.mark.parametrize(("size", "read"), [(600 * KIB, 600 * KIB), (640 * KIB, 640 * KIB), (644 * KIB, 640 * KIB)])
+def test_a_sample_reads_no_more_than_the_disk(tree: SysfsTree, size: int, read: int) -> None:
+    """Ten samples of 64 KiB are the least; a disk that has no more is read as a whole."""
+    node = make_disk(tree, size)
+    with open_block(tree.paths, node) as device:
+        for _ in range(50):
+            noted = Noted(device)
+            assert look(noted, "sample") is None  # type: ignore[arg-type]
+            assert sum(map(len, noted.asked)) == read
+            assert all(0 <= each.start < each.stop <= size for each in noted.asked)
+            assert size > read or noted.asked == [range(size)]
 
 
 def test_a_sample_cannot_be_foreseen(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
