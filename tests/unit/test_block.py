@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -305,6 +306,28 @@ def test_progress_climbs_to_a_hundred(device: BlockDevice) -> None:
     assert percents[-1] == 100
     assert percents == sorted(set(percents), key=percents.index)
     assert all("nvme0n1" in progress.step and "full" in progress.step for progress in told)
+
+
+def test_progress_says_each_percent_once_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        """A disk of 300 reads, each of which takes two seconds."""
+
+        path, size, now = Path("/dev/nvme0n1"), 300 * 4 * CHUNK, 1000.0
+
+        def nonzero_in(self, offset: int, length: int) -> int | None:
+            self.now += 2.0
+            return None
+
+    disk, told = Slow(), list[Progress]()
+    monkeypatch.setattr(time, "monotonic", lambda: disk.now)
+    deadline = Deadline.after(10_000)
+
+    assert first_nonzero(disk, mode="full", deadline=deadline, progress=told.append) is None  # type: ignore[arg-type]
+
+    assert [each.percent for each in told] == [float(percent) for percent in range(101)]
+    assert {each.step for each in told} == {"reading back nvme0n1 (full)"}
+    assert told[0].seconds_left is None
+    assert [each.seconds_left for each in told[1:]] == pytest.approx([6.0 * (100 - each.percent) for each in told[1:]])
 
 
 def test_a_disk_is_let_go_after_a_failed_read(tree: SysfsTree, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ def tool() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "tools"
+    """Neither it nor its parent is there yet, as before the first tool of a host."""
+    return tmp_path / "tools" / "host-1"
 
 
 def test_a_tool_that_outlived_its_agent_is_known_to_the_next_one(
@@ -48,6 +49,16 @@ def test_a_tool_that_ended_in_order_leaves_nothing(directory: Path, tool: "subpr
 
     assert ToolJournal(directory).survivors(DRIVE) == []
     assert list(directory.iterdir()) == []
+
+
+def test_a_tool_ends_in_order_though_its_journal_was_removed(directory: Path, tool: "subprocess.Popen[bytes]") -> None:
+    """An error about a journal that cannot be read asks the operator to remove it."""
+    sink = ToolJournal(directory).for_device(DRIVE)
+    sink.started(tool.pid, ARGV)
+    (directory / f"{DRIVE}.json").unlink()
+    sink.ended(tool.pid)
+
+    assert ToolJournal(directory).devices() == []
 
 
 def test_a_tool_that_died_with_its_agent_is_no_survivor(directory: Path, tool: "subprocess.Popen[bytes]") -> None:
@@ -135,7 +146,7 @@ def test_an_agent_that_never_ran_a_tool_has_no_survivors(directory: Path) -> Non
 
 @pytest.mark.parametrize("text", ["", "{", "[{}]", "[1]", "3", '[{"pid": 1}]'])
 def test_a_journal_that_cannot_be_understood_is_not_taken_for_an_empty_one(directory: Path, text: str) -> None:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     (directory / f"{DRIVE}.json").write_text(text)
 
     with pytest.raises(HardwareError, match=f"{DRIVE}.json.*remove the file"):

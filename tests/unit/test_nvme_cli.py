@@ -1,6 +1,7 @@
 """What nvme-cli says is understood in every version, and what cannot be understood is not guessed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,25 @@ def test_a_controller_is_the_same_whichever_version_describes_it(tool, nvme, ver
         crypto_erase=True, block_erase=True, write_zeroes=True, namespace_management=True, format_nvm=True
     )
     assert tool.calls == ["id-ctrl /dev/nvme0 -o json"]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "capabilities"),
+    [
+        ({"sanicap": 1 << 0}, ["crypto_erase"]),
+        ({"sanicap": 1 << 1}, ["block_erase"]),
+        ({"oncs": 1 << 3}, ["write_zeroes"]),
+        ({"oacs": 1 << 3}, ["namespace_management"]),
+        ({"oacs": 1 << 1}, ["format_nvm"]),
+        ({"oacs": 1 << 1, "fna": 1 << 2}, ["format_nvm", "format_crypto"]),
+        ({"fna": 1 << 2}, []),
+    ],
+)
+def test_each_capability_is_read_from_its_own_bit(tool, nvme, claimed, capabilities):
+    sample = json.loads((SAMPLES / "2.13" / "id-ctrl.out").read_text())
+    tool.says("id-ctrl", json.dumps(sample | {"sanicap": 0, "oncs": 0, "oacs": 0, "fna": 0} | claimed))
+    none = Capabilities(crypto_erase=False, block_erase=False, write_zeroes=False, namespace_management=False)
+    assert nvme.identify(CONTROLLER).capabilities == replace(none, **dict.fromkeys(capabilities, True))
 
 
 @pytest.mark.parametrize(

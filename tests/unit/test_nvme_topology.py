@@ -47,8 +47,9 @@ def test_crossed_numbers_do_not_lead_to_the_neighbours_disk(tree: SysfsTree) -> 
         tree.hidden_path(directory, f"nvme{head}c{name[-1]}n1")
         tree.disk(tree.subsystem(f"nvme-subsys{head}"), f"nvme{head}n1")
 
-    assert [n.block_name for n in controller_at(tree.paths, AT_A).namespaces] == ["nvme1n1"]
-    assert [n.block_name for n in controller_at(tree.paths, AT_B).namespaces] == ["nvme0n1"]
+    for address, disk in ((AT_A, "nvme1n1"), (AT_B, "nvme0n1")):
+        [namespace] = controller_at(tree.paths, address).namespaces
+        assert (namespace.block_name, namespace.path) == (disk, tree.dev / disk)
 
 
 def test_namespaces_come_in_order_of_their_ids(tree: SysfsTree) -> None:
