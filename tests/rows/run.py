@@ -1,14 +1,14 @@
 """Remove the behaviour of each row of the specification table, and expect that a test of the row fails.
 
 A row whose tests all pass without its behaviour names no test of it. The files ``tests/rows/*.toml``, one a
-specification, hold a small edit of ``src`` for each row::
+specification, hold a small edit of a file of this checkout for each row::
 
     [[row]]
     sentence = "Below 2.4 absent"
     edits = [{file = "src/autoclave/api/accelerator/arq_views.py", old = "if version >= MANAGED", new = "if True"}]
 
 or, where no edit can remove the behaviour, ``why = "…"`` says so. ``old`` stands in its file exactly once. The edits
-are made in a copy of ``src``, one row at a time; this checkout stays as it is.
+are made in a copy of the checkout, one row at a time; this checkout stays as it is.
 
     .venv/bin/python tests/rows/run.py                      # every row; takes long
     .venv/bin/python tests/rows/run.py --table managed-mode --sentence 'Below 2.4'
@@ -45,14 +45,14 @@ FILES = dict(
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of one file of ``src``."""
+    """A change of one file."""
 
     file: Path
     old: str
     new: str
 
     def apply(self, copied: Path) -> None:
-        """Change the file in the directory *copied*, which has a copy of ``src``.
+        """Change the file in the directory *copied*, which has a copy of the checkout.
 
         :raises ValueError: *old* does not stand in it exactly once.
         """
@@ -112,20 +112,21 @@ def where_tests_are() -> dict[str, list[str]]:
 
 @contextmanager
 def copy_of_source() -> Iterator[Path]:
-    """Make a directory with a copy of ``src``."""
+    """Make a directory with a copy of the checkout, without what was made in it."""
     with tempfile.TemporaryDirectory() as scratch:
-        shutil.copytree(ROOT / "src", Path(scratch) / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        yield Path(scratch)
+        copied = Path(scratch) / "copy"
+        shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "mutants"))
+        yield copied
 
 
 def outcome(nodes: Sequence[str], copied: Path) -> str:
-    """Run the tests with the source in *copied*: ``fails`` (as they should), ``passes``, or what went wrong."""
+    """Run the tests in *copied*: ``fails`` (as they should), ``passes``, or what went wrong."""
     # No bytecode: a file may change twice within a second, which is all that Python compares.
     environment = {**os.environ, "PYTHONPATH": str(copied / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *nodes]
     try:
         ended = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command, cwd=copied, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
         return "fails"
