@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -71,16 +72,33 @@ def test_a_tool_that_died_with_its_agent_is_no_survivor(directory: Path, tool: "
     assert ToolJournal(directory).survivors(DRIVE) == []
 
 
-@pytest.mark.parametrize(("field", "other"), [("start_time", 1), ("boot_id", "an earlier boot")])
+@pytest.mark.parametrize("field", ["start_time", "boot_id"])
 def test_a_stranger_with_the_same_process_number_is_no_survivor(
-    directory: Path, tool: "subprocess.Popen[bytes]", field: str, other: object
+    directory: Path, tool: "subprocess.Popen[bytes]", field: str
 ) -> None:
     ToolJournal(directory).for_device(DRIVE).started(tool.pid, ARGV)
     file = directory / f"{DRIVE}.json"
     [entry] = json.loads(file.read_text())
-    file.write_text(json.dumps([entry | {field: other}]))
+    others = {"start_time": entry["start_time"] - 1, "boot_id": "an earlier boot"}
+    file.write_text(json.dumps([entry | {field: others[field]}]))
 
     assert ToolJournal(directory).survivors(DRIVE) == []
+
+
+def test_a_tool_with_an_odd_name_is_known(directory: Path, tmp_path: Path) -> None:
+    """The kernel shows the name in parentheses, before the state: here as that of a dead process."""
+    name = os.fsencode(tmp_path) + b"/x) Z 1 \xff"
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    os.symlink(sleep, name)
+    tool = subprocess.Popen([name, "1000"], start_new_session=True)
+    try:
+        ToolJournal(directory).for_device(DRIVE).started(tool.pid, ARGV)
+
+        assert ToolJournal(directory).survivors(DRIVE) == [(tool.pid, ARGV)]
+    finally:
+        tool.kill()
+        tool.wait()
 
 
 def test_a_child_that_outlives_the_tool_still_works_on_the_drive(directory: Path) -> None:
