@@ -568,6 +568,14 @@ def test_what_is_added_is_there_at_every_sync_and_goes_with_its_entry(
         assert host_world.onlooker.get_inventories(provider.uuid).records["CUSTOM_LICENCE"].total == 8
         assert "CUSTOM_GOLD" in host_world.onlooker.get_traits(provider.uuid).names
         tree.sync()
+    traits = host_world.onlooker.get_traits(provider.uuid)
+    host_world.onlooker.put_traits(provider.uuid, traits.generation, traits.names - {"CUSTOM_GOLD"})
+    inventories = host_world.onlooker.get_inventories(provider.uuid)
+    kept = {name: record for name, record in inventories.records.items() if name != "CUSTOM_LICENCE"}
+    host_world.onlooker.put_inventories(provider.uuid, inventories.generation, kept)
+    tree.sync()
+    assert "CUSTOM_LICENCE" in host_world.onlooker.get_inventories(provider.uuid).records
+    assert "CUSTOM_GOLD" in host_world.onlooker.get_traits(provider.uuid).names
     host_world.configure("meta: {schema_version: '1.0'}\n")
     host_world.synced()
     assert "CUSTOM_LICENCE" not in host_world.onlooker.get_inventories(provider.uuid).records
