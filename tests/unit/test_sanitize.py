@@ -18,6 +18,7 @@ from autoclave.exceptions import (
     HardwareError,
     ToolFailed,
     ToolGarbage,
+    ToolMissing,
     WrongDrive,
 )
 from autoclave.hardware import nvme_cli, sanitize
@@ -25,7 +26,7 @@ from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
-from sysfs_tree import SysfsTree
+from sysfs_tree import DISK_BYTES, SysfsTree
 
 BLOCK, CRYPTO = CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO
 ADDRESS = PCIAddress.parse("0000:41:00.0")
@@ -90,13 +91,18 @@ def drive(tmp_path):
 
 
 def test_a_sanitize_is_started_watched_and_proved_by_the_log(drive):
+    drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1")
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    firmware = json.loads((SAMPLES / "2.13" / "id-ctrl.out").read_text())["fr"].strip()
     drive.logs(log(0, 0), log(2, progress=100), log(2, progress=40000), log(1))
     drive.tool.says("sanitize")
     evidence = drive.erase()
     assert drive.tool.calls.count(f"sanitize {drive.controller.path} --sanact=2") == 1
     assert evidence["action"] == "sanitize_block"
     assert evidence["nvme_cli"] == "2.13"
-    assert (evidence["serial"], evidence["model"]) == ("LAB0001", "QEMU NVMe Ctrl")
+    assert (evidence["serial"], evidence["model"], evidence["firmware"]) == ("LAB0001", "QEMU NVMe Ctrl", firmware)
+    assert evidence["bytes"] == DISK_BYTES
+    assert evidence["began"] <= evidence["ended"]
     assert evidence["started"] is True
     assert evidence["log_before"]["status"] == 0
     assert evidence["log_after"] == {
@@ -421,6 +427,15 @@ def test_a_drive_that_never_answers_again_is_not_clean(drive):
         drive.erase()
 
 
+def test_tool_that_cannot_be_executed_any_longer_ends_the_wait(drive):
+    """Waiting does not help: the drive is in error at once, and not at the deadline."""
+    drive.logs(log(0), log(2, progress=1))
+    drive.tool.says("sanitize")
+    drive.watcher.on_progress = lambda _: (drive.tool.root / "nvme").chmod(0o644)
+    with pytest.raises(ToolMissing, match="nvme is not executable"):
+        drive.erase()
+
+
 def test_drive_in_reset_is_asked_until_it_answers(drive):
     """A reset may take longer than any number of looks; it ends the cleaning only at the deadline."""
     drive.logs(log(0, 0), log(2, progress=1))
@@ -480,6 +495,15 @@ def test_media_verification_of_another_action_is_ended_first(drive):
     assert drive.erase(BLOCK)["started"]
     actions = [call.split("=")[1] for call in drive.tool.calls if call.startswith("sanitize ")]
     assert actions == ["5", "2"]
+
+
+def test_media_verification_of_both_actions_is_ended(drive):
+    other, ours = log(2, 4, state=VERIFICATION), log(2, state=VERIFICATION)
+    drive.logs(other, log(1, 4), log(2, progress=1), ours, ours, log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase(BLOCK)["log_after"]["status"] == 1
+    actions = [call.split("=")[1] for call in drive.tool.calls if call.startswith("sanitize ")]
+    assert actions == ["5", "2", "5"]
 
 
 def test_media_verification_that_does_not_end_is_named(drive):
