@@ -405,9 +405,22 @@ def test_a_conductor_dead_while_it_gives_back_is_followed(cloud: Cloud, at: int,
 
 def test_many_vanished_servers_are_looked_up_in_turns(cloud: Cloud) -> None:
     servers = [str(uuid.UUID(int=number)) for number in range(MOST_LOOKUPS + 20)]
-    rounds = [cloud.conductor._turn(servers, MOST_LOOKUPS) for _ in range(2)]
+    rounds = [list(cloud.conductor._turns(servers, MOST_LOOKUPS)) for _ in range(2)]
     assert [len(each) for each in rounds] == [MOST_LOOKUPS, MOST_LOOKUPS]
     assert set(servers) == set(rounds[0]) | set(rounds[1])
+
+
+def test_a_failing_lookup_keeps_no_other_server_waiting(cloud: Cloud) -> None:
+    """Nova answers 500 for one server in every round. It is the first in the order of the lookups."""
+    first, second = sorted((cloud.other, cloud.tenant), key=lambda each: each.instance)
+    for each in (first, second):
+        each.give_up()
+        cloud.nova.servers[each.instance].status = "DELETED"
+    cloud.faults.add(answer(500), path=first.instance)
+    cloud.conductor.look()
+    cloud.look_twice()
+    assert first.states() == {ARQState.BOUND}
+    assert second.states() == set()
 
 
 def test_a_look_leaves_the_moment_of_a_request_alone(cloud: Cloud) -> None:

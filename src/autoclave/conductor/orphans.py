@@ -8,7 +8,7 @@ no guest that has the function. Where one of them is not known, the device stays
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from oslo_log import log as logging
@@ -57,7 +57,8 @@ class Orphans:
         self._unbinder = unbinder
         self._name = name
         self._patience = patience
-        self._last: dict[int, str] = {}
+        self._last = ""
+        """The server that had the last turn, of either kind."""
 
     def look(self) -> None:
         """Do one round.
@@ -79,7 +80,7 @@ class Orphans:
         of_server = _by_server(each for each in requests if each.instance_uuid in missing)
         witnesses = _Witnesses(self._servers, listed)
         gone: list[Bound] = []
-        for server in self._turn(of_server, MOST_LOOKUPS):
+        for server in self._turns(of_server, MOST_LOOKUPS):
             try:
                 gone += self._look_up(server, of_server[server], witnesses)
             except NovaUnavailable as error:
@@ -128,7 +129,7 @@ class Orphans:
         """Show what was orphaned, and of the others what has no allocation, which a server has while it lives."""
         self._keep([each for each in requests if each.orphan_since is not None], why)
         of_server = _by_server(each for each in requests if each.orphan_since is None)
-        for server in self._turn(of_server, MOST_ALLOCATIONS):
+        for server in self._turns(of_server, MOST_ALLOCATIONS):
             try:
                 held = self._ports.placement.get_allocations(server).allocations
             except PlacementError as error:
@@ -149,13 +150,15 @@ class Orphans:
         if changed:
             self._ports.db.transact(lambda tx: orphans.note(tx, changed, since, reason))
 
-    def _turn(self, servers: Collection[str], most: int) -> list[str]:
-        """Return at most *most* of *servers*, those behind the last turn's first: each has its turn."""
-        last = self._last.get(most, "")
-        ordered = sorted(servers, key=lambda each: (each <= last, each))[:most]
-        if ordered:
-            self._last[most] = ordered[-1]
-        return ordered
+    def _turns(self, servers: Collection[str], most: int) -> Iterator[str]:
+        """Yield at most *most* of *servers*, those behind the last one first.
+
+        A round that ends early goes on behind the server that ended it: a failure for one server must not keep the
+        others from their turns.
+        """
+        for server in sorted(servers, key=lambda each: (each <= self._last, each))[:most]:
+            self._last = server
+            yield server
 
 
 class _Witnesses:
