@@ -1,6 +1,7 @@
 """What tests of erasing stand on: somebody who watches, and a way to the Eraser."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
@@ -43,6 +44,11 @@ class Watcher:
     def steps(self) -> list[str]:
         """The steps in their order, each once."""
         return list(dict.fromkeys(progress.step for progress in self.seen))
+
+
+def by_programs(paths: HostPaths) -> HostPaths:
+    """A simulated host each of whose tools is run as a program, as on a real one: a watcher sees no others."""
+    return replace(paths, answer_tool=None)
 
 
 def eraser(paths: HostPaths, **changes: object) -> Eraser:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from erase_doubles import Watcher, eraser
+from erase_doubles import Watcher, by_programs, eraser
 
 from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware.command import Commands
@@ -40,7 +40,7 @@ def test_every_command_of_every_erase_is_let_pass(tmp_path: Path, action: Cleanu
     watcher = Watcher()
     controller = controller_at(host.paths, PCIAddress.parse(SLOT))
 
-    eraser(host.paths).erase(controller, action, watcher)
+    eraser(by_programs(host.paths)).erase(controller, action, watcher)
 
     asked = [as_asked(argv, host) for argv in watcher.argvs]
     assert len(asked) > 3
@@ -197,7 +197,7 @@ def test_asking_for_the_version_is_let_pass(tmp_path: Path) -> None:
     host = SimulatedHost.create(tmp_path / "host", "h1", [])
     watcher = Watcher()
 
-    NvmeCli(Commands(host.paths), command_timeout=30, tools=watcher).version()
+    NvmeCli(Commands(by_programs(host.paths)), command_timeout=30, tools=watcher).version()
 
     [argv] = watcher.argvs
     admission.command(as_asked(argv, host))

@@ -1,7 +1,7 @@
 """The layout of a drive is a part of clean: what a tenant made of it is undone before the proof of the erase."""
 
 import pytest
-from erase_doubles import Watcher, eraser
+from erase_doubles import Watcher, by_programs, eraser
 
 from autoclave.exceptions import DeviceInUse, EraseFailed, EraseTimeout
 from autoclave.hardware.block import open_block
@@ -119,8 +119,10 @@ def test_recorded_layout_costs_no_format(make):
     """A drive that has its layout gets no command that changes it."""
     host = make(namespace_management=True)
     watcher = Watcher()
-    erase(host, SANITIZE, layout_of(host), watcher)
-    assert not [argv for argv in watcher.argvs if argv[1] in ("format", "delete-ns", "create-ns")]
+    eraser(by_programs(host.paths)).erase(controller_of(host), SANITIZE, watcher, layout_of(host))
+    commands = {argv[1] for argv in watcher.argvs}
+    assert "sanitize" in commands
+    assert not commands & {"format", "delete-ns", "create-ns"}
 
 
 @every_action
@@ -288,7 +290,7 @@ def test_restoring_that_was_interrupted_is_finished(make, command):
 
     watcher.ended = killed_after
     with pytest.raises(Killed):
-        erase(host, SANITIZE, recorded, watcher)
+        eraser(by_programs(host.paths)).erase(controller_of(host), SANITIZE, watcher, recorded)
     erase(host, SANITIZE, recorded)
     assert layout_of(host) == recorded
 
