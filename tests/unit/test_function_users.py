@@ -52,6 +52,16 @@ def test_an_open_vfio_group_is_a_guest_that_libvirt_does_not_know(host: SysfsTre
     }
 
 
+def test_a_vfio_device_that_is_open_by_itself_is_a_guest_too(host: SysfsTree) -> None:
+    """QEMU with an iommufd object opens the node of the device, and no group."""
+    (host.sys / "bus/pci/devices" / A / "vfio-dev/vfio3").mkdir(parents=True)
+    host.program(4242, "qemu-system-x86", "/dev/vfio/devices/vfio3", flags="0100002")
+    assert users(host, GivenDomains(), A, B) == {
+        A: [f"{host.dev}/vfio/devices/vfio3 is open by qemu-system-x86 (pid 4242)"],
+        B: [],
+    }
+
+
 @pytest.mark.parametrize("address", ["0000:09:00.0", "no address"])
 def test_a_function_that_cannot_be_looked_at_counts_as_used(host: SysfsTree, address: str) -> None:
     [said] = users(host, GivenDomains(), address)[address]

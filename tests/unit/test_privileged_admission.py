@@ -116,7 +116,10 @@ def test_users_are_looked_for_only_of_nvme_nodes(path: str) -> None:
 
 
 def test_nodes_of_every_kind_that_lead_to_a_drive_may_be_asked_about() -> None:
-    paths = ["/dev/nvme0", "/dev/nvme10n2", "/dev/nvme10n2p1", "/dev/ng10n2", "/dev/vfio/12", "/dev/vfio/noiommu-0"]
+    paths = [
+        "/dev/nvme0", "/dev/nvme10n2", "/dev/nvme10n2p1", "/dev/ng10n2",
+        "/dev/vfio/12", "/dev/vfio/noiommu-0", "/dev/vfio/devices/vfio3",
+    ]  # fmt: skip
     assert admission.nodes(paths) == [Path(path) for path in paths]
 
 

@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import programs_with_open
-from autoclave.hardware.sysfs import function_directory, pci_function
+from autoclave.hardware.sysfs import pci_function, vfio_nodes
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domains, domains_of
 
@@ -27,8 +25,8 @@ class FunctionUsers:
     def of(self, addresses: Sequence[str]) -> dict[str, list[str]]:
         """Return the users of each function in words, by its address; an empty list: no guest has it.
 
-        A guest that is off counts: it gets the function when it is started. So does a program that has the VFIO group
-        of the function open, for a guest that this libvirt does not know. A function that cannot be looked at counts as
+        A guest that is off counts: it gets the function when it is started. So does a program that has the function
+        open through VFIO, for a guest that this libvirt does not know. A function that cannot be looked at counts as
         used.
 
         :raises HardwareError: the guests of this host cannot be listed, so that nothing is known.
@@ -47,15 +45,11 @@ class FunctionUsers:
         try:
             function = PCIAddress.parse(address)
             pci_function(self._paths, function)
-            group = attribute.link_name(function_directory(self._paths, function) / "iommu_group")
-            nodes = [] if group is None else self._nodes(group)
+            nodes = vfio_nodes(self._paths, function)
             programs = programs_with_open(self._paths, nodes) if nodes else []
         except (HardwareError, ValueError) as error:
             return [f"it cannot be looked at: {error}"]
         return [f"{program.node} is open by {program}" for program in programs]
-
-    def _nodes(self, group: str) -> list[Path]:
-        return [self._paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
 
 
 def _by_function(domains: Domains) -> Mapping[str, Sequence[str]]:

@@ -13,7 +13,7 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.mounts import Mount, mounts, swaps
 from autoclave.hardware.nvme import Controller, Namespace, block_directory
 from autoclave.hardware.open_files import programs_with_open
-from autoclave.hardware.sysfs import function_directory
+from autoclave.hardware.sysfs import vfio_nodes
 
 _SHOWN_MOUNTS = 3
 _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipath device"}
@@ -26,7 +26,7 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
     What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
     disks, what the kernel serves to others, exclusive opens (which is how ZFS and mounts of
     other mount namespaces show), and programs that may write, by whichever node: of the disk, of the namespace
-    (``/dev/ng0n1``), of the controller, or of the VFIO group. Each disk is opened exclusively for a
+    (``/dev/ng0n1``), of the controller, or of VFIO. Each disk is opened exclusively for a
     moment, so this is not for a disk that one of our own workers is erasing.
 
     :raises DeviceVanished: a disk went away.
@@ -43,7 +43,7 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
         lines += found
         ways_in += [namespace.generic, *([] if found else nodes)]
     lines += [f"{controller.name} {use}" for use in uses.of_node(controller.path)]
-    return [*lines, *_programs(paths, ways_in, _vfio_group(paths, controller))]
+    return [*lines, *_programs(paths, ways_in, vfio_nodes(paths, controller.address))]
 
 
 def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Path]) -> list[str]:
@@ -56,19 +56,13 @@ def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Pa
     return []
 
 
-def _programs(paths: HostPaths, ways_in: Sequence[Path], vfio_group: Sequence[Path]) -> list[str]:
-    """Programs that may write by one of the nodes. Who has the VFIO group needs no more to reach the drive."""
+def _programs(paths: HostPaths, ways_in: Sequence[Path], by_vfio: Sequence[Path]) -> list[str]:
+    """Programs that may write by one of the nodes. VFIO needs no more to reach the drive."""
     return [
-        f"{file.node} is open {'by' if file.node in vfio_group else 'for writing by'} {file}"
-        for file in programs_with_open(paths, [*ways_in, *vfio_group])
-        if file.writes or file.node in vfio_group
+        f"{file.node} is open {'by' if file.node in by_vfio else 'for writing by'} {file}"
+        for file in programs_with_open(paths, [*ways_in, *by_vfio])
+        if file.writes or file.node in by_vfio
     ]
-
-
-def _vfio_group(paths: HostPaths, controller: Controller) -> list[Path]:
-    """The nodes that the group of the controller's function can have; none without an IOMMU."""
-    group = attribute.link_name(function_directory(paths, controller.address) / "iommu_group")
-    return [] if group is None else [paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,19 @@ def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddres
     return sorted(member for member in members if member != address)
 
 
+def vfio_nodes(paths: HostPaths, address: PCIAddress) -> list[Path]:
+    """The nodes by which a program can have the function through VFIO, whether they are there or not.
+
+    Those of its group, and with IOMMUFD (Linux 6.6) the node of the device itself.
+    """
+    directory = function_directory(paths, address)
+    group = attribute.link_name(directory / "iommu_group")
+    of_group = [] if group is None else [paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
+    devices = directory / "vfio-dev"
+    names = [entry.name for entry in attribute.entries(devices)] if attribute.is_there(devices) else []
+    return [*of_group, *(paths.dev / "vfio/devices" / name for name in names)]
+
+
 def function_directory(paths: HostPaths, address: PCIAddress) -> Path:
     """Where sysfs keeps the function."""
     return _bus(paths) / str(address)

@@ -15,7 +15,7 @@ from autoclave.rules.pci_address import PCIAddress
 _CONTROLLER = r"/dev/nvme[0-9]+"
 _DISK = r"/dev/nvme[0-9]+n[0-9]+"
 _FUNCTION = r"(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})(?::[0-9a-f]{2}){2}\.[0-7]"
-_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:noiommu-)?[0-9]+"
+_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:(?:noiommu-)?[0-9]+|devices/vfio[0-9]+)"
 
 _UUID = r"[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}"
 _FILTER = rf'\[(?:"a\|\^(?:{_DISK}(?:p[0-9]+)?)\$\|",)+"r\|\.\*\|"\]'
@@ -89,7 +89,7 @@ def disk(path: str) -> Path:
 
 
 def nodes(paths: Sequence[str]) -> list[Path]:
-    """Let NVMe nodes of any kind pass, partitions too, and those of VFIO groups.
+    """Let NVMe nodes of any kind pass, partitions too, and those of VFIO groups and devices.
 
     :raises HardwareError: one is something else.
     """
