@@ -268,7 +268,7 @@ def return_orphans(world: World) -> None:
         left = [each for each in orphans.bound(tx) if each.hostname == world.hostname]
     for each in left:
         if each.orphan_reason is None:
-            raise Broken(f"never lost for good: the server of {each.pci_address} has vanished, and nobody is told")
+            raise Broken(f"never lost for good: the server of {each.pci_address} has vanished, and no operator sees it")
         world.conductors[0].arq_delete(RequestContext.admin(), [each.uuid])
         world.check()
 

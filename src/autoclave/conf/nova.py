@@ -1,4 +1,4 @@
-"""[nova]: who is told how a bind ended. But for three, the options are keystoneauth's, as other services have them."""
+"""[nova]: the compute service to notify and to ask. All options but three are keystoneauth's."""
 
 from keystoneauth1 import loading
 from oslo_config import cfg

@@ -87,8 +87,8 @@ class Eraser:
     ) -> Evidence:
         """Erase the drive by *action* and return the evidence. Returning means: proved clean.
 
-        The caller has made sure that it is the right drive, and that nobody uses it. The evidence has the layout of the
-        drive afterwards, if it is one that is recorded.
+        The caller has made sure that it is the right drive, and that nothing uses it. The evidence has the layout of
+        the drive afterwards, if that can be recorded.
 
         :param recorded: the layout on record, which is restored; None: there is none.
         :raises EraseUnsupported: the drive cannot do the action; it was not touched.

@@ -17,7 +17,7 @@ _RULE_KEY = re.compile(r'(\w+(?:\{[^}]*\})?)\s*(==|!=|[-+:]?=)\s*"([^"]*)"')
 
 
 def names_of(address: PCIAddress) -> list[str]:
-    """The names that udev and the kernel give to the first disk of the drive in a slot, whoever has it now."""
+    """Return the names that udev and the kernel give to the first disk of the drive in a slot."""
     return [f"/dev/disk/by-path/pci-{address}-nvme-1", f"/dev/{SOME_DISK}"]
 
 

@@ -1,4 +1,4 @@
-"""The conductor service: the RPC endpoint, the sweep, and what Nova is told and asked."""
+"""The conductor service: the RPC endpoint, the sweep, and what it reports to Nova and asks it."""
 
 from dataclasses import replace
 from datetime import timedelta
