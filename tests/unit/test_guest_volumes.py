@@ -210,6 +210,15 @@ def test_command_that_fails_is_named_with_its_words(host: Host) -> None:
     )
 
 
+def test_failure_that_leaves_nothing_has_the_words_alone(host: Host) -> None:
+    host.volume("dm-0", [host.p1])
+    host.tool("vgchange", f"({host.gone('dm-0')}); echo '  Failed to back up the group.' >&2; exit 5")
+
+    assert host.end().kept == [
+        f"volume group {DASHED} was not ended: vgchange exited with 5 and said Failed to back up the group."
+    ]
+
+
 def test_success_without_effect_is_a_failure(host: Host) -> None:
     """vgchange exits with 0 when the kernel has refused each volume."""
     host.volume("dm-0", [host.p1])

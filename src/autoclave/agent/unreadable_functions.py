@@ -1,5 +1,6 @@
 """PCI functions for flavors that their agent cannot look at: after a while they are not offered."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
@@ -57,7 +58,10 @@ class UnreadableFunctions:
         with self._ports.db.read() as tx:
             rows = pci.providers(tx, self._host)
             functions = pci.functions(tx, self._host)
-        return [(row, {each.address for each in functions if each.provider_id == row.id}) for row in rows]
+        addresses: defaultdict[int, set[str]] = defaultdict(set)
+        for each in functions:
+            addresses[each.provider_id].add(each.address)
+        return [(row, addresses[row.id]) for row in rows]
 
     def _judge(self, row: ProviderRecord, why: str | None) -> None:
         if why is None:

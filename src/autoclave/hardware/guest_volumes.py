@@ -138,7 +138,9 @@ class GuestVolumes:
             done = self._run(tools, "vgchange", "-an", *this)
         # vgchange may report success and have deactivated nothing.
         left = [block.name for block in use.blocks if attribute.is_there(self._blocks / block.name)]
-        return f"{', '.join(left)} is still there; {_said(done)}" if left or done.returncode else None
+        if left:
+            return f"{', '.join(left)} is still there; {_said(done)}"
+        return _said(done) if done.returncode else None
 
     def _run(self, tools: ToolSink, *argv: str) -> Completed:
         deadline = Deadline.after(min(self._timeout, self._deadline.remaining()))

@@ -34,9 +34,7 @@ class HostSetup:
     def lacks(self) -> list[str]:
         """Return what would take the drives, a line for each tool; empty: nothing that is known of."""
         found: list[str] = []
-        for tool, name, look in _TOOLS:
-            if not self._slots:
-                continue
+        for tool, name, look in _TOOLS if self._slots else ():
             try:
                 lack = look(self) if self._has(tool) else None
             except (HardwareError, ValueError) as error:
