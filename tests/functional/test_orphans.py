@@ -319,7 +319,11 @@ def test_a_silent_agent_is_not_asked_and_keeps_the_drive(cloud: Cloud) -> None:
     cloud.conductor = cloud.looker()
     cloud.delete()
     cloud.look_twice()
-    cloud.assert_waits("which must look who has it, was last seen 60")
+    cloud.assert_waits("which must tell which guest has it, was last seen at 20")
+    reason = cloud.row().orphan_reason
+    cloud.forward()
+    cloud.conductor.look()
+    assert cloud.row().orphan_reason == reason, "no news, so nothing is written or logged"
 
 
 def test_an_agent_that_is_gone_keeps_the_drive(cloud: Cloud) -> None:

@@ -62,10 +62,11 @@ class GuestsSeen:
             agent = agent_rows.get(tx, host)
         if agent is None:
             return f"{host} has no agent that could tell who has it"
-        silent = self._ports.clock() - agent.last_seen
-        if silent <= self._patience:
+        if self._ports.clock() - agent.last_seen <= self._patience:
             return None
-        return f"the agent of {host}, which must look who has it, was last seen {silent.total_seconds():.0f} s ago"
+        # Not for how long: a reason that changes would be recorded and logged anew in every round.
+        seen = f"{agent.last_seen:%Y-%m-%d %H:%M:%S} UTC"
+        return f"the agent of {host}, which must tell which guest has it, was last seen at {seen}"
 
     def _refusal(self, host: str) -> str | None:
         client = self._transport.client(AGENT_TOPIC, server=host, version=USERS_VERSION)
