@@ -29,6 +29,7 @@ from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
 from burnedrows import OneTimeUse
 
+ANOTHER_GPU = "0000:83:00.0"
 GPU, CARD, VF0, VF1, VF2 = "0000:81:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1", "0000:82:02.2"
 
 
@@ -322,6 +323,21 @@ def test_a_card_on_record_gets_its_serial_and_stays_offered(world: AgentWorld) -
         assert world.device(GPU).serial == serial
         world.assert_offered(GPU)
     assert not [row for row in read(world.db, utcnow()).rows.values() if row.drive], "an audit tells no cards by it"
+
+
+def test_cards_of_one_serial_are_bound_each_by_itself(world: AgentWorld) -> None:
+    """A vendor gives one serial to all its cards: a bind must not cost a request of Placement for each of them."""
+    for address in (GPU, ANOTHER_GPU):
+        if address == GPU:
+            world.sim.functions.pull(GPU)
+        world.sim.functions.plug(FunctionSpec(address, "10de", "25b6", driver="nouveau", serial="00e04c0000123456"))
+    start(world, {"address": GPU}, {"address": ANOTHER_GPU})
+    Tenant(world, GPU).bind()
+    before = len(world.faults.calls)
+    Tenant(world, ANOTHER_GPU).bind()
+    asked = [call.path for call in world.faults.calls[before:]]
+    assert any(world.provider(ANOTHER_GPU).uuid in path for path in asked)
+    assert not any(world.provider(GPU).uuid in path for path in asked)
 
 
 def test_a_serial_that_cannot_be_read_stays_on_record(world: AgentWorld) -> None:

@@ -40,7 +40,8 @@ def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord
 
     Their own hosts need not be served by anybody. What Placement cannot be told now is logged.
     """
-    if device.serial is None:
+    # The serial of what is not erased is shown only: several cards may have it.
+    if device.serial is None or not device.supports_cleaning:
         return
     with db.read() as tx:
         others = device_rows.with_drive(tx, device.serial, device.drive_model or "")
