@@ -147,6 +147,21 @@ def test_layout_on_record_leaves_nothing_to_accept(make: Callable[..., AgentWorl
     world.assert_offered()
 
 
+def test_layout_of_a_pulled_drive_is_not_accepted(make: Callable[..., AgentWorld]) -> None:
+    """What was found in the slot is gone with its drive."""
+    world = make()
+    agent = world.start()
+    agent.period()
+    world.sim.format(SANITIZING, LARGE_BLOCKS)
+    agent.period()
+    assert world.device().found_layout
+    world.sim.pull(SANITIZING)
+    agent.period()
+    assert (world.device().missing, world.device().found_layout) == (True, None)
+    with pytest.raises(Conflict, match="nothing to accept"):
+        holds.accept(world.ports, world.device().uuid, OPERATOR)
+
+
 def test_layout_that_changes_while_available_ends_the_offer(make: Callable[..., AgentWorld]) -> None:
     """A program on the host has formatted the drive: the next tenant would get its layout."""
     world = make()

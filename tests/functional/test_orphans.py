@@ -21,11 +21,13 @@ from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs
 from autoclave.exceptions import ToolFailed
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.recorded_unbind import record_unbind
+from autoclave.lifecycle.swap import Cause
 from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domain, GivenDomains
 from nova_double import servers_within
@@ -297,6 +299,17 @@ def test_a_drive_that_a_guest_has_is_not_given_back(cloud: Cloud, running: bool)
     cloud.world.domains = GivenDomains()
     cloud.conductor.look()
     cloud.assert_given_back()
+
+
+def test_a_device_that_is_given_back_waits_for_nothing(cloud: Cloud) -> None:
+    """The operator has taken it back, and no conductor has gone on with that yet."""
+    cloud.world.domains = None
+    cloud.delete()
+    cloud.look_twice()
+    cloud.assert_waits("the guests cannot be listed")
+    record_unbind(cloud.ports, cloud.tenant.arqs, Cause(Actor.OPERATOR, "ann", "req-1"), delete=True)
+    assert cloud.tenant.states() == {ARQState.DELETING}
+    assert cloud.waiting_for() is None
 
 
 @pytest.mark.parametrize("domains", [None, GivenDomains(failure=ToolFailed("virsh list failed", ["virsh"], 1))])
