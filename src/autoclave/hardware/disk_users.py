@@ -57,7 +57,7 @@ def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Pa
 
 
 def _programs(paths: HostPaths, ways_in: Sequence[Path], by_vfio: Sequence[Path]) -> list[str]:
-    """Programs that may write by one of the nodes. VFIO needs no more to reach the drive."""
+    """Programs that may write by one of the nodes. To reach the drive through VFIO, reading is enough."""
     return [
         f"{file.node} is open {'by' if file.node in by_vfio else 'for writing by'} {file}"
         for file in programs_with_open(paths, [*ways_in, *by_vfio])
