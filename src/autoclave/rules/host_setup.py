@@ -60,15 +60,26 @@ def multipath_takes(text: str) -> bool:
 
 
 def udisks_ignores(rules: str, address: PCIAddress) -> bool:
-    """Return whether a udev rule sets ``UDISKS_IGNORE`` for disks of the slot, or for all NVMe disks."""
+    """Return whether a udev rule sets ``UDISKS_IGNORE`` for disks of the slot, or for all NVMe disks.
+
+    A rule that asks for something else as well, such as a serial number, may be about the host's own disk.
+    """
+    ours = {"KERNELS": str(address), "KERNEL": SOME_DISK, "SUBSYSTEM": "block", "SUBSYSTEMS": "pci", "ACTION": "add"}
     for line in rules.replace("\\\n", " ").splitlines():
         keys = [] if line.lstrip().startswith("#") else _RULE_KEY.findall(line)
         if any(name == "ENV{UDISKS_IGNORE}" and value == "1" for name, operator, value in keys if "==" not in operator):
-            matched = {name: value for name, operator, value in keys if operator == "=="}
-            for name, ours in (("KERNELS", str(address)), ("KERNEL", SOME_DISK)):
-                if any(fnmatchcase(ours, pattern) for pattern in matched.get(name, "").split("|")):
-                    return True
+            asked = [each for each in keys if each[1] in ("==", "!=")]
+            named = any(name in ("KERNELS", "KERNEL") and operator == "==" for name, operator, _ in asked)
+            if named and all(_holds(ours.get(name), operator, value) for name, operator, value in asked):
+                return True
     return False
+
+
+def _holds(found: str | None, operator: str, patterns: str) -> bool:
+    """Whether a key of a udev rule is met; not where it is not known what the key *found* would be."""
+    if found is None:
+        return False
+    return any(fnmatchcase(found, pattern) for pattern in patterns.split("|")) == (operator == "==")
 
 
 def _lvm_pattern(text: object) -> tuple[bool, re.Pattern[str]]:
