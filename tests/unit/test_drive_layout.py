@@ -108,6 +108,14 @@ def test_layout_of_no_namespace_is_not_recorded(number, recordable):
     assert not DriveLayout((ONE,) * (MOST_RECORDED + 1)).recordable
 
 
+def test_longest_layout_on_record_fits_into_a_column_beside_as_much_evidence():
+    """A TEXT of MariaDB has 65535 bytes, and a drive's former guest chose what is written there."""
+    longest = NamespaceShape(2**64 - 1, 1 << 31, 2**16 - 1, extended=True, dps=255, write_protected=True, lba_format=63)
+    layout = DriveLayout((longest,) * MOST_RECORDED, unattached=1024, unallocated=2**128 - 1)
+    assert layout.recordable
+    assert len(layout.to_json()) < 65535 / 2
+
+
 @pytest.mark.parametrize(
     ("recorded", "found", "right"),
     [

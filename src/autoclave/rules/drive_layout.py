@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-MOST_RECORDED = 512
-"""Namespaces of a layout that is recorded: more of them would not fit into a column of each database."""
+MOST_RECORDED = 200
+"""Namespaces of a layout that is recorded, also in the evidence of an erase beside what was done to each of them: more
+would not fit into the 65535 bytes of a TEXT of MariaDB."""
 _MOST_SHOWN = 4
 """Differences, or namespaces, that a message names."""
 
