@@ -162,6 +162,32 @@ def test_a_released_function_is_offered_when_it_is_read_again(
     assert (host_world.offered(), host_world.row().burn_state) == (1, BurnState.NOT_BURNED)
 
 
+def test_a_release_that_is_overtaken_by_the_doubt_offers_nothing(
+    host_world: HostWorld, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placement is about to be told of the release when the agent finds that the function cannot be read."""
+    start_guest(host_world, ONE, GPU, "CUSTOM_PCI_10DE_25B6")
+    delete_guest(host_world)
+    agent.period()
+    mend = spoil(host_world, GPU)
+    agent.period()
+    put, overtaken = host_world.onlooker.put_inventories, []
+
+    def overtake(rp_uuid: str, generation: int, records: dict[str, Inventory]) -> object:
+        if not overtaken:
+            overtaken.append(True)
+            agent.period(PATIENCE + 1)
+        return put(rp_uuid, generation, records)
+
+    monkeypatch.setattr(host_world.onlooker, "put_inventories", overtake)
+    ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
+    assert host_world.row().unreadable_reason is not None
+    assert (host_world.offered(), host_world.row().burn_state) == (0, BurnState.RELEASED)
+    mend()
+    agent.period(PATIENCE + 2)
+    assert (host_world.offered(), host_world.row().burn_state) == (1, BurnState.NOT_BURNED)
+
+
 def test_a_hold_in_placement_outlasts_the_doubt(host_world: HostWorld, agent: Agent) -> None:
     host_world.by_hand(reserved=1, address=NIC)
     mend = spoil(host_world, NIC)

@@ -247,12 +247,16 @@ def _attempt(
         placement.put_inventories(provider.uuid, present.generation, wanted)
     if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None
-    if judged is Verdict.LOWER and provider.release_pending:
-        # A claim since then has made another version, and wins: its own settling raises what was lowered here.
-        _write(db, provider, BurnEvent.OFFER, {**NOT_BURNED, "withheld": False})
-    elif judged is Verdict.LOWER and provider.withheld:
-        _note_withheld(db, provider, withheld=False)
+    if judged is Verdict.LOWER and not _note_lowered(db, provider):
+        return None  # a claim raises what was lowered here by itself; a doubt found it reserved, and wrote nothing
     return _outcome(judged, provider)
+
+
+def _note_lowered(db: Database, provider: ProviderRecord) -> bool:
+    """Record that Placement has been told; returns False if the row has moved on, and may demand something else."""
+    if provider.release_pending:
+        return _write(db, provider, BurnEvent.OFFER, {**NOT_BURNED, "withheld": False})
+    return not provider.withheld or _note_withheld(db, provider, withheld=False)
 
 
 def _withhold(
