@@ -80,6 +80,7 @@ def test_text_that_is_no_layout_is_none(text):
         ((ONE, ONE), "it has 2 namespaces, recorded is 1 namespace"),
         ((), "it has no namespace, recorded is 1 namespace"),
         ((NamespaceShape(8192, 512, write_protected=True),), "namespace 1 is write-protected"),
+        ((NamespaceShape(8192, 512, without_storage=8),), "namespace 1 has 8 blocks without storage, recorded is 0"),
         ((NamespaceShape(8192, 512, lba_format=3),), None),
     ],
 )
@@ -110,7 +111,16 @@ def test_layout_of_no_namespace_is_not_recorded(number, recordable):
 
 def test_longest_layout_on_record_fits_into_a_column_beside_as_much_evidence():
     """A TEXT of MariaDB has 65535 bytes, and a drive's former guest chose what is written there."""
-    longest = NamespaceShape(2**64 - 1, 1 << 31, 2**16 - 1, extended=True, dps=255, write_protected=True, lba_format=63)
+    longest = NamespaceShape(
+        2**64 - 1,
+        1 << 31,
+        2**16 - 1,
+        extended=True,
+        dps=255,
+        write_protected=True,
+        without_storage=2**64 - 1,
+        lba_format=63,
+    )
     layout = DriveLayout((longest,) * MOST_RECORDED, unattached=1024, unallocated=2**128 - 1)
     assert layout.recordable
     assert len(layout.to_json()) < 65535 / 2

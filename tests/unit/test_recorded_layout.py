@@ -1,5 +1,6 @@
 """The layout of a drive is a part of clean: what a tenant made of it is undone before the proof of the erase."""
 
+
 import pytest
 from erase_doubles import Watcher, by_programs, eraser
 
@@ -71,6 +72,27 @@ def split(host, *sizes, lba_format=0):
             nsid = drive.create_namespace(size * MIB // block_size, lba_format, shared=False)
             drive.attach(nsid, [0])
         host.sync_namespaces(drive)
+
+
+@every_action
+def test_tenants_namespace_without_storage_for_each_block_is_replaced(make, action):
+    """It looks as large as the one on record, and the next tenant could not write all of it."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = BLOCKS // 2
+    assert layout_of(host) != recorded
+    erase(host, action, recorded)
+    assert layout_of(host) == recorded
+
+
+def test_namespace_without_storage_for_each_block_is_not_offered(make):
+    host = make()
+    recorded = layout_of(host)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    with pytest.raises(EraseFailed, match="namespace 1 has 8 blocks without storage, recorded is 0"):
+        erase(host, SANITIZE, recorded)
 
 
 @every_action

@@ -76,5 +76,6 @@ def _shape(namespace: NamespaceIdentity) -> NamespaceShape:
         extended=namespace.extended and namespace.format.metadata_bytes > 0,  # else the bit says nothing
         dps=namespace.dps,
         write_protected=namespace.write_protected,
+        without_storage=max(0, namespace.nsze - namespace.ncap),
         lba_format=namespace.format_index,
     )

@@ -252,6 +252,8 @@ class RecordedLayout:
             return "namespaces that were not attached are on record, and their sizes are not"
         if any(shape.write_protected for shape in recorded.namespaces):
             return "a write-protected namespace is on record"
+        if any(shape.without_storage for shape in recorded.namespaces):
+            return "a namespace with less capacity than its size is on record"
         if any(format_index(formats, shape) is None for shape in recorded.namespaces):
             return "it does not have each recorded LBA format any longer"
         if 0 < self._identity.tnvmcap < recorded.bytes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-MOST_RECORDED = 200
+MOST_RECORDED = 160
 """Namespaces of a layout that is recorded, also in the evidence of an erase beside what was done to each of them: more
 would not fit into the 65535 bytes of a TEXT of MariaDB."""
 _MOST_SHOWN = 4
@@ -25,6 +25,7 @@ class NamespaceShape:
     :param extended: metadata follows the data of each block in the same buffer (FLBAS bit 4).
     :param dps: protection information, as Identify Namespace has it.
     :param write_protected: it takes no writes (NSATTR bit 0).
+    :param without_storage: blocks that cannot be written, since it has less capacity than its size (NCAP, NSZE).
     :param lba_format: the index of the LBA format. Firmware may number its formats anew, so it is not compared.
     """
 
@@ -34,11 +35,13 @@ class NamespaceShape:
     extended: bool = False
     dps: int = 0
     write_protected: bool = False
+    without_storage: int = 0
     lba_format: int = field(default=0, compare=False)
 
     def same_format(self, other: "NamespaceShape") -> bool:
         """Whether a format makes no difference between the two."""
-        return replace(self, blocks=0, write_protected=False) == replace(other, blocks=0, write_protected=False)
+        mine, others = (replace(each, blocks=0, write_protected=False, without_storage=0) for each in (self, other))
+        return mine == others
 
     @property
     def format_words(self) -> str:
@@ -49,7 +52,8 @@ class NamespaceShape:
 
     def __str__(self) -> str:
         protected = ", write-protected" if self.write_protected else ""
-        return f"{self.blocks} blocks in LBA format {self.format_words}{protected}"
+        lacking = f", {self.without_storage} of them without storage" if self.without_storage else ""
+        return f"{self.blocks} blocks{lacking} in LBA format {self.format_words}{protected}"
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,9 @@ def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
             said.append(f"namespace {number} has LBA format {now.format_words}, recorded is {was.format_words}")
         elif now.blocks != was.blocks:
             said.append(f"namespace {number} has {now.blocks} blocks, recorded is {was.blocks}")
+        if now.without_storage != was.without_storage:
+            lacking = f"{now.without_storage} blocks without storage"
+            said.append(f"namespace {number} has {lacking}, recorded is {was.without_storage}")
         if now.write_protected != was.write_protected:
             said.append(f"namespace {number} is {'' if now.write_protected else 'not '}write-protected")
     return ", ".join(_first(said))

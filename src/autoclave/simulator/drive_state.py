@@ -20,11 +20,12 @@ _ONCS_WRITE_ZEROES = 1 << 3
 class Namespace:
     """One namespace.
 
-    :param blocks: NSZE and NCAP, in logical blocks.
+    :param blocks: NSZE, in logical blocks.
     :param flbas: index into :data:`LBA_FORMATS`, and in bit 4 whether metadata follows the data of each block.
     :param attached: ids of the controllers it is attached to.
     :param shared: more than one controller may have it (NMIC bit 0).
     :param dps: protection information.
+    :param without_storage: blocks by which NCAP is less than NSZE.
     """
 
     blocks: int
@@ -32,6 +33,7 @@ class Namespace:
     attached: list[int]
     shared: bool
     dps: int = 0
+    without_storage: int = 0
 
     @property
     def lba_format(self) -> int:

@@ -88,8 +88,9 @@ def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = Fal
     fields["nlbaf"] = len(lba_formats) - 1
     if active is not None:
         blocks = active.blocks
-        sizes = {"nsze": blocks, "ncap": blocks, "nuse": blocks, "nsfeat": 20, "flbas": active.flbas, "dps": active.dps}
-        fields |= {**sizes, "mc": 3, "dpc": 31, "nmic": int(active.shared)}
+        capacity = blocks - active.without_storage
+        sizes = {"nsze": blocks, "ncap": capacity, "nuse": capacity, "nsfeat": 20}
+        fields |= {**sizes, "flbas": active.flbas, "dps": active.dps, "mc": 3, "dpc": 31, "nmic": int(active.shared)}
     in_use = active.lba_format if active is not None else 0
     fields["lbafs"] = [
         {"lbaf": index, "ms": ms, "ds": ds, "rp": 0, "in_use": int(index == in_use)}
