@@ -120,6 +120,20 @@ def test_an_answer_that_is_not_novas_is_no_answer(nova: FakeNova, body: bytes, p
         ask(servers_within(faults))
 
 
+def test_what_a_database_does_not_take_is_not_in_a_message(nova: FakeNova) -> None:
+    """The message becomes the reason for which a device waits, and PostgreSQL takes no NUL."""
+    faults = Faults(nova)
+    faults.add(answer_raw(502, b"\x00\x1b[2J gateway"))
+    with pytest.raises(NovaUnavailable, match=r"answered 502: \\x00\\x1b\[2J gateway"):
+        servers_within(faults).look_up(NEVER)
+
+
+def test_links_that_are_none_end_the_list(nova: FakeNova) -> None:
+    faults = Faults(nova)
+    faults.add(answer_raw(200, b'{"servers": [{"id": "another"}], "servers_links": 7}', "application/json"))
+    assert servers_within(faults).not_listed([NEVER]) == {NEVER}
+
+
 def test_a_list_that_changes_under_its_reader_is_no_answer(nova: FakeNova) -> None:
     """The server that ends a page is deleted before the next page is asked for."""
     faults = Faults(nova)

@@ -8,6 +8,7 @@ from keystoneauth1 import exceptions as ksa
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import hint
 from autoclave.nova.port import Presence, Server
+from autoclave.rules.plain_text import excerpt
 
 LIST, DETAILS = "/servers", "/servers/detail"
 PAGE = 1000
@@ -15,6 +16,8 @@ PAGE = 1000
 MOST_PAGES = 200
 """Pages that are read of one list."""
 
+_SHOWN = 200
+"""Characters of an answer that a message has. They end up in the database, which takes no NUL on PostgreSQL."""
 _ALL_PROJECTS = {"all_tenants": "true"}
 
 
@@ -102,12 +105,12 @@ class NovaServers:
             document = response.json()
         except ValueError:
             document = None
-        return response.status_code, document, response.text[:200]
+        return response.status_code, document, excerpt(response.text, _SHOWN)
 
 
 def _has_next(document: Mapping[str, Any]) -> bool:
-    links = document.get("servers_links") or ()
-    return any(isinstance(link, dict) and link.get("rel") == "next" for link in links)
+    links = document.get("servers_links")
+    return isinstance(links, list) and any(isinstance(link, dict) and link.get("rel") == "next" for link in links)
 
 
 def _part(document: Any, name: str) -> Any:
