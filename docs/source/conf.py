@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 project = "Autoclave"
 project_copyright = "The Autoclave authors"
 version = release = metadata.version("autoclave")
+smartquotes = False  # commands are copied from tables
 extensions = ["oslo_config.sphinxext", "oslo_policy.sphinxext", "from_the_rules"]
 exclude_patterns = ["_ext"]
 

@@ -24,6 +24,7 @@ from autoclave.exceptions import (
     WrongDrive,
 )
 from autoclave.hardware import disk_users
+from autoclave.hardware.block import open_block
 from autoclave.rules.device_spec import parse_device_spec
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
@@ -145,6 +146,15 @@ def test_the_hosts_own_disk_is_offered_if_the_operator_insists_but_not_erased_wh
     assert refused.value.holders
     with host.drive(ONE) as state:
         assert state.state.operation is None
+
+
+def test_a_drive_that_is_open_exclusively_may_be_one_that_autoclave_erases(make):
+    """An operator who asks for the plan at that moment must not allow the host's drive."""
+    driver, host = make(drive(ONE, "S1"))
+    [disk] = host.paths.dev.glob("nvme*n1")
+    with open_block(host.paths, disk):
+        [finding] = driver.findings()
+    assert "see `autoclave device list` first" in finding.refused
 
 
 def test_a_mount_during_the_erase_is_no_clean_drive(make):

@@ -1,6 +1,5 @@
 """The layout of a drive is a part of clean: what a tenant made of it is undone before the proof of the erase."""
 
-
 import pytest
 from erase_doubles import Watcher, by_programs, eraser
 

@@ -314,6 +314,8 @@ class _Inspection:
                 way_out = (
                     f"to offer it nevertheless, which erases it, add allow_host_device = {finding.address} to [agent]"
                 )
+                if any("open exclusively" in user for user in users):
+                    way_out += "; Autoclave has a drive open so while it erases it: see `autoclave device list` first"
                 return replace(finding, refused=f"{used}; {way_out}", exposed=used)
         identity = self.nvme.identify(controller.path)
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)

@@ -32,8 +32,7 @@ def begin(ports: Ports, hostname: str, cause: Cause) -> bool:
     """
 
     def record(tx: Connection) -> None:
-        if hostname not in rows.hostnames(tx):
-            raise NotFound(f"Host {hostname} not found. `autoclave host list` shows the hosts.")
+        _require_host(tx, hostname)
         if rows.get(tx, hostname) is None:
             rows.insert(tx, hostname, cause.reason or "", str(cause))
         _flag_all(tx, hostname, cause, maintained=True)
@@ -51,10 +50,12 @@ def end(ports: Ports, hostname: str, cause: Cause) -> bool:
     """Offer the devices of a host again, except those that something else keeps back.
 
     :returns: whether Placement agrees already, for all devices.
+    :raises NotFound: no such host.
     :raises Conflict: the host is not in maintenance.
     """
 
     def record(tx: Connection) -> None:
+        _require_host(tx, hostname)
         if not rows.delete(tx, hostname):
             raise Conflict(f"Host {hostname} is not in maintenance. `autoclave host list` shows which hosts are.")
         _flag_all(tx, hostname, cause, maintained=False)
@@ -83,6 +84,11 @@ def follow_hosts(ports: Ports, cause: Cause) -> None:
 
         ports.db.transact(record)
         tell_placement(ports, uuid)
+
+
+def _require_host(tx: Connection, hostname: str) -> None:
+    if hostname not in rows.hostnames(tx):
+        raise NotFound(f"Host {hostname} not found. `autoclave host list` shows the hosts.")
 
 
 def _flag_all(tx: Connection, hostname: str, cause: Cause, *, maintained: bool) -> None:

@@ -136,9 +136,10 @@ def test_placement_away_at_maintenance_is_reconciled_later(ready: World) -> None
 
 def test_maintenance_of_unknown_or_idle_host_is_refused(ready: World) -> None:
     """The refusals name the host and the command that lists hosts."""
-    unknown = ready.call("POST", "/autoclave/v1/hosts/nowhere/maintenance", {"reason": "x"})
-    assert unknown.status_code == 404
-    assert "autoclave host list" in fault(unknown)
+    for action in ("maintenance", "resume"):
+        unknown = ready.call("POST", f"/autoclave/v1/hosts/nowhere/{action}", {"reason": "x"})
+        assert unknown.status_code == 404
+        assert "autoclave host list" in fault(unknown)
     idle = ready.call("POST", f"{PATH}/resume", {})
     assert idle.status_code == 409
     assert "not in maintenance" in fault(idle)

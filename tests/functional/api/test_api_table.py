@@ -423,7 +423,7 @@ CASES = [
     Case("GET", HOSTS, admin(200)),
     Case("GET", f"{HOSTS}/{{host}}", admin(404), lambda _o: {"host": "nowhere"}),
     Case("POST", f"{HOSTS}/{{host}}/maintenance", admin(404), lambda _o: {"host": "nowhere", "body": {"reason": "x"}}),
-    Case("POST", f"{HOSTS}/{{host}}/resume", admin(409), lambda _o: {"host": "nowhere", "body": {}}),
+    Case("POST", f"{HOSTS}/{{host}}/resume", admin(404), lambda _o: {"host": "nowhere", "body": {}}),
     Case("GET", OURS, admin(200)),
     *(
         case
