@@ -74,6 +74,8 @@ class Cloud:
 
     def delete(self, *, archived: bool = False) -> None:
         """Nova deletes the server while the api is away: what it has in Placement goes, its request does not."""
+        if archived:
+            self.conductor.look()  # a round in which the server was there
         self.tenant.give_up()
         self.nova.servers[self.tenant.instance].status = "DELETED"
         if archived:
@@ -190,6 +192,14 @@ def test_an_absent_server_without_a_witness_gives_nothing_back(cloud: Cloud) -> 
     cloud.delete(archived=True)
     cloud.look_twice()
     cloud.assert_waits("may not see all projects")
+
+
+def test_a_request_of_what_nova_never_showed_gives_nothing_back(cloud: Cloud) -> None:
+    """Ironic or an operator may have bound it for a uuid of their own."""
+    del cloud.nova.servers[cloud.tenant.instance]
+    cloud.tenant.give_up()
+    cloud.look_twice()
+    cloud.assert_waits("may have been bound for another service")
 
 
 def test_a_nova_of_another_region_gives_nothing_back(cloud: Cloud) -> None:

@@ -62,6 +62,16 @@ def test_a_vfio_device_that_is_open_by_itself_is_a_guest_too(host: SysfsTree) ->
     }
 
 
+def test_a_program_whose_files_are_not_shown_may_have_the_function(host: SysfsTree) -> None:
+    host.iommu_group(12, A)
+    hidden = host.proc / "77"
+    hidden.mkdir()
+    (hidden / "fd").write_text("")  # also for root, it cannot be listed
+    found = users(host, GivenDomains(), A, B)
+    assert found[A] == ["it cannot be looked at: the open files of process 77 are not shown without CAP_SYS_PTRACE"]
+    assert found[B] == [], "no VFIO node leads to it"
+
+
 @pytest.mark.parametrize("address", ["0000:09:00.0", "no address"])
 def test_a_function_that_cannot_be_looked_at_counts_as_used(host: SysfsTree, address: str) -> None:
     [said] = users(host, GivenDomains(), address)[address]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.open_files import programs_with_open
+from autoclave.hardware.open_files import hidden_program, programs_with_open
 from autoclave.hardware.sysfs import pci_function, vfio_nodes
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domains, domains_of
@@ -47,6 +47,8 @@ class FunctionUsers:
             pci_function(self._paths, function)
             nodes = vfio_nodes(self._paths, function)
             programs = programs_with_open(self._paths, nodes) if nodes else []
+            if nodes and not programs and (hidden := hidden_program(self._paths)) is not None:
+                raise HardwareError(f"the open files of process {hidden} are not shown without CAP_SYS_PTRACE")
         except (HardwareError, ValueError) as error:
             return [f"it cannot be looked at: {error}"]
         return [f"{program.node} is open by {program}" for program in programs]

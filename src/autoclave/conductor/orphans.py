@@ -2,9 +2,10 @@
 
 Nova forgets the accelerator requests of a server that it deletes while the api is away. A server that Nova does not
 show need not be deleted, however: the credentials may see one project only, the endpoint may be another region's, or
-Nova's database may be restored. So three things must hold before a device is given back by itself: Nova is shown to let
-the credentials see all projects; two lookups, a patience apart, find the server deleted; and the agent of the host sees
-no guest that has the function. Where one of them is not known, the device stays, and waits for an operator.
+Nova's database may be restored. So three things must hold before a device is given back by itself: Nova records the
+server as deleted, or has shown it before and is shown to let the credentials see all projects; two lookups, a patience
+apart, find the server deleted; and the agent of the host sees no guest that has the function. Where one of them is not
+known, the device stays, and waits for an operator.
 """
 
 from collections import defaultdict
@@ -36,6 +37,12 @@ _WITNESSES = 3
 _NOT_SHOWN = (
     "Nova does not know the server, and has not shown a server of another project that has a device, so that the "
     "credentials of [nova] may not see all projects, or the Nova may be another one"
+)
+
+
+_NEVER_SEEN = (
+    "Nova does not know the server, and never showed it to Autoclave, so that the request may have been bound for "
+    "another service"
 )
 
 
@@ -76,7 +83,7 @@ class Orphans:
             self._without_nova(requests, f"Nova cannot be asked ({error})")
             return
         listed = [each for each in requests if each.instance_uuid not in missing]
-        self._note(listed, None, None)
+        self._see(listed)
         of_server = _by_server(each for each in requests if each.instance_uuid in missing)
         witnesses = _Witnesses(self._servers, listed)
         gone: list[Bound] = []
@@ -93,11 +100,14 @@ class Orphans:
         """Look one server up, and return those of its *requests* that were found orphaned twice."""
         presence = self._servers.look_up(uuid).presence
         if presence in (Presence.THERE, Presence.SOFT_DELETED):
-            self._note(requests, None, None)
+            self._see(requests)
             return ()
         # A row that says DELETED is in a list of all projects, and of the Nova that had the server.
         if presence is Presence.ABSENT and not witnesses.seen():
             self._keep(requests, _NOT_SHOWN)
+            return ()
+        if presence is Presence.ABSENT and not all(each.server_seen for each in requests):
+            self._keep(requests, _NEVER_SEEN)
             return ()
         now = self._ports.clock()
         ripe = []
@@ -144,6 +154,13 @@ class Orphans:
             if each.orphan_reason != reason:
                 LOG.warning("Device %s/%s is not given back: %s.", each.hostname, each.pci_address, reason)
             self._note([each], each.orphan_since, reason)
+
+    def _see(self, requests: Sequence[Bound]) -> None:
+        """Record that the servers of *requests* are there."""
+        self._note(requests, None, None)
+        unseen = [each for each in requests if not each.server_seen]
+        if unseen:
+            self._ports.db.transact(lambda tx: orphans.note_seen(tx, unseen))
 
     def _note(self, requests: Sequence[Bound], since: datetime | None, reason: str | None) -> None:
         changed = [each for each in requests if (each.orphan_since, each.orphan_reason) != (since, reason)]

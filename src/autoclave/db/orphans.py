@@ -1,6 +1,6 @@
 """Bound accelerator requests whose servers another service keeps, and what is known of those that it has deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -20,6 +20,7 @@ class Bound:
     :param address: the identity of its attach handle: of a PCI function, the full address.
     :param orphan_since: when its server was first found to be deleted; None: it was not.
     :param orphan_reason: why the device waits for an operator; None: it does not.
+    :param server_seen: Nova has shown the server since the request was bound.
     """
 
     uuid: str
@@ -29,12 +30,14 @@ class Bound:
     device_rp_uuid: str | None
     orphan_since: datetime | None
     orphan_reason: str | None
+    server_seen: bool
     hostname: str
     pci_address: str
     address: str
 
 
-_OF_ARQ = ("uuid", "instance_uuid", "project_id", "device_id", "device_rp_uuid", "orphan_since", "orphan_reason")
+_OF_ARQ = ("uuid", "instance_uuid", "project_id", "device_id", "device_rp_uuid", "orphan_since", "orphan_reason",
+           "server_seen")  # fmt: skip
 _OF_DEVICE = ("hostname", "pci_address")
 
 _BOUND = (
@@ -65,6 +68,13 @@ def note(tx: Connection, requests: Sequence[Bound], since: datetime | None, reas
         # The request itself is not changed by it, so its updated_at stays.
         values = {"orphan_since": since, "orphan_reason": reason, "updated_at": arqs.c.updated_at}
         tx.execute(arqs.update().where(*same).values(values))
+
+
+def note_seen(tx: Connection, requests: Collection[Bound]) -> None:
+    """Record that Nova has shown the servers of *requests*, as far as those are still theirs."""
+    for each in requests:
+        same = (arqs.c.uuid == each.uuid, arqs.c.state == ARQState.BOUND, arqs.c.instance_uuid == each.instance_uuid)
+        tx.execute(arqs.update().where(*same).values(server_seen=True, updated_at=arqs.c.updated_at))
 
 
 def is_still(tx: Connection, request: Bound) -> bool:

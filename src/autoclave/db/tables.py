@@ -173,6 +173,7 @@ arqs = sa.Table(
     sa.Column("event_due_at", moment(), index=True),
     sa.Column("orphan_since", moment()),
     sa.Column("orphan_reason", sa.Text),
+    flag("server_seen"),
     *timestamps(),
 )
 

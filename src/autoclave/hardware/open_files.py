@@ -41,6 +41,22 @@ def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile
     return list(found.values())
 
 
+def hidden_program(paths: HostPaths) -> int | None:
+    """The process number of a program whose open files this process may not list; None: it may list those of all.
+
+    A privileged helper has CAP_SYS_PTRACE, and may.
+    """
+    for pid in [] if paths.helper is not None else _listed(paths.proc):
+        if pid.isdigit():
+            try:
+                os.listdir(paths.proc / pid / "fd")
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                continue
+            except OSError:
+                return int(pid)
+    return None
+
+
 def _nodes(
     process: Path, descriptor: str, known: Mapping[str, Path], numbers: Mapping[_Number, Path]
 ) -> list[tuple[Path, bool]]:

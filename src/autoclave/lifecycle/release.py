@@ -34,6 +34,7 @@ UNLINKED = {
     "attach_handle_id": None,
     "orphan_since": None,
     "orphan_reason": None,
+    "server_seen": False,
 }
 """The columns of an ARQ that holds nothing."""
 
