@@ -23,8 +23,9 @@ UNBIND = 3
 CLEAN = 11
 """The device; pending_cleaning; its drive's other rows; cleaning; its driver; twice progress; available; the device
 twice; the debt is paid."""
-DISCOVERY = 10
-"""It lives; what to recover, twice known, dirty serials; the new drive; what to tell; the device twice; debts, paid."""
+DISCOVERY = 11
+"""It lives; what to recover, twice known, dirty serials; the new drive; what to tell; the device twice; the total that
+was published; debts, paid."""
 
 TROUBLE = {
     "not reached": {"applied": False, "lasting": False},

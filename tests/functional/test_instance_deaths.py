@@ -210,7 +210,7 @@ def test_mark_that_comes_during_a_deletion_leaves_nothing_offered(tmp_path: Path
         life.build()
         life.world.specs = [GPU_SPEC]
         conf = life.world.configuration()
-        marked = PCITree(life.world.ports, PCIBus(conf, host_paths(conf)), HOST)
+        marked = PCITree(life.world.ports, PCIBus(conf, host_paths(conf)), HOST, unreadable_patience=600)
         happened = life.meet(at, lambda _whom, tree=marked: tree.observe([]), life.delete)
         row = life.world.row()
         if row.burned_for == life.instance:

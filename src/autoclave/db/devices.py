@@ -322,7 +322,9 @@ def set_accelerators(tx: Connection, deployable: DeployableRecord, number: int) 
 
 def set_published_total(tx: Connection, deployable: DeployableRecord, total: int) -> None:
     """Note which total Placement has by Autoclave's own writing."""
-    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(published_total=total))
+    # The deployable itself is not changed by it, so its updated_at stays.
+    values = {"published_total": total, "updated_at": deployables.c.updated_at}
+    tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(values))
 
 
 def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -> None:
