@@ -5,6 +5,7 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 import autoclave.objects  # noqa: F401 - chooses the threads before a test imports a library that would choose eventlet
 
 _RABBITMQ = ("127.0.0.1", 5672)
+_INTEGRATION = Path(__file__).parent / "integration"
 
 # All servers of the tests are on this machine, and no proxy of whoever runs them leads there.
 for _name in [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]:
@@ -20,6 +22,25 @@ for _name in [name for name in os.environ if name.lower() in ("http_proxy", "htt
 # How long an example takes says how busy the machine is, not whether it is right.
 settings.register_profile("however busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("however busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="what people wait for: one case of each matrix, no servers")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what ``make test`` does not run."""
+    if not config.getoption("quick"):
+        return
+    quick, left_out, seen = [], [], set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        takes_long = item.get_closest_marker("thorough") or item.path.is_relative_to(_INTEGRATION)
+        one_more = item.get_closest_marker("matrix") and test in seen
+        (left_out if takes_long or one_more else quick).append(item)
+        seen.add(test)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = quick
 
 
 @pytest.fixture(scope="session")

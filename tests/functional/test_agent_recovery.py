@@ -27,6 +27,8 @@ from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.services.agent import AgentService
 from dbfixtures import make_device
 
+pytestmark = pytest.mark.matrix
+
 AGENT = Cause(Actor.AGENT, "host-1")
 CLEAN_WRITES = 7
 """pending_cleaning; cleaning; twice progress; available; reserved=0; the debt is paid."""

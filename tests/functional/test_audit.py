@@ -28,6 +28,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domain, GivenDomains
 from dbfixtures import make_slot
 
+pytestmark = pytest.mark.thorough
+
 OPERATOR = Cause(Actor.OPERATOR, "ann", reason="by hand")
 AGREE: set[Kind] = set()
 

@@ -32,6 +32,8 @@ from autoclave.simulator.guests import Guests
 from autoclave.virt.domains import GivenDomains, SimulatedDomains
 from dbfixtures import make_arq
 
+pytestmark = pytest.mark.thorough
+
 ALL = Scope()
 SMALL = {**FLAVOR, "disk": 0}
 HOST_HAS = {"VCPU": 2, "MEMORY_MB": 512}

@@ -35,6 +35,8 @@ from autoclave.simulator.guests import Guests
 from autoclave.virt.loader import load_compute_driver
 from burnedrows import OPERATOR
 
+pytestmark = pytest.mark.thorough
+
 HISTORIES = int(os.environ.get("AUTOCLAVE_HISTORIES", "0"))
 FIRST = int(os.environ.get("AUTOCLAVE_FIRST_SEED", "0"))
 LENGTH = 14

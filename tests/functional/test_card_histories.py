@@ -23,6 +23,8 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.placement.records import Inventory
 from autoclave.simulator.guests import Guests
 
+pytestmark = pytest.mark.thorough
+
 HISTORIES = int(os.environ.get("AUTOCLAVE_HISTORIES", "0"))
 FIRST = int(os.environ.get("AUTOCLAVE_FIRST_SEED", "0"))
 LENGTH = 16

@@ -19,6 +19,8 @@ from autoclave.db.sqlite_file import sqlite_url
 from autoclave.db.tables import agents, devices
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.thorough
+
 
 class Operator:
     """At a data directory, and before a screen."""

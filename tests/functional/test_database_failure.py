@@ -16,6 +16,8 @@ from autoclave.exceptions import DatabaseUnavailable, NotFound
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 BIND = 6
 """BindStarted; the swap; the device, before and after Placement is asked; its drive's other rows; Bound."""
 UNBIND = 3

@@ -14,6 +14,8 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import TRANSITIONS, Actor, DeviceState, Event, Transition
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.mark.parametrize("edge", TRANSITIONS, ids=lambda edge: f"{edge.source}-{edge.event}")
 def test_what_a_swap_of_a_locked_row_returns_is_what_the_database_has(database: Database, edge: Transition) -> None:

@@ -15,6 +15,8 @@ from autoclave.placement.records import ConsumerAllocations
 from computerows import make_flavor, make_image
 from dbfixtures import make_slot
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def world(tmp_path: Path, real_placement: EmbeddedPlacement) -> Iterator[ComputeWorld]:

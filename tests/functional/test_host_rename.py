@@ -33,6 +33,8 @@ from autoclave.services.host_rename import HostSite, rename_host
 from autoclave.services.service import Resources
 from dbfixtures import make_device
 
+pytestmark = pytest.mark.matrix
+
 NEW = "rack-7.example.org"
 OPERATOR = Cause(Actor.OPERATOR, "ann")
 

@@ -22,6 +22,8 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.instance_states import TaskState, VMState
 
+pytestmark = pytest.mark.matrix
+
 TWO_DRIVES = {"accel:device_profile": "two-drives"}
 
 BUILD = (

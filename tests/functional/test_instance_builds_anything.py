@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from computeworld import ComputeWorld, NotingAgent
 from failing_placement import FAILURES
 from hypothesis import HealthCheck, event, given, settings
@@ -19,6 +20,8 @@ from autoclave.objects.context import RequestContext
 from autoclave.placement.fake import FakePlacement
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
+
+pytestmark = pytest.mark.thorough
 
 TWO_DRIVES = {"accel:device_profile": "two-drives"}
 

@@ -19,6 +19,8 @@ from autoclave.services.hosts import host_paths
 from autoclave.virt.loader import load_compute_driver
 from burnedrows import OPERATOR
 
+pytestmark = pytest.mark.thorough
+
 
 class Life:
     """One instance on one host, whose agent meets a mishap at one moment."""

@@ -21,6 +21,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.guests import Guests
 from dbfixtures import make_arq, make_slot
 
+pytestmark = pytest.mark.matrix
+
 
 def bound_arq(world: InstanceWorld, instance: str, attach_info: dict[str, Any]) -> str:
     """An accelerator request of the instance that has a function; returns its uuid."""

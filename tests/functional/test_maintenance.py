@@ -26,6 +26,8 @@ from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 
+pytestmark = pytest.mark.matrix
+
 OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "new firmware")
 ENABLE_WRITES = 3
 """The intent; reserved=0; the debt is cleared."""

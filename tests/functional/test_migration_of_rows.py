@@ -9,6 +9,8 @@ from autoclave.db import revision, schema
 from autoclave.db.engine import Database
 from oldrows import address, column, insert, old_device
 
+pytestmark = pytest.mark.matrix
+
 
 @pytest.fixture
 def empty(empty_url: str) -> Iterator[Database]:

@@ -26,6 +26,8 @@ from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 
+pytestmark = pytest.mark.matrix
+
 HEAD = "0018_published_totals"
 
 

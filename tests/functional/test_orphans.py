@@ -32,6 +32,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domain, GivenDomains
 from nova_double import servers_within
 
+pytestmark = pytest.mark.matrix
+
 PATIENCE = timedelta(seconds=600)
 COMMAND = f"`autoclave device take-back {HOST}/{SANITIZING}`"
 

@@ -17,6 +17,8 @@ from autoclave.rules.device_states import DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
 
+pytestmark = pytest.mark.matrix
+
 BOTH = (SANITIZING, ZEROING)
 
 FIRST_DISCOVERY = (

@@ -24,6 +24,8 @@ from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.services.wiring import remote_versions
 
+pytestmark = pytest.mark.thorough
+
 ANOTHER = "00000000-0000-4000-8000-000000000001"
 
 

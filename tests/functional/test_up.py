@@ -24,6 +24,8 @@ from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.fleet import Fleet
 from freeport import free_port
 
+pytestmark = pytest.mark.thorough
+
 
 @contextmanager
 def running(data_dir: Path, simulate: int = 1, *config: Path) -> Iterator[AllInOne]:

@@ -19,6 +19,8 @@ from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
 
+pytestmark = pytest.mark.matrix
+
 BACKFILL_WRITES = 2
 """State and link of the one device; reserved=total."""
 before_or_after = pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])

@@ -33,6 +33,7 @@ def test_no_history_breaks_a_promise_with_placements_double(tmp_path: Path, db: 
     eventful(rehearse(seeds, tmp_path, db, FakePlacement), len(seeds))
 
 
+@pytest.mark.thorough
 def test_no_history_breaks_a_promise_with_the_real_placement(tmp_path: Path, db: GatedDatabase, real: Any) -> None:
     seeds = range(10_000 + FIRST, 10_000 + FIRST + (HISTORIES or 20))
     eventful(rehearse(seeds, tmp_path, db, lambda: real), len(seeds))

@@ -216,6 +216,7 @@ SEEDS = 400
 """So many histories find each of them; most need a few dozen."""
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_random_histories_catch_a_broken_rule(

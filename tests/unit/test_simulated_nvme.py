@@ -12,6 +12,8 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.host import STYLES, SimulatedHost
 
+pytestmark = pytest.mark.matrix
+
 SAMPLES = Path(__file__).parent.parent / "data" / "nvme-cli"
 RECORDED = {"2.3": "2.3", "2.13": "2.13", "3.0": "3.0-rc1"}
 ABLE, PLAIN, SHARED_1, SHARED_2 = "0000:00:10.0", "0000:00:11.0", "0000:00:12.0", "0000:00:13.0"

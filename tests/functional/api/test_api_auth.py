@@ -14,6 +14,8 @@ from autoclave.api.policy import ADMIN, BASE_RULES, COMPUTE_RULES, MEMBER_OR_ADM
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 __all__ = ["cloud", "keystone"]
 
 ARQS = "/v2/accelerator_requests"

@@ -14,6 +14,8 @@ from openstack_command import PATHS, OpenStack
 from autoclave.db.tables import DeviceStatus
 from autoclave.placement import faults as effects
 
+pytestmark = pytest.mark.thorough
+
 GROUPS = [{"resources:CUSTOM_NVME_144D_A808": "1", "trait:HW_NVME_CES": "required"}]
 
 

@@ -7,6 +7,8 @@ from api_world import World, fault, new_uuid
 
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 IMAGE = "7c8a5f3b-2d4e-4a9c-b1e7-9f8d3c2a1b0e"
 
 

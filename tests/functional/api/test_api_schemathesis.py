@@ -16,6 +16,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from autoclave.api.schemas.images import PATCH_TYPE
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = settings(max_examples=10, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 schemathesis.serializer.alias(PATCH_TYPE, "application/json")

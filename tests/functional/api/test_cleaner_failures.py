@@ -17,6 +17,8 @@ from autoclave.placement import faults
 from autoclave.placement.embedded import EmbeddedPlacement
 from burnedrows import OneTimeUse
 
+pytestmark = pytest.mark.matrix
+
 CLEANER = Path(__file__).parents[3] / "contrib" / "clean_burned_devices.py"
 
 

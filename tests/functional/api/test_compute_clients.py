@@ -11,6 +11,8 @@ from api_world import HOST, World
 from openstack import exceptions
 from openstack_command import OpenStack
 
+pytestmark = pytest.mark.thorough
+
 DATA = b"a small disk" * 1000
 
 

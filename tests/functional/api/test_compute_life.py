@@ -11,6 +11,8 @@ from openstack_command import OpenStack
 
 from autoclave.services.up import AllInOne
 
+pytestmark = pytest.mark.thorough
+
 HOST = "sim-1"
 
 
