@@ -178,6 +178,24 @@ def test_layout_that_changes_while_available_ends_the_offer(make: Callable[..., 
     assert recorded(world) == FACTORY
 
 
+def test_layout_without_a_namespace_is_not_offered_for_accept(make: Callable[..., AgentWorld]) -> None:
+    """What cannot be recorded cannot be accepted: the reason names the clean alone."""
+    world = make(namespace_management=True)
+    agent = world.start()
+    agent.period()
+    with world.sim.drive(SANITIZING) as drive:
+        drive.delete_namespace(1)
+        world.sim.sync_namespaces(drive)
+    agent.period()
+    world.assert_withheld()
+    reason = world.device().state_reason or ""
+    assert "clean it, which restores the recorded one" in reason
+    assert "accept" not in reason
+    world.clean()
+    world.assert_offered()
+    assert recorded(world) == FACTORY
+
+
 def test_clean_without_a_record_records_what_it_has_proved(make: Callable[..., AgentWorld]) -> None:
     """The guest of an upgraded row may come and go before the first look."""
     world = make()

@@ -163,8 +163,8 @@ def _report_total(deployable: DeployableRecord, row: DeviceRecord, reading: Read
     had = (deployable.rp_uuid, row.uuid, reading.total, reading.reserved, reading.ours)
     if deployable.published_total in (None, reading.total):
         LOG.info(
-            "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d, which is what the card "
-            "has now.",
+            "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d, the number of functions "
+            "that it offers.",
             *had,
         )
         return
