@@ -55,19 +55,19 @@ def nothing_left(host: Host, visit: Visit) -> None:
 
 
 def volume_group(host: Host) -> None:
-    """The host has activated the tenant's volume group, which has the name of the host's own: only it is ended."""
+    """The host has activated the tenant's volume group: it is ended, and the host's own is not."""
     host.facts.say("a tenant's volume group that the host has activated")
     drive = host.drives["LAB0001"]
     visit = host.bind(drive)
     alone = f'activation{{udev_sync=0 udev_rules=0}} devices{{use_devicesfile=0 filter=["a|^{drive.node}$|","r|.*|"]}}'
-    run("vgcreate", "-qq", "-y", "--config", alone, "lab", drive.node)
-    run("lvcreate", "-qq", "-y", "-Zn", "-Wn", "--config", alone, "-l", 4, "-n", "tenants", "lab")
+    run("vgcreate", "-qq", "-y", "--config", alone, "tenant", drive.node)
+    run("lvcreate", "-qq", "-y", "-Zn", "-Wn", "--config", alone, "-l", 4, "-n", "disk", "tenant")
     host.give_back(visit)
     host.check_offered("a drive with a volume group", visit.device)
     nothing_left(host, visit)
     mapped = run("dmsetup", "ls")
-    only_own = "lab-own" in mapped and "lab-tenants" not in mapped
-    host.facts.check("the host's own group of that name is still active", only_own, mapped.strip())
+    only_own = "lab-own" in mapped and "tenant-disk" not in mapped
+    host.facts.check("the host's own volume group is still active", only_own, mapped.strip())
 
 
 def never_given_back(host: Host) -> None:
