@@ -2,7 +2,7 @@
 .PHONY: install demo test test-all lint mutants rows lab benchmark benchmark-erase docs clean
 
 PYTHON ?= python3
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 MUTANTS ?=
 MUTANT_WORKERS ?= 1
 VENV := .venv

@@ -16,6 +16,8 @@ from autoclave.rules.device_states import DeviceState
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.host_volumes import LVM_LABEL, MD_SUPERBLOCK
 
+pytestmark = pytest.mark.matrix
+
 FAILURES = [
     pytest.param(SANITIZING, [FaultKind.SANITIZE_FAILS], id="the sanitize fails"),
     pytest.param(SANITIZING, [FaultKind.NVME_GARBAGE], id="nvme-cli answers garbage"),

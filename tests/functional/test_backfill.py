@@ -21,6 +21,8 @@ from autoclave.rules.device_states import Actor, DeviceState
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 from oldrows import bound_by_the_release_before
 
+pytestmark = pytest.mark.matrix
+
 OPERATOR = Cause(Actor.OPERATOR, "anna@controller", "req-1")
 STATES, LINKS, LEASES = backfill.MIGRATIONS
 

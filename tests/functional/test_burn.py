@@ -17,6 +17,8 @@ from autoclave.rules.burn import BurnState
 from autoclave.rules.device_states import Actor
 from burnedrows import OPERATOR
 
+pytestmark = pytest.mark.matrix
+
 
 def test_a_new_device_is_offered_with_a_whole_record(pci_world: PCIWorld, gpu: str) -> None:
     assert pci_world.inventory(gpu) == Inventory(1, 0, 1, 1, 1, 1.0)

@@ -8,6 +8,8 @@ from tenant import Tenant, recover
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 BIND_WRITES = 4
 """BindStarted; the swap; reserved=total; Bound."""
 UNBIND_WRITES = 2

@@ -19,6 +19,8 @@ from autoclave.rules.device_states import DeviceState
 from autoclave.rules.reserved import SHOWN_STATES, shown_state
 from dbfixtures import make_arq, make_slot
 
+pytestmark = pytest.mark.matrix
+
 INSTANCE = "6f70656e-7374-6163-6b21-000000000001"
 
 

@@ -16,7 +16,7 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import Candidates, ConsumerAllocations, Inventory, Provider
 
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.thorough
 
 RC = "CUSTOM_PCI_8086_0953"
 ONE = Inventory(total=1, reserved=0, min_unit=1, max_unit=1, step_size=1, allocation_ratio=1.0)

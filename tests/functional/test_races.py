@@ -42,6 +42,8 @@ from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 from dbfixtures import make_arq
 
+pytestmark = pytest.mark.matrix
+
 HOST = "compute-1"
 CLASS = "CUSTOM_NVME_144D_A808"
 PATIENCE = 60

@@ -27,6 +27,8 @@ from autoclave.rules.arq_states import ARQState
 from dbfixtures import make_arq, make_profile
 from nova_double import client_within
 
+pytestmark = pytest.mark.matrix
+
 PATIENCE = 300
 
 

@@ -12,6 +12,7 @@ def test_every_interleaving_keeps_the_promises(start: str) -> None:
     assert found.states > 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_broken_rule_breaks_a_promise(mutation: str) -> None:
     start, promise = MUTATIONS[mutation]

@@ -16,6 +16,8 @@ from autoclave.simulator import file_disk
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.host import SimulatedHost
 
+pytestmark = pytest.mark.matrix
+
 MIB = 1 << 20
 SIZE = 16 * MIB
 SLOT = "0000:42:00.0"

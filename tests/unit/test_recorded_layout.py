@@ -16,6 +16,8 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.host import STYLES, SimulatedHost
 
+pytestmark = pytest.mark.matrix
+
 SLOT = "0000:42:00.0"
 SIZE = 4 * MIB
 SECRET = b"what the tenant left"

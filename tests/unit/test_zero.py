@@ -27,6 +27,8 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.host import STYLES, SimulatedHost
 
+pytestmark = pytest.mark.matrix
+
 SLOT = "0000:42:00.0"
 ZEROES, SHRED = CleanupAction.WRITE_ZEROES, CleanupAction.SHRED
 SIZE = 4 * MIB

@@ -11,6 +11,8 @@ from autoclave.db.tables import AttachType, arqs, attach_handles
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 PATH = "/v2/accelerator_requests"
 READER, MEMBER, OTHER = "u:blue:reader", "u:blue:member", "v:red:member"
 

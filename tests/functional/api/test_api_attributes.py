@@ -8,6 +8,8 @@ from api_world import World, fault, new_uuid
 
 from autoclave.db.devices import DeployableRecord
 
+pytestmark = pytest.mark.matrix
+
 PATH = "/v2/attributes"
 
 

@@ -19,6 +19,8 @@ from autoclave.cli import main
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import InvalidConfiguration
 
+pytestmark = pytest.mark.matrix
+
 ARQS = "/v2/accelerator_requests"
 ANN, BOB = ("ann", "correct horse"), ("bob", "pässwörd: with a colon")
 

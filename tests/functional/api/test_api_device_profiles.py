@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from api_world import World, fault, new_uuid
 
+pytestmark = pytest.mark.matrix
+
 PATH = "/v2/device_profiles"
 GROUP = {"resources:CUSTOM_NVME_144D_A808": "1"}
 

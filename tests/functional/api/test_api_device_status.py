@@ -7,6 +7,8 @@ from autoclave.placement import faults as effects
 from autoclave.placement.faults import Effect
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 VERSIONS = [None, "2.0", "2.2", "2.3", "2.5", "latest"]
 
 

@@ -14,6 +14,8 @@ from autoclave.api.app import create_app
 from autoclave.exceptions import RPCTimeout
 from autoclave.placement import faults as effects
 
+pytestmark = pytest.mark.matrix
+
 ASK = "/v2/accelerator_requests"
 
 

@@ -14,6 +14,8 @@ from autoclave.db.columns import utcnow
 from autoclave.placement import faults as effects
 from autoclave.rules.device_states import DeviceState
 
+pytestmark = pytest.mark.matrix
+
 PATH = "/autoclave/v1/devices"
 
 

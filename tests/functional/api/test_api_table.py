@@ -14,6 +14,8 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.rules.device_states import DeviceState
 from burnedrows import OneTimeUse
 
+pytestmark = pytest.mark.matrix
+
 __all__ = ["cloud", "keystone"]
 
 GROUPS = [{"resources:CUSTOM_NVME_144D_A808": "1"}]

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from api_world import World, fault, new_uuid
 
+pytestmark = pytest.mark.matrix
+
 ROOTS = ["/", "/accelerator", "/accelerator/"]
 VERSION_DOCUMENTS = ["/v2", "/v2/", "/accelerator/v2", "/accelerator/v2/"]
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from api_world import World, new_uuid, said
 
+pytestmark = pytest.mark.matrix
+
 MEMBER = "mia:blue:member"
 
 

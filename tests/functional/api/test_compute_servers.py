@@ -11,6 +11,8 @@ from autoclave.db.columns import utcnow
 from autoclave.rules.instance_states import VMState
 from autoclave.virt.guest import domain_name
 
+pytestmark = pytest.mark.matrix
+
 OTHER = "otto:red:member"
 
 

@@ -13,6 +13,8 @@ from api_world import World, new_uuid, said
 from autoclave.api.image.store import ImageStore, TooLarge
 from autoclave.db import images as image_rows
 
+pytestmark = pytest.mark.matrix
+
 MEMBER = "mia:blue:member"
 OTHER = "otto:red:member"
 PATCH = {"Content-Type": "application/openstack-images-v2.1-json-patch"}
