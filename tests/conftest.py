@@ -35,8 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     quick, left_out, seen = [], [], set()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        takes_long = item.get_closest_marker("thorough") or item.path.is_relative_to(_INTEGRATION)
-        one_more = item.get_closest_marker("matrix") and test in seen
+        markers = {marker.name for marker in item.iter_markers()}
+        takes_long = markers & {"thorough", "integration"} or item.path.is_relative_to(_INTEGRATION)
+        one_more = "matrix" in markers and test in seen
         (left_out if takes_long or one_more else quick).append(item)
         seen.add(test)
     config.hook.pytest_deselected(items=left_out)

@@ -23,7 +23,7 @@ from autoclave.virt.loader import load_compute_driver
 from computerows import make_image
 from dbfixtures import make_arq
 
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.thorough
 
 OLD, NEW = str(uuid.UUID(int=7)), str(uuid.UUID(int=8))
 """Images; the first is what :meth:`InstanceWorld.ask` asks for."""

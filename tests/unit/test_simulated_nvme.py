@@ -12,7 +12,7 @@ from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.host import STYLES, SimulatedHost
 
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.thorough
 
 SAMPLES = Path(__file__).parent.parent / "data" / "nvme-cli"
 RECORDED = {"2.3": "2.3", "2.13": "2.13", "3.0": "3.0-rc1"}
