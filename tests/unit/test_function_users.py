@@ -1,5 +1,6 @@
 """An agent says which guests have a function, and never "none" for want of an answer."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def test_a_program_whose_files_are_not_shown_may_have_the_function(host: SysfsTr
     found = users(host, GivenDomains(), A, B)
     assert found[A] == ["it cannot be looked at: the open files of process 77 are not shown without CAP_SYS_PTRACE"]
     assert found[B] == [], "no VFIO node leads to it"
+
+
+def test_programs_that_cannot_be_listed_are_not_none(host: SysfsTree) -> None:
+    host.iommu_group(12, A)
+    paths = replace(host.paths, proc=host.proc / "gone")
+    [said] = FunctionUsers(paths, lambda _paths: GivenDomains()).of([A])[A]
+    assert said.startswith("it cannot be looked at: cannot list ")
 
 
 @pytest.mark.parametrize("address", ["0000:09:00.0", "no address"])

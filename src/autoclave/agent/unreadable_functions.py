@@ -70,7 +70,7 @@ class UnreadableFunctions:
             return
         now = self._ports.clock()
         since = self._since.setdefault(row.uuid, now)
-        # What is withheld already stays so when the agent is restarted.
+        # What is withheld already stays so without a patience; its reason may change.
         if row.unreadable_reason is not None or now - since >= self._patience:
             self._write(row, why)
 

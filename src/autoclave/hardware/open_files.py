@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_file import OpenFile
 
@@ -45,15 +46,17 @@ def hidden_program(paths: HostPaths) -> int | None:
     """The process number of a program whose open files this process may not list; None: it may list those of all.
 
     A privileged helper has CAP_SYS_PTRACE, and may.
+
+    :raises HardwareError: the programs cannot be listed.
     """
-    for pid in [] if paths.helper is not None else _listed(paths.proc):
-        if pid.isdigit():
+    for process in [] if paths.helper is not None else attribute.entries(paths.proc):
+        if process.name.isdigit():
             try:
-                os.listdir(paths.proc / pid / "fd")
+                os.listdir(process / "fd")
             except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
             except OSError:
-                return int(pid)
+                return int(process.name)
     return None
 
 
