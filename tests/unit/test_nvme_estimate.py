@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from scripted_nvme import ScriptedNvme
 
-from autoclave.drivers.nvme_estimate import Estimate, estimate
+from autoclave.drivers.base import Estimate
 from autoclave.hardware.command import Commands
+from autoclave.hardware.erase_methods import METHODS
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, Namespace
@@ -47,7 +48,7 @@ class Host:
         self.tool.says("sanitize-log", json.dumps({"nvme7": {"sprog": 65535, "sstat": sstat, **times}}))
 
     def estimate(self, action: CleanupAction) -> Estimate:
-        return estimate(self._nvme, self.rates, CONTROLLER, action)
+        return METHODS[action].estimate(self._nvme, self.rates, CONTROLLER)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from oslo_config import cfg
 
 from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.erase_work import Estimate
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
 from autoclave.hardware.tool import ToolSink
@@ -95,18 +96,6 @@ class DiscoveredDevice:
     by_slot: bool = False
     layout: DriveLayout | None = None
     name: str | None = None
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A duration and where it comes from.
-
-    :param seconds: None: it cannot be told.
-    :param basis: in words an operator knows.
-    """
-
-    seconds: float | None
-    basis: str
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from autoclave.drivers.base import (
     Inspected,
     Sighting,
 )
-from autoclave.drivers.nvme_estimate import estimate
 from autoclave.drivers.nvme_inspection import EraseTrials, Finding, LayoutReadings, inspect
 from autoclave.drivers.slots import Slots
 from autoclave.exceptions import (
@@ -38,6 +37,7 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.disk_users import holders
 from autoclave.hardware.erase import Eraser
+from autoclave.hardware.erase_methods import METHODS
 from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.function_users import host_uses
 from autoclave.hardware.guest_volumes import GuestVolumes
@@ -218,7 +218,7 @@ class NVMeDriver(Driver):
         if finding.resolution is None or finding.resolution.action is None:
             return None
         controller = controller_at(self.paths, PCIAddress.parse(finding.address))
-        return estimate(self.nvme, self._rates, controller, finding.resolution.action)
+        return METHODS[finding.resolution.action].estimate(self.nvme, self._rates, controller)
 
     @contextmanager
     def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Iterator[Controller]:

@@ -17,10 +17,11 @@ from autoclave.exceptions import (
 )
 from autoclave.hardware import attribute
 from autoclave.hardware.disk_users import holders
+from autoclave.hardware.erase_methods import METHODS
 from autoclave.hardware.found_layout import read_layout
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, block_directory, controller_at
-from autoclave.hardware.nvme_cli import SANACT, NvmeCli, refused_as_unsupported
+from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, quicker_format, resolve
@@ -141,10 +142,8 @@ class EraseTrials:
         if trial in self._passed:
             return None
         try:
-            if action in SANACT:
-                nvme.sanitize_log(controller.path)
-            elif not nvme.list_namespaces(controller.path) and not identity.capabilities.namespace_management:
-                return "it has no namespace, and no Namespace Management (OACS bit 3) to create one: nothing to zero"
+            if lack := METHODS[action].lack(nvme, controller, identity):
+                return lack
         except ToolFailed as error:
             if not refused_as_unsupported(error):
                 raise

@@ -4,50 +4,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from oslo_log import log as logging
-
 from autoclave.exceptions import EraseUnsupported
 from autoclave.hardware.command import Commands
+from autoclave.hardware.erase_methods import METHODS
 from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
-from autoclave.hardware.format_erase import Formatter
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
-from autoclave.hardware.nvme_cli import SANACT, SES, NvmeCli
+from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.recorded_layout import RecordedLayout
-from autoclave.hardware.sanitize import Sanitizer
-from autoclave.hardware.zero import Zeroer
 from autoclave.rules.cleanup_policy import CleanupAction, missing
 from autoclave.rules.drive_layout import DriveLayout
-
-LOG = logging.getLogger(__name__)
-
-
-_SANITIZE_FAILED = 3
-"""Status of the sanitize log that bars all commands which change the drive, but for another sanitize."""
-
-
-def _erase(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
-    if work.action in SANACT:
-        return _sanitize(work, layout)
-    return (Formatter(work, layout) if work.action in SES else Zeroer(work, layout)).run()
-
-
-def _sanitize(work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
-    """Sanitize the drive once it has its recorded layout."""
-    if not layout.differs:
-        return Sanitizer(work).run()
-    if _bars_format(work):
-        LOG.info("%s is sanitized before its layout is restored, and again afterwards", work.drive)
-        Sanitizer(work).run()
-    return Sanitizer(layout.restored()).run()
-
-
-def _bars_format(work: EraseWork) -> bool:
-    """Whether a sanitize that runs, or has failed, keeps the drive from taking any other command that changes it."""
-    with work.bounded("nothing was started"):
-        log = work.nvme.sanitize_log(work.controller.path)
-    return log.in_progress or log.status == _SANITIZE_FAILED
-
 
 Evidence = Mapping[str, Any]
 """JSON-serialisable facts that prove a drive clean."""
@@ -109,14 +75,16 @@ class Eraser:
             stall_timeout=self._stall_timeout,
             verify=self._verify,
         )
+        method = METHODS[action]
         began = datetime.now(UTC)
         with work.bounded("nothing was started"):
             version = work.nvme.version()
             identity = work.nvme.identify(controller.path)
         if missing(action, identity.capabilities) is not None:
             raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
-        layout = RecordedLayout(work, recorded, identity)
-        facts = _erase(work, layout)
+        replaces = method.replaces_namespaces and identity.capabilities.namespace_management
+        layout = RecordedLayout(work, recorded, identity, replaces_namespaces=replaces)
+        facts = method.run(work, layout)
         proved = layout.proved()
         return {
             "action": str(action),

@@ -25,6 +25,18 @@ Verify = Literal["none", "sample", "full"]
 """``[nvme] verify``: what is read back after zeroing."""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A duration and where it comes from.
+
+    :param seconds: None: it cannot be told.
+    :param basis: in words an operator knows.
+    """
+
+    seconds: float | None
+    basis: str
+
+
 class EraseControl(Protocol):
     """When the erase must be done, and who is told of it."""
 

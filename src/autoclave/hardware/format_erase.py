@@ -9,22 +9,22 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
 from autoclave.hardware.disk import MARKER_BYTES, Disk
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.erase_work import EraseWork, Estimate
 from autoclave.hardware.found_layout import FoundLayout, read_layout
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_layout import NamespaceLayout
-from autoclave.hardware.nvme import Controller, Namespace
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SES, refused_as_unsupported
+from autoclave.hardware.namespace_layout import NamespaceLayout, lacks_storage
+from autoclave.hardware.nvme import CONTROLLER_NODE, Controller, Namespace
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, NvmeCli, refused_as_unsupported
+from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.drive_layout import difference
-
-STEP = {CleanupAction.FORMAT_CRYPTO: "format, crypto erase", CleanupAction.FORMAT_BLOCK: "format, user data erase"}
-"""Names of the operations for operators."""
 
 _VERIFIED = (
     "random markers, written before at both ends and at samples of every namespace, read as something else afterwards"
@@ -33,17 +33,62 @@ _SPREAD = 128
 """Markers at even distances, and as many again at random."""
 
 
+@dataclass(frozen=True)
+class FormatMethod:
+    """Erase by Format NVM.
+
+    :param ses: Secure Erase Settings of the command.
+    :param step: what operators are shown while it runs.
+    """
+
+    action: CleanupAction
+    ses: int
+    step: str
+
+    replaces_namespaces: ClassVar[bool] = True
+    commands: ClassVar[Mapping[str, str]] = {
+        "nvme": rf"format {CONTROLLER_NODE} -n [0-9]+(?: --(?:lbaf|ses|ms|pi|pil|timeout)=[0-9]+)+ --force"
+    }
+
+    @classmethod
+    def crypto(cls) -> Self:
+        """Cryptographic Erase: the controller deletes the encryption keys of its namespaces."""
+        return cls(CleanupAction.FORMAT_CRYPTO, 2, "format, crypto erase")
+
+    @classmethod
+    def user_data(cls) -> Self:
+        """User Data Erase: the controller erases the user data of its namespaces."""
+        return cls(CleanupAction.FORMAT_BLOCK, 1, "format, user data erase")
+
+    def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
+        """Of :class:`EraseMethod`: there must be storage to format."""
+        return lacks_storage(nvme, controller, identity)
+
+    def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
+        """Of :class:`EraseMethod`: what the last drive of its model took on this host."""
+        rate = rates.of(controller.model, str(self.action))
+        if rate is None:
+            return Estimate(
+                None, "no drive of this model has been formatted on this host yet; most take seconds to minutes"
+            )
+        return Estimate(controller.size_bytes / rate, "as the last drive of this model")
+
+    def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
+        """Of :class:`EraseMethod`."""
+        return Formatter(work, layout, self).run()
+
+
 class Formatter:
     """Formats one drive, and proves that its data is gone.
 
     :param layout: the layout that it shall have.
     """
 
-    def __init__(self, work: EraseWork, layout: RecordedLayout) -> None:
+    def __init__(self, work: EraseWork, layout: RecordedLayout, method: FormatMethod) -> None:
         self._work = work
         self._layout = layout
         self._node = work.controller.path
-        self._erase = SES[work.action]
+        self._method = method
 
     def run(self) -> Mapping[str, Any]:
         """Format the drive and return the evidence.
@@ -68,7 +113,7 @@ class Formatter:
             at_once = identity.formats_all or (identity.erases_all and before.layout.one_format)
             targets = self._targets(before, at_once=at_once and identity.takes_broadcast)
             began = time.monotonic()
-            with self._work.meter(STEP[self._work.action]):
+            with self._work.meter(self._method.step):
                 for nsid, position in targets:
                     self._format(nsid, before, position)
             seconds = time.monotonic() - began
@@ -80,7 +125,7 @@ class Formatter:
         size = sum(namespace["bytes"] for namespace in namespaces)
         return {
             "method": "format",
-            "secure_erase_setting": self._erase,
+            "secure_erase_setting": self._method.ses,
             "namespaces": [each | {"seconds": round(seconds * each["bytes"] / size, 3)} for each in namespaces],
             "namespaces_made_anew": made_anew,
             "bytes": size,
@@ -119,7 +164,7 @@ class Formatter:
         with self._work.bounded("it may still be formatting"):
             try:
                 self._work.nvme.format(
-                    self._node, nsid, kept.format_index, erase=self._erase, extended=kept.extended, dps=kept.dps
+                    self._node, nsid, kept.format_index, erase=self._method.ses, extended=kept.extended, dps=kept.dps
                 )
             except ToolFailed as e:
                 self._work.must_be_there(e)

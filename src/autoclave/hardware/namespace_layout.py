@@ -13,7 +13,7 @@ from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.found_layout import allocated_namespaces, flbas_of, format_index
 from autoclave.hardware.namespace_maker import NO_ROOM, NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE, NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 from autoclave.rules.drive_layout import NamespaceShape
 
@@ -21,6 +21,16 @@ LOG = logging.getLogger(__name__)
 
 NODE_TIMEOUT = 60.0
 """Seconds that the kernel may take to show the block device of an attached namespace."""
+
+
+def lacks_storage(nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
+    """Return why the drive has no storage that could be overwritten, or None.
+
+    :raises HardwareError: the drive does not answer.
+    """
+    if nvme.list_namespaces(controller.path) or identity.capabilities.namespace_management:
+        return None
+    return "it has no namespace, and no Namespace Management (OACS bit 3) to create one: nothing to zero"
 
 
 class NamespaceLayout:

@@ -10,6 +10,11 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.sysfs import function_directory, pci_function
 from autoclave.rules.pci_address import PCIAddress
 
+CONTROLLER_NODE = r"/dev/nvme[0-9]+"
+"""The nodes of controllers, as a regular expression."""
+DISK_NODE = r"/dev/nvme[0-9]+n[0-9]+"
+"""The nodes of namespaces' block devices, as a regular expression."""
+
 _DRIVER = "nvme"
 _CONTROLLER = re.compile(r"nvme\d+")
 _DISK = re.compile(r"nvme\d+n\d+")
@@ -65,6 +70,11 @@ class Controller:
     subsystem: str | None
     namespaces: tuple[Namespace, ...]
     other_paths: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The capacity of all its namespaces."""
+        return sum(namespace.size_bytes for namespace in self.namespaces)
 
 
 def controller_at(paths: HostPaths, address: PCIAddress) -> Controller:

@@ -19,16 +19,9 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, SanitizeLog
 from autoclave.hardware.tool import Completed, ToolSink
-from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.plain_text import excerpt
 
 LOG = logging.getLogger(__name__)
-
-SANACT = {CleanupAction.SANITIZE_BLOCK: 2, CleanupAction.SANITIZE_CRYPTO: 4}
-"""The Sanitize Action field (CDW10 bits 2:0) of each action that is a sanitize."""
-
-SES = {CleanupAction.FORMAT_BLOCK: 1, CleanupAction.FORMAT_CRYPTO: 2}
-"""The Secure Erase Settings of each action that is a format."""
 
 COMMON_NAMESPACE = 0xFFFFFFFF
 """The namespace id under which Identify tells what all namespaces can have."""
@@ -137,13 +130,13 @@ class NvmeCli:
             if len(page) < IDS_PER_LIST:
                 return ids
 
-    def sanitize(self, controller: Path, action: CleanupAction) -> str:
+    def sanitize(self, controller: Path, sanact: int) -> str:
         """Start a sanitize; returns when the drive has accepted it, which is long before it is done.
 
+        :param sanact: the Sanitize Action field (CDW10 bits 2:0): 2 block erase, 4 crypto erase.
         :returns: what the tool said besides. All known versions say nothing.
-        :raises KeyError: *action* is not a sanitize.
         """
-        completed = self._run("sanitize", str(controller), f"--sanact={SANACT[action]}")
+        completed = self._run("sanitize", str(controller), f"--sanact={sanact}")
         return _reason([*completed.stdout.splitlines(), *completed.stderr.splitlines()])
 
     def exit_media_verification(self, controller: Path) -> None:

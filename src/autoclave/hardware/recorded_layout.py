@@ -23,7 +23,7 @@ from autoclave.hardware.held_namespaces import HeldNamespaces
 from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.namespace_maker import NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, SANACT
+from autoclave.hardware.nvme_cli import COMMON_NAMESPACE
 from autoclave.hardware.nvme_json import ControllerIdentity, LBAFormat, NamespaceIdentity
 from autoclave.rules.drive_layout import DriveLayout, NamespaceShape, difference, is_what_zeroing_makes
 
@@ -41,14 +41,22 @@ class RecordedLayout:
 
     :param recorded: None: there is no record, so the layout is left as it is.
     :param identity: the controller's.
+    :param replaces_namespaces: the erase may make the namespaces anew.
     """
 
-    def __init__(self, work: EraseWork, recorded: DriveLayout | None, identity: ControllerIdentity) -> None:
+    def __init__(
+        self,
+        work: EraseWork,
+        recorded: DriveLayout | None,
+        identity: ControllerIdentity,
+        *,
+        replaces_namespaces: bool,
+    ) -> None:
         self._work = work
         self._recorded = recorded
         self._identity = identity
         self._node = work.controller.path
-        self._replaces = identity.capabilities.namespace_management and work.action not in SANACT
+        self._replaces = replaces_namespaces
         self._made_anew = False
         self._obstacles: list[str] = []
 

@@ -14,7 +14,8 @@ success with data written since from a new one, where firmware ignored the comma
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from oslo_log import log as logging
 
@@ -30,11 +31,14 @@ from autoclave.exceptions import (
     ToolMissing,
 )
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.erase_work import EraseWork, Estimate
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.nvme import Controller
-from autoclave.hardware.nvme_cli import SANACT, SANITIZE_IN_PROGRESS, refused_as_unsupported
-from autoclave.hardware.nvme_json import SanitizeLog
+from autoclave.hardware.nvme import CONTROLLER_NODE, Controller
+from autoclave.hardware.nvme_cli import SANITIZE_IN_PROGRESS, NvmeCli, refused_as_unsupported
+from autoclave.hardware.nvme_json import ControllerIdentity, SanitizeLog
+from autoclave.hardware.recorded_layout import RecordedLayout
+from autoclave.rules.cleanup_policy import CleanupAction
 
 LOG = logging.getLogger(__name__)
 
@@ -54,12 +58,73 @@ _DEAD_STATES = frozenset({"dead", "deleting", "deleting (no IO)"})
 """The kernel's word for a controller that it does not bring back."""
 
 
+_FAILED = 3
+"""Status of the sanitize log that bars all commands which change the drive, but for another sanitize."""
+
+
+@dataclass(frozen=True)
+class SanitizeMethod:
+    """Erase by NVMe Sanitize.
+
+    :param sanact: the Sanitize Action field (CDW10 bits 2:0).
+    :param reported_as: the operation's name among the estimates of the Sanitize Status log page.
+    """
+
+    action: CleanupAction
+    sanact: int
+    reported_as: str
+
+    replaces_namespaces: ClassVar[bool] = False
+    commands: ClassVar[Mapping[str, str]] = {
+        "nvme": rf"(?:sanitize|sanitize-log) {CONTROLLER_NODE}(?: -o json| --sanact=[0-9]+)*"
+    }
+
+    @classmethod
+    def crypto(cls) -> Self:
+        """Crypto Erase: the controller throws its media encryption keys away."""
+        return cls(CleanupAction.SANITIZE_CRYPTO, 4, "crypto_erase")
+
+    @classmethod
+    def block(cls) -> Self:
+        """Block Erase: the controller erases all its media."""
+        return cls(CleanupAction.SANITIZE_BLOCK, 2, "block_erase")
+
+    def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:  # noqa: ARG002
+        """Of :class:`EraseMethod`: the drive must answer the Sanitize Status log page."""
+        nvme.sanitize_log(controller.path)
+        return None
+
+    def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
+        """Of :class:`EraseMethod`: what the drive itself says in its Sanitize Status log page (81h)."""
+        try:
+            seconds = nvme.sanitize_log(controller.path).estimates.get(self.reported_as)
+        except HardwareError as error:
+            return Estimate(None, f"its sanitize log cannot be read: {error}")
+        return Estimate(seconds, "the drive reports it" if seconds is not None else "the drive does not report it")
+
+    def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
+        """Of :class:`EraseMethod`. The drive is sanitized once it has its recorded layout."""
+        if not layout.differs:
+            return Sanitizer(work, self.sanact).run()
+        if _bars_format(work):
+            LOG.info("%s is sanitized before its layout is restored, and again afterwards", work.drive)
+            Sanitizer(work, self.sanact).run()
+        return Sanitizer(layout.restored(), self.sanact).run()
+
+
+def _bars_format(work: EraseWork) -> bool:
+    """Whether a sanitize that runs, or has failed, keeps the drive from taking any other command that changes it."""
+    with work.bounded("nothing was started"):
+        log = work.nvme.sanitize_log(work.controller.path)
+    return log.in_progress or log.status == _FAILED
+
+
 class Sanitizer:
     """Sanitizes one drive."""
 
-    def __init__(self, work: EraseWork) -> None:
+    def __init__(self, work: EraseWork, sanact: int) -> None:
         self._work = work
-        self._sanact = SANACT[work.action]
+        self._sanact = sanact
         self._held = HeldNamespaces(work, writable=False)
         self._left_verification = False
         self._taken_by: DeviceInUse | None = None
@@ -85,7 +150,7 @@ class Sanitizer:
                 after = self._watch(seen_running=joined, said=said)
         return {
             "method": "sanitize",
-            "bytes": sum(namespace.size_bytes for namespace in self._work.controller.namespaces),
+            "bytes": self._work.controller.size_bytes,
             "started": not joined,
             "log_before": evidence_of(before),
             "log_after": evidence_of(after),
@@ -140,7 +205,7 @@ class Sanitizer:
         self._work.must_be_same_drive()
         with self._work.bounded("a sanitize may have been started"):
             try:
-                return self._work.nvme.sanitize(self._work.controller.path, self._work.action)
+                return self._work.nvme.sanitize(self._work.controller.path, self._sanact)
             except ToolFailed as e:
                 self._work.must_be_there(e)
                 if refused_as_unsupported(e):

@@ -6,10 +6,13 @@ from pathlib import Path
 from autoclave.exceptions import DeviceVanished, EraseFailed, WrongDrive
 from autoclave.hardware.disk import Disk
 from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.nvme import DISK_NODE
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.rules.plain_text import excerpt
 
 NAME = "shred"
+COMMANDS = {NAME: rf"--iterations=0 --zero --verbose {DISK_NODE}"}
+"""Its arguments, as a regular expression."""
 _PROGRESS = re.compile(r"pass \d+/\d+ .* (?P<percent>\d+)%\s*$")
 
 

@@ -2,25 +2,23 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from autoclave.exceptions import EraseFailed, VerifyFailed, WrongDrive
 from autoclave.hardware import shred, zero_out
 from autoclave.hardware.disk import Disk
-from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
+from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork, Estimate
 from autoclave.hardware.held_namespaces import HeldNamespaces
+from autoclave.hardware.namespace_layout import lacks_storage
 from autoclave.hardware.nvme import Controller, Namespace
+from autoclave.hardware.nvme_cli import NvmeCli
+from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.hardware.read_back import first_nonzero
 from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
-
-_Overwrite = Callable[[EraseWork, Disk, ProgressMeter], None]
-_WAYS: Mapping[CleanupAction, tuple[str, _Overwrite]] = {
-    CleanupAction.WRITE_ZEROES: (zero_out.NAME, zero_out.zero_out),
-    CleanupAction.SHRED: (shred.NAME, shred.shred),
-}
-"""What overwrites a disk with zeroes: what the evidence calls it, and itself."""
 
 _VERIFIED = {
     "none": "nothing was read back ([nvme] verify = none)",
@@ -29,16 +27,60 @@ _VERIFIED = {
 }
 
 
+@dataclass(frozen=True)
+class ZeroMethod:
+    """Erase by zeroing every block of every namespace.
+
+    :param tool: what the evidence and the progress call that which overwrites a disk.
+    :param overwrite: it.
+    """
+
+    action: CleanupAction
+    tool: str
+    overwrite: Callable[[EraseWork, Disk, ProgressMeter], None]
+    commands: Mapping[str, str]
+
+    replaces_namespaces: ClassVar[bool] = True
+
+    @classmethod
+    def by_kernel(cls) -> Self:
+        """The kernel zeroes the disk, by NVMe Write Zeroes where the drive has the command."""
+        return cls(CleanupAction.WRITE_ZEROES, zero_out.NAME, zero_out.zero_out, {})
+
+    @classmethod
+    def by_shred(cls) -> Self:
+        """``shred`` of coreutils writes the zeroes; any drive can take it."""
+        return cls(CleanupAction.SHRED, shred.NAME, shred.shred, shred.COMMANDS)
+
+    def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
+        """Of :class:`EraseMethod`: there must be storage to zero."""
+        return lacks_storage(nvme, controller, identity)
+
+    def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
+        """Of :class:`EraseMethod`: the drive's size at the pace of the last drive of its model on this host.
+
+        Reading back everything is not in it.
+        """
+        rate = rates.of(controller.model, str(self.action))
+        if rate is None:
+            return Estimate(None, "no drive of this model has been overwritten on this host yet")
+        return Estimate(controller.size_bytes / rate, f"{rate / 1e6:.0f} MB/s, as the last drive of this model")
+
+    def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
+        """Of :class:`EraseMethod`."""
+        return Zeroer(work, layout, self).run()
+
+
 class Zeroer:
     """Zeroes one drive.
 
     :param layout: the layout that it shall have.
     """
 
-    def __init__(self, work: EraseWork, layout: RecordedLayout) -> None:
+    def __init__(self, work: EraseWork, layout: RecordedLayout, method: ZeroMethod) -> None:
         self._work = work
         self._layout = layout
-        self._name, self._overwrite = _WAYS[work.action]
+        self._name, self._overwrite = method.tool, method.overwrite
 
     def run(self) -> Mapping[str, Any]:
         """Zero the drive, read it back, and return the evidence.

@@ -3,41 +3,52 @@
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware import attribute
 from autoclave.hardware.command import Commands
+from autoclave.hardware.erase_methods import METHODS
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import CONTROLLER_NODE, DISK_NODE
 from autoclave.rules.pci_address import PCIAddress
 
-_CONTROLLER = r"/dev/nvme[0-9]+"
-_DISK = r"/dev/nvme[0-9]+n[0-9]+"
 _FUNCTION = r"(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})(?::[0-9a-f]{2}){2}\.[0-7]"
-_NODE = rf"{_CONTROLLER}|{_DISK}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+|/dev/vfio/(?:(?:noiommu-)?[0-9]+|devices/vfio[0-9]+)"
+_NODE = (
+    rf"{CONTROLLER_NODE}|{DISK_NODE}(?:p[0-9]+)?|/dev/ng[0-9]+n[0-9]+"
+    r"|/dev/vfio/(?:(?:noiommu-)?[0-9]+|devices/vfio[0-9]+)"
+)
 
 _UUID = r"[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}"
-_FILTER = rf'\[(?:"a\|\^(?:{_DISK}(?:p[0-9]+)?)\$\|",)+"r\|\.\*\|"\]'
+_FILTER = rf'\[(?:"a\|\^(?:{DISK_NODE}(?:p[0-9]+)?)\$\|",)+"r\|\.\*\|"\]'
 _GROUP = (
     rf"--select vg_uuid={_UUID} "
     rf'--config devices\{{filter={_FILTER}global_filter={_FILTER}hints="none"use_devicesfile=0\}}'
 )
 """One volume group, and only as far as NVMe drives have it."""
 
-COMMANDS = {
-    "lvmconfig": re.compile("--typeconfig full devices/global_filter devices/filter devices/use_devicesfile"),
-    "mdadm": re.compile(r"--stop /dev/md[0-9]+"),
-    "nvme": re.compile(
-        r"version|(?:id-ctrl|id-ns|id-ns-granularity|list-ns|sanitize|sanitize-log|create-ns|attach-ns|delete-ns|ns-rescan)"
-        rf" {_CONTROLLER}"
-        r"(?: -a| -[nc] [0-9]+| -o json| --(?:sanact|nsze|ncap|flbas|dps)=[0-9]+)*"
-        rf"|format {_CONTROLLER} -n [0-9]+(?: --(?:lbaf|ses|ms|pi|pil|timeout)=[0-9]+)+ --force"
-    ),
-    "shred": re.compile(rf"--iterations=0 --zero --verbose {_DISK}"),
-    "vgchange": re.compile(f"-an {_GROUP}"),
-    "vgs": re.compile(f"--noheadings -o vg_missing_pv_count {_GROUP}"),
+_SHARED = {
+    "lvmconfig": "--typeconfig full devices/global_filter devices/filter devices/use_devicesfile",
+    "mdadm": r"--stop /dev/md[0-9]+",
+    "nvme": r"version|(?:id-ctrl|id-ns|id-ns-granularity|list-ns|create-ns|attach-ns|delete-ns|ns-rescan)"
+    rf" {CONTROLLER_NODE}(?: -a| -[nc] [0-9]+| -o json| --(?:nsze|ncap|flbas|dps)=[0-9]+)*",
+    "vgchange": f"-an {_GROUP}",
+    "vgs": f"--noheadings -o vg_missing_pv_count {_GROUP}",
 }
+"""What is run outside of the erase methods: the tools, and regular expressions of their arguments."""
+
+
+def _commands() -> dict[str, re.Pattern[str]]:
+    admitted = defaultdict(set)
+    for commands in (_SHARED, *(method.commands for method in METHODS.values())):
+        for name, arguments in commands.items():
+            admitted[name].add(arguments)
+    return {name: re.compile("|".join(sorted(arguments))) for name, arguments in admitted.items()}
+
+
+COMMANDS = _commands()
 """The tools that are run, by name, and the arguments that each may be given."""
 
 _SOUGHT = frozenset({"multipath", "setpriv", "udisksctl"})
@@ -66,7 +77,7 @@ def _on_drives(members: Path) -> None:
     :raises HardwareError: it has other members, or none that the kernel shows.
     """
     names = [member.name for member in attribute.entries(members)]
-    others = [name for name in names if not re.fullmatch(rf"{_DISK}(?:p[0-9]+)?", f"/dev/{name}")]
+    others = [name for name in names if not re.fullmatch(rf"{DISK_NODE}(?:p[0-9]+)?", f"/dev/{name}")]
     if others or not names:
         raise HardwareError(f"the privileged helper does not run mdadm: {members} lists {names}, not NVMe drives alone")
 
@@ -85,7 +96,7 @@ def disk(path: str) -> Path:
 
     :raises HardwareError: it is something else.
     """
-    return _matching(path, _DISK)
+    return _matching(path, DISK_NODE)
 
 
 def nodes(paths: Sequence[str]) -> list[Path]:
