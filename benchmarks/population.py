@@ -13,7 +13,7 @@ import falcon.testing
 import sqlalchemy as sa
 
 from autoclave.api.app import create_app
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.db import tables
 from autoclave.db.engine import Database
@@ -21,6 +21,7 @@ from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter
+from autoclave.rpc import conductor_api
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import CONDUCTOR_TOPIC
 
@@ -156,7 +157,7 @@ class Service:
         self.transport = InProcessTransport()
         ports = Ports(database, placement, RPCCleaners(self.transport))
         manager = ConductorManager(ports, "conductor", 240)
-        self.transport.serve(CONDUCTOR_TOPIC, "conductor", manager, RPC_VERSION).start()
+        self.transport.serve(CONDUCTOR_TOPIC, "conductor", manager, conductor_api.VERSION).start()
         conf = new_config([], {("api", "auth_strategy"): "noauth"})
         self._app = create_app(conf, ports, self.transport)
 

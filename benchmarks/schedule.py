@@ -16,7 +16,6 @@ from pathlib import Path
 
 import population
 
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.scheduling import Scheduler
 from autoclave.db import agents, compute_hosts, instances
@@ -30,6 +29,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.flavor import Flavor
@@ -104,7 +104,7 @@ def main() -> int:
         faults = Faults(embedded.app)
         add_hosts(embedded.client(), database, transport)
         ports = Ports(database, faults.client(), RPCCleaners(transport))
-        scheduler = Scheduler(ports, ComputeHosts(ports, ComputeAgents(transport), timedelta(hours=1)))
+        scheduler = Scheduler(ports, ComputeHosts(ports, AgentAPI(transport), timedelta(hours=1)))
         aliases = {"gpu": PCIAlias("gpu", CLASS)}
         print(f"{HOSTS} hosts with {PER_HOST} identical devices each, Placement embedded, SQLite file")
         for count in (0, 1, 2, 4, 5, 6, 8):

@@ -13,13 +13,14 @@ from hostworld import GPU, HOST, HostWorld
 from autoclave.agent.compute_host import ComputeParts
 from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import KeptNotifications
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
@@ -46,7 +47,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
         self.ended = threading.Event()
         """An agent has ended its process."""
         self.start_conductor()
-        self.agents = ComputeAgents(self.transport)
+        self.agents = AgentAPI(self.transport)
 
     def start(self, ports: Ports | None = None, driver: ComputeDriver | None = None) -> AgentManager:
         """An agent that has started as its service starts it. With *ports* or *driver*, it sees the world by those."""
@@ -54,7 +55,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
         parts = ComputeParts(
             driver or load_compute_driver(conf),
             host_paths(conf),
-            self.transport.client(CONDUCTOR_TOPIC, version="1.0"),
+            ConductorAPI(self.transport),
             self.notifications,
         )
         users = FunctionUsers(parts.paths)
@@ -115,7 +116,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
     def build(self, instance_uuid: str, *addresses: str) -> None:
         """The conductor's message, delivered."""
         groups = {str(number): [self.row(address).uuid] for number, address in enumerate(addresses)}
-        self.agents.build(self.context, HOST, instance_uuid, groups)
+        self.agents.build_instance(self.context, HOST, instance_uuid, groups)
         self.casts.deliver()
 
     def create(self, *addresses: str) -> str:
@@ -133,7 +134,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
 
     def delete(self, instance_uuid: str) -> None:
         self.mark(instance_uuid, TaskState.DELETING)
-        self.agents.delete(self.context, HOST, instance_uuid)
+        self.agents.delete_instance(self.context, HOST, instance_uuid)
         self.casts.deliver()
 
     def power(self, method: str, task: TaskState, instance_uuid: str) -> None:
@@ -144,7 +145,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
 
     def hand_over_rebuild(self, instance_uuid: str) -> None:
         """The conductor's message, delivered."""
-        self.agents.rebuild(self.context, HOST, instance_uuid)
+        self.agents.rebuild_instance(self.context, HOST, instance_uuid)
         self.casts.deliver()
 
     def rebuild(self, instance_uuid: str, wanted: Mapping[str, Any] = OTHER) -> None:

@@ -10,13 +10,13 @@ import pytest
 from agentworld import HOST, PATIENCE, SANITIZING, AgentWorld
 
 from autoclave.agent.manager import AgentManager
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.faults import before
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.services.agent import AgentService
 
 PERIOD = timedelta(minutes=1)
@@ -37,7 +37,7 @@ class Life:
     def unheard(self) -> str | None:
         """What conductors say of its host."""
         patience = patience_with_agents(self.world.configuration())
-        return ComputeHosts(self.ports, ComputeAgents(self.world.transport), patience).unheard(HOST)
+        return ComputeHosts(self.ports, AgentAPI(self.world.transport), patience).unheard(HOST)
 
     def pass_time(self, how_long: timedelta) -> None:
         """Time passes, and the heart beats."""

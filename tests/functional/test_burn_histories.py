@@ -183,7 +183,7 @@ class History:
         row = self.world.row()
         instance = self.world.ask(GPU)
         self.tally["created"] += 1
-        self.world.agents.build(self.world.context, HOST, instance, {"": [row.uuid]})
+        self.world.agents.build_instance(self.world.context, HOST, instance, {"": [row.uuid]})
         self.world.casts.deliver()
 
     def _instances(self) -> list[str]:

@@ -53,7 +53,7 @@ def test_a_burned_device_that_was_not_released_is_not_given(instance_world: Inst
     first = world.create(GPU)
     world.mark(first, TaskState.DELETING)
     world.faults.add(refuse, path="/usages$")  # so that nobody sees it idle
-    world.agents.delete(world.context, HOST, first)
+    world.agents.delete_instance(world.context, HOST, first)
     world.casts.deliver()
     world.by_hand(0)
     second = world.create(GPU)

@@ -16,7 +16,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.nova.transport import http_adapter
 from autoclave.placement.faults import Faults
-from autoclave.rpc.port import CONDUCTOR_TOPIC
+from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rules.arq_states import ARQState
 from autoclave.services.conductor import ConductorService
 from nova_double import options, served
@@ -34,7 +34,7 @@ def conductor_service(world: AgentWorld, said: dict[tuple[str | None, str], Any]
 
 def bind(world: AgentWorld, tenant: Tenant) -> None:
     """As the API asks for it, from any conductor."""
-    world.transport.client(CONDUCTOR_TOPIC, version="1.0").call(world.context, "arq_bind", requests=tenant.requests)
+    ConductorAPI(world.transport).arq_bind(world.context, tenant.requests)
 
 
 def owed(world: AgentWorld) -> int:

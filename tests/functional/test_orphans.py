@@ -25,6 +25,7 @@ from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.swap import Cause
 from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
@@ -70,7 +71,7 @@ class Cloud:
     def looker(self, ports: Ports | None = None) -> Orphans:
         """Another conductor; with *ports*, it sees the world through those."""
         seen = ports or self.ports
-        guests = GuestsSeen(seen, self.world.transport, self.agents_patience)
+        guests = GuestsSeen(seen, AgentAPI(self.world.transport), self.agents_patience)
         unbinder = Unbinder(seen, "conductor-1", 240)
         return Orphans(seen, servers_within(self.faults, self.project), guests, unbinder, "conductor-1", PATIENCE)
 

@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 from computeworld import DRIVE_CLASS, GPU_CLASS, LEASE, PATIENCE, ComputeWorld
 
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.db import compute_hosts
 from autoclave.db.columns import utcnow
@@ -18,6 +17,7 @@ from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.instance_states import TaskState, VMState
@@ -151,7 +151,7 @@ def test_a_host_whose_agent_is_too_old_for_instances_gets_nothing(world: Compute
 def test_while_agents_are_upgraded_no_host_gets_what_the_cap_forbids_to_send(world: ComputeWorld) -> None:
     world.add_host()
     capped = InProcessTransport(version_caps={AGENT_TOPIC: "1.1"})
-    [host] = ComputeHosts(world.ports, ComputeAgents(capped), PATIENCE).all()
+    [host] = ComputeHosts(world.ports, AgentAPI(capped), PATIENCE).all()
     capped.close()
     assert "the version cap of autoclave-agent is 1.1" in (host.why_not or "")
 
@@ -159,7 +159,7 @@ def test_while_agents_are_upgraded_no_host_gets_what_the_cap_forbids_to_send(wor
 def test_to_know_which_hosts_may_get_instances_costs_the_same_for_one_and_for_many(world: ComputeWorld) -> None:
     """As a conductor does it in a process of its own, which knows of agents what the database says of them."""
     apart = InProcessTransport(remote_version=remote_versions(world.db))
-    hosts = ComputeHosts(world.ports, ComputeAgents(apart), PATIENCE)
+    hosts = ComputeHosts(world.ports, AgentAPI(apart), PATIENCE)
     statements: list[str] = []
     sa.event.listen(world.db._reader, "before_cursor_execute", lambda *arguments: statements.append(str(arguments[2])))
     costs = []

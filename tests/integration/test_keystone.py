@@ -15,11 +15,12 @@ from keystoneauth1.session import Session
 from processes import Process
 
 from autoclave.api.app import create_app
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.fake import FakePlacement
+from autoclave.rpc import conductor_api
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import CONDUCTOR_TOPIC
 from dbfixtures import make_profile, sqlite_database
@@ -128,7 +129,7 @@ class API:
         self._transport = InProcessTransport()
         ports = Ports(self.database, FakePlacement().client(), RPCCleaners(self._transport))
         manager = ConductorManager(ports, "conductor", 240)
-        self._transport.serve(CONDUCTOR_TOPIC, "any", manager, RPC_VERSION).start()
+        self._transport.serve(CONDUCTOR_TOPIC, "any", manager, conductor_api.VERSION).start()
         app = create_app(conf, ports, self._transport)
         # Falcon's client wants to inspect a plain function.
         self._http = falcon.testing.TestClient(lambda environ, start: app(environ, start))

@@ -34,6 +34,7 @@ from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
@@ -88,7 +89,7 @@ class World:
         self.watch = Watch(self)
         self.nova = FakeNova()
         servers = servers_within(GatedNova(self.nova, self.stage))
-        agents_seen = GuestsSeen(self.ports, self.transport, timedelta(days=1000))
+        agents_seen = GuestsSeen(self.ports, AgentAPI(self.transport), timedelta(days=1000))
         self.lookers = [
             Orphans(self.ports, servers, agents_seen, Unbinder(self.ports, name, LEASE), name, PATIENCE)
             for name in ("conductor-1", "conductor-2")

@@ -22,15 +22,12 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
+from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notifications
-from autoclave.rpc.port import Client
 from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
-
-CONDUCTOR_VERSION = "1.0"
-"""What is asked of conductors here: ``arq_delete_for_instance``."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,11 @@ class ComputeParts:
     """The world of the compute half.
 
     :param paths: where the host's kernel interfaces are.
-    :param conductor: a client of the conductors, of :data:`CONDUCTOR_VERSION`.
     """
 
     driver: ComputeDriver
     paths: HostPaths
-    conductor: Client
+    conductor: ConductorAPI
     notifications: Notifications
 
 

@@ -21,8 +21,8 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
+from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notification, Notifications
-from autoclave.rpc.port import Client
 from autoclave.rules.device_states import Actor
 from autoclave.rules.instance_states import TaskState
 from autoclave.virt.driver import ComputeDriver
@@ -35,7 +35,6 @@ class InstanceWork:
     """The world of a host's instances.
 
     :param run_id: this run of the agent; what another run was at, nobody is at any more.
-    :param conductor: a client of the conductors.
     :param begin_step: says that the period goes on: it is not stuck at what it was at.
     """
 
@@ -43,7 +42,7 @@ class InstanceWork:
     driver: ComputeDriver
     guests: Guests
     tracker: ResourceTracker
-    conductor: Client
+    conductor: ConductorAPI
     notifications: Notifications
     host: str
     run_id: str
@@ -191,7 +190,7 @@ class InstanceWork:
             return
         # As an administrator: the requests are the instance's, whoever deletes it.
         admin = RequestContext.admin(context.request_id)
-        self.conductor.call(admin, "arq_delete_for_instance", instance_uuid=instance_uuid)
+        self.conductor.arq_delete_for_instance(admin, instance_uuid)
         left = self._arqs_left(instance_uuid)
         if left:
             raise StateConflict(f"accelerator request {left[0]} of instance {instance_uuid} is not given back yet")

@@ -31,13 +31,11 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
+from autoclave.rpc import agent_api
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.host_hints import NO_HINTS, HostHints
 
 LOG = logging.getLogger(__name__)
-
-RPC_VERSION = "1.3"
-"""1.1 brought ``cleanup_device`` (NVMe specification), 1.2 instances, 1.3 ``function_users``."""
 
 
 class AgentManager:
@@ -82,7 +80,7 @@ class AgentManager:
         self._hints = hints
         self._former = FormerHost(ports, host, hints, patience_with_agents(conf))
         self._lock = HostLock(directory, host)
-        self.rpc_version = conf.agent.rpc_version_cap or RPC_VERSION
+        self.rpc_version = conf.agent.rpc_version_cap or agent_api.VERSION
         journal = ToolJournal(directory / "tools" / host)
         self._cleanup = Cleanup(
             ports,

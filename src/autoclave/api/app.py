@@ -10,7 +10,6 @@ from oslo_middleware import HTTPProxyToWSGI, RequestId
 
 from autoclave.api import errors, json_answers, routes
 from autoclave.api.auth import authenticated, is_public
-from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api, Callers, JSONOnly
 from autoclave.api.hosts import expected_hosts
 from autoclave.api.microversion import Negotiation
@@ -18,7 +17,9 @@ from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom, bounded
 from autoclave.lifecycle.ports import Ports
-from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
+from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rpc.conductor_api import ConductorAPI
+from autoclave.rpc.port import Transport
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     Layer = Callable[[WSGIApplication], WSGIApplication]
 
 _NOT_JSON = re.compile(r"/metrics|/image/v2/images/[^/]*/file")
-
-CONDUCTOR_VERSION = "1.0"
-"""The version of the conductor's RPC API that the accelerator API needs."""
 
 
 def create_app(
@@ -47,8 +45,7 @@ def create_app(
     :param mounts: prefix to application; each authenticates its callers itself.
     """
     waiting = WaitingRoom(conf.api.max_waiting_requests)
-    conductor = transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION)
-    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf), waiting, hosts_unknown)
+    api = Api(conf, ports, ConductorAPI(transport), AgentAPI(transport), Policy(conf), waiting, hosts_unknown)
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),

@@ -7,28 +7,26 @@ from typing import Any
 
 import falcon
 
-from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
-from autoclave.rpc.port import Client
+from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rpc.conductor_api import ConductorAPI
 
 
 @dataclass(frozen=True)
 class Api:
     """The parts of the service, passed to every resource.
 
-    :param conductor: sends to any conductor.
-    :param instances: reaches those who build and run instances.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param waiting: has a place for each request that waits for another service.
     """
 
     conf: Any
     ports: Ports
-    conductor: Client
-    instances: InstanceServices
+    conductor: ConductorAPI
+    agents: AgentAPI
     policy: Policy
     waiting: WaitingRoom
     hosts_unknown: Callable[[], int] | None = None

@@ -20,7 +20,6 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.conductor.binding import Binder, BindRequest
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.requests import Requests
 from autoclave.conductor.returning import give_back
@@ -43,6 +42,7 @@ from autoclave.exceptions import (
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requesting import make_arqs
 from autoclave.objects.context import RequestContext
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.profile_groups import suffix_of
 
@@ -64,7 +64,7 @@ class Builder:
         scheduler: Scheduler,
         binder: Binder,
         unbinder: Unbinder,
-        agents: ComputeAgents,
+        agents: AgentAPI,
         hosts: ComputeHosts,
         lease_seconds: float,
     ) -> None:
@@ -100,7 +100,7 @@ class Builder:
             return
         LOG.info("Instance %s goes to host %s.", instance.uuid, claim.host)
         try:
-            self._agents.build(context, claim.host, instance.uuid, claim.groups)
+            self._agents.build_instance(context, claim.host, instance.uuid, claim.groups)
         except RPCError as error:
             self._fail(context, handed, error)
 
@@ -120,7 +120,7 @@ class Builder:
             return
         why = self._hosts.unheard(instance.host)
         try:
-            self._agents.delete(context, instance.host, instance.uuid)
+            self._agents.delete_instance(context, instance.host, instance.uuid)
         except RPCError as error:
             why = f"could not be told: {error}"
         if why is not None:

@@ -8,7 +8,6 @@ from oslo_log import log as logging
 
 from autoclave.conductor.binding import Binder
 from autoclave.conductor.builds import Builder
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.explaining import Explainer
 from autoclave.conductor.rebuild import Rebuilder
@@ -20,6 +19,7 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, NoValidHost
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import Transport
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.pci_alias import PCIAlias
@@ -45,7 +45,7 @@ class Compute:
         patience: timedelta,
         lease_seconds: float,
     ) -> None:
-        agents = ComputeAgents(transport)
+        agents = AgentAPI(transport)
         hosts = ComputeHosts(ports, agents, patience)
         binder, unbinder = Binder(ports, name, lease_seconds), Unbinder(ports, name, lease_seconds)
         self._ports = ports

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.db import agents as agent_rows
 from autoclave.db import compute_hosts as host_rows
 from autoclave.db import host_maintenances
 from autoclave.db.agents import AgentRecord
 from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.lifecycle.ports import Ports
+from autoclave.rpc.agent_api import AgentAPI
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ComputeHosts:
     :param patience: how long an agent may be silent before it counts as dead.
     """
 
-    def __init__(self, ports: Ports, agents: ComputeAgents, patience: timedelta) -> None:
+    def __init__(self, ports: Ports, agents: AgentAPI, patience: timedelta) -> None:
         self._ports = ports
         self._agents = agents
         self._patience = patience
@@ -70,7 +70,7 @@ class ComputeHosts:
         silence = self._silence(agent)
         if agent is None or silence is not None:
             return silence
-        refusal = self._agents.why_not(agent.rpc_version)
+        refusal = self._agents.refuses_instances(agent.rpc_version)
         return None if refusal is None else f"has an agent that cannot run instances: {refusal}"
 
     def _silence(self, agent: AgentRecord | None) -> str | None:

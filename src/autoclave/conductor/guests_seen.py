@@ -9,11 +9,8 @@ from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
-from autoclave.rpc.port import AGENT_TOPIC, Transport
+from autoclave.rpc.agent_api import FUNCTION_USERS, AgentAPI
 from autoclave.rules.pci_address import PCIAddress
-
-USERS_VERSION = "1.3"
-"""The version of the agent's RPC API that brought ``function_users``."""
 
 
 class GuestsSeen:
@@ -22,9 +19,9 @@ class GuestsSeen:
     :param patience: how long an agent may be silent and still be asked: one that is away costs a timeout.
     """
 
-    def __init__(self, ports: Ports, transport: Transport, patience: timedelta) -> None:
+    def __init__(self, ports: Ports, agents: AgentAPI, patience: timedelta) -> None:
         self._ports = ports
-        self._transport = transport
+        self._agents = agents
         self._patience = patience
 
     def of(self, requests: Sequence[Bound]) -> Mapping[str, str | None]:
@@ -47,10 +44,9 @@ class GuestsSeen:
         why_not = self._silent(host) or self._refusal(host)
         if why_not is not None:
             return dict.fromkeys((each.uuid for each in requests), why_not)
-        client = self._transport.client(AGENT_TOPIC, server=host, version=USERS_VERSION)
         addresses = sorted({each.address for each in requests})
         try:
-            seen = client.call(RequestContext.admin(), "function_users", addresses=addresses)
+            seen = self._agents.function_users(RequestContext.admin(), host, addresses)
         except AutoclaveError as error:
             return dict.fromkeys(
                 (each.uuid for each in requests), f"the agent of {host} cannot tell who has it: {error}"
@@ -69,8 +65,7 @@ class GuestsSeen:
         return f"the agent of {host}, which must tell which guest has it, was last seen at {seen}"
 
     def _refusal(self, host: str) -> str | None:
-        client = self._transport.client(AGENT_TOPIC, server=host, version=USERS_VERSION)
-        refused = client.refusal(USERS_VERSION)
+        refused = self._agents.refusal(host, FUNCTION_USERS)
         return None if refused is None else f"the agent of {host} cannot be asked who has it: {refused}"
 
 

@@ -15,9 +15,6 @@ from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_states import Actor
 
-RPC_VERSION = "1.1"
-"""1.1 brought instances."""
-
 
 class ConductorManager:
     """What the API asks of a conductor. The RPC API is the public methods that take a context.

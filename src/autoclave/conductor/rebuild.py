@@ -7,12 +7,12 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.conductor.builds import NO_FAULT, fault
-from autoclave.conductor.compute_agents import ComputeAgents
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, BadRequest, DatabaseUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.traits import forbidden_anywhere, image_traits
 
@@ -27,7 +27,7 @@ class Rebuilder:
     No candidates are asked for: a host that is full would not be among them, though it need give nothing more.
     """
 
-    def __init__(self, ports: Ports, agents: ComputeAgents) -> None:
+    def __init__(self, ports: Ports, agents: AgentAPI) -> None:
         self._ports = ports
         self._agents = agents
 
@@ -51,7 +51,7 @@ class Rebuilder:
                 LOG.info(_TAKEN_AWAY, instance.uuid)
                 return
             host, instance = instance.host, checked
-            self._agents.rebuild(context, host, instance.uuid)
+            self._agents.rebuild_instance(context, host, instance.uuid)
         except DatabaseUnavailable:
             raise
         except AutoclaveError as error:

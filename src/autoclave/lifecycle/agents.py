@@ -3,25 +3,21 @@
 from autoclave.db.devices import DeviceRecord
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
-from autoclave.rpc.port import AGENT_TOPIC, Transport
-
-CLEANUP_VERSION = "1.1"
-"""The version of the agent's RPC API that brought ``cleanup_device`` (NVMe specification)."""
+from autoclave.rpc.agent_api import CLEANUP, AgentAPI
+from autoclave.rpc.port import Transport
 
 
 class RPCCleaners:
     """The agents behind a transport; see :class:`autoclave.lifecycle.ports.Cleaners`."""
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self._agents = AgentAPI(transport)
 
     def why_not(self, hostname: str) -> str | None:
-        client = self._transport.client(AGENT_TOPIC, server=hostname, version=CLEANUP_VERSION)
-        return client.refusal(CLEANUP_VERSION)
+        return self._agents.refusal(hostname, CLEANUP)
 
     def clean(self, context: RequestContext, device: DeviceRecord) -> None:
-        client = self._transport.client(AGENT_TOPIC, server=device.hostname, version=CLEANUP_VERSION)
-        client.cast(context, "cleanup_device", device=_travelling(device))
+        self._agents.cleanup_device(context, _travelling(device))
 
 
 def _travelling(device: DeviceRecord) -> Device:

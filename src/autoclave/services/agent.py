@@ -6,15 +6,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 from oslo_config import cfg
 
-from autoclave.agent.compute_host import CONDUCTOR_VERSION, ComputeParts
+from autoclave.agent.compute_host import ComputeParts
 from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.host_hints import read_hints
 from autoclave.lifecycle.ports import Ports
+from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import notifications_of
-from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
+from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.periodic import Periodic
 from autoclave.virt.loader import load_compute_driver
@@ -83,7 +84,7 @@ def compute_parts(conf: cfg.ConfigOpts, paths: HostPaths, transport: Transport) 
     return ComputeParts(
         driver=load_compute_driver(conf),
         paths=paths,
-        conductor=transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION),
+        conductor=ConductorAPI(transport),
         notifications=notifications_of(conf),
     )
 

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.guests_seen import GuestsSeen
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import Orphans
 from autoclave.conductor.telling import Teller
 from autoclave.conductor.unbinding import Unbinder
@@ -17,6 +17,8 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.nova.client import NovaClient
 from autoclave.nova.servers import NovaServers
 from autoclave.nova.transport import http_adapter
+from autoclave.rpc import conductor_api
+from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 from autoclave.rules.pci_alias import parse_pci_alias
 from autoclave.services.periodic import Periodic
@@ -43,7 +45,7 @@ class ConductorService:
             resolved=telling.soon if telling else lambda: None,
             compute=_compute(conf, ports, transport, name),
         )
-        self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, self._manager, RPC_VERSION)
+        self._server = transport.serve(CONDUCTOR_TOPIC, _SERVER, self._manager, conductor_api.VERSION)
         self._rounds = [Periodic(f"sweep of {name}", conf.conductor.sweep_interval, self._manager.sweep)]
         if telling:
             self._rounds.append(telling)
@@ -89,7 +91,7 @@ def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str, nova: Any) -> Period
 
 def _looking(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str, nova: Any) -> Periodic:
     """What looks for devices of servers that Nova has deleted without a word."""
-    guests = GuestsSeen(ports, transport, patience_with_agents(conf))
+    guests = GuestsSeen(ports, AgentAPI(transport), patience_with_agents(conf))
     unbinder = Unbinder(ports, name, conf.conductor.bind_lease)
     patience = conf.nova.orphan_patience
     orphans = Orphans(ports, NovaServers(nova), guests, unbinder, name, timedelta(seconds=patience))

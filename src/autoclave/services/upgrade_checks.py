@@ -13,9 +13,9 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import InvalidConfiguration, PlacementError, PlacementUnavailable
-from autoclave.lifecycle.agents import CLEANUP_VERSION
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
+from autoclave.rpc.agent_api import CLEANUP
 from autoclave.rpc.versions import understands
 from autoclave.rules import attach_info
 
@@ -104,18 +104,18 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         with self._database.read() as tx:
             said = {agent.hostname: agent.rpc_version for agent in agents.list_all(tx)}
             erased = {device.hostname for device in device_rows.list_all(tx) if _is_erased_there(device)}
-        old = sorted(host for host, version in said.items() if not understands(version, CLEANUP_VERSION))
+        old = sorted(host for host, version in said.items() if not understands(version, CLEANUP))
         absent = sorted(erased - set(said))
         if not old and not absent:
             return Result(Code.SUCCESS)
-        told = [f"The agents of {', '.join(old)} are older than RPC {CLEANUP_VERSION}." if old else ""]
+        told = [f"The agents of {', '.join(old)} are older than RPC {CLEANUP}." if old else ""]
         told += [f"No agent of {', '.join(absent)} has said which RPC version it speaks." if absent else ""]
         told += ["Drives that are given back there go to error, not back into use, until these agents are upgraded."]
         return Result(Code.WARNING, " ".join(filter(None, told)))
 
     def _caps(self) -> Any:
         cap = self._conf.upgrade_levels.agent
-        if cap is None or understands(cap, CLEANUP_VERSION):
+        if cap is None or understands(cap, CLEANUP):
             return Result(Code.SUCCESS)
         return Result(
             Code.WARNING,

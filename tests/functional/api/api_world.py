@@ -24,7 +24,7 @@ from instance_agent import InstanceAgent
 
 from autoclave.api.app import create_app
 from autoclave.conductor.compute import Compute
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.db import agents, compute_hosts, schema
 from autoclave.db import devices as device_rows
@@ -46,6 +46,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory
+from autoclave.rpc import conductor_api
 from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
@@ -117,7 +118,7 @@ class World:
         self.ports = Ports(self.db, self.placement.client(), RPCCleaners(self.transport))
         compute = Compute(self.ports, self.transport, "conductor-1", {}, PATIENCE, LEASE)
         manager = ConductorManager(self.ports, "conductor-1", LEASE, compute=compute)
-        self.conductor = self.transport.serve(CONDUCTOR_TOPIC, "conductor-1", manager, RPC_VERSION)
+        self.conductor = self.transport.serve(CONDUCTOR_TOPIC, "conductor-1", manager, conductor_api.VERSION)
         self.conductor.start()
         self.agent = InstanceAgent(self.ports)
         self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.2")

@@ -7,10 +7,11 @@ import falcon
 from api_world import World
 
 from autoclave.api import microversion, routes
-from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
+from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rpc.conductor_api import ConductorAPI
 
 _UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
 
@@ -18,9 +19,8 @@ _UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
 def routed(world: World) -> set[tuple[str, str]]:
     """Methods and paths. Below ``/accelerator`` and without a version is the same once more; OPTIONS are Falcon's."""
     app: falcon.App[Any, Any] = falcon.App()
-    conductor = world.transport.client("conductor", version="1.0")
-    instances = InstanceServices(world.transport)
-    api = Api(world.conf, world.ports, conductor, instances, Policy(world.conf), WaitingRoom(1))
+    conductor, agents = ConductorAPI(world.transport), AgentAPI(world.transport)
+    api = Api(world.conf, world.ports, conductor, agents, Policy(world.conf), WaitingRoom(1))
     routes.add_all(app, api)
     found = set()
 

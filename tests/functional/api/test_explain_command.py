@@ -17,10 +17,11 @@ from documented import Documented
 
 from autoclave.api.app import create_app
 from autoclave.cli.main import main
-from autoclave.conductor.manager import RPC_VERSION, ConductorManager
+from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import refuse
+from autoclave.rpc import conductor_api
 from autoclave.rpc.port import CONDUCTOR_TOPIC
 from computerows import make_flavor, make_image, make_instance
 
@@ -34,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[ComputeWorld]:
     with made.db.write() as tx:
         make_flavor(tx, name="gpu-large", extra_specs={"pci_passthrough:alias": "gpu"})
         make_image(tx, name="debian", properties={"trait:CUSTOM_TRUSTED": "required", "trait:CUSTOM_X": "yes"})
-    made.server = made.transport.serve(CONDUCTOR_TOPIC, "any", made.conductor(), RPC_VERSION)
+    made.server = made.transport.serve(CONDUCTOR_TOPIC, "any", made.conductor(), conductor_api.VERSION)
     made.server.start()
     yield made
     made.close()
@@ -105,7 +106,7 @@ def test_a_placement_that_is_away_is_not_taken_for_a_cloud_without_hosts(world: 
 def test_conductors_that_have_nothing_to_do_with_instances_say_so(world: ComputeWorld, url: str) -> None:
     world.server.stop()
     other = ConductorManager(world.ports, "conductor-2", 240)
-    world.transport.serve(CONDUCTOR_TOPIC, "any", other, RPC_VERSION).start()
+    world.transport.serve(CONDUCTOR_TOPIC, "any", other, conductor_api.VERSION).start()
     answer = ask(url, flavor="gpu-large", image="debian")
     assert answer.status_code == 409
     assert "[compute] is not enabled" in said(answer)

@@ -140,7 +140,7 @@ class AcceleratorRequests(Resource):
             _require_project(asked.context)
             instance = asked.query["instance"].lower()
             try:
-                self._api.conductor.call(asked.context, "arq_delete_for_instance", instance_uuid=instance)
+                self._api.conductor.arq_delete_for_instance(asked.context, instance)
             except RPCError as error:
                 _record(self._api, asked.context, _of_instance(self._api, asked.context, instance), error)
         else:
@@ -184,9 +184,9 @@ def _patch(api: Api, req: falcon.Request, resp: falcon.Response, asked: Asked, a
             raise Forbidden("Only an administrator may set /project_id.")
     require_service_token(api.conf, req, _ONLY_SERVICES)
     if patch.binds:
-        api.conductor.call(context, "arq_bind", requests=list(patch.binds))
+        api.conductor.arq_bind(context, patch.binds)
     else:
-        api.conductor.call(context, "arq_unbind", arq_uuids=list(patch.unbinds))
+        api.conductor.arq_unbind(context, patch.unbinds)
     resp.status = falcon.HTTP_202
 
 
@@ -211,7 +211,7 @@ def delete_requests(api: Api, context: RequestContext, arq_uuids: Sequence[str])
         is gone.
     """
     try:
-        api.conductor.call(context, "arq_delete", arq_uuids=list(arq_uuids))
+        api.conductor.arq_delete(context, arq_uuids)
     except RPCError as error:
         _record(api, context, arq_uuids, error)
 

@@ -63,7 +63,7 @@ class ServerAction(Resource):
 
     def _power(self, asked: Asked, server: str, action: Action) -> None:
         def send(host: str, instance: InstanceRecord) -> None:
-            self._api.instances.power(asked.context, host, action, instance.uuid)
+            self._api.agents.power(asked.context, host, action, instance.uuid)
 
         begin(self._api, asked.context, server, action, send)
 
@@ -72,13 +72,13 @@ class ServerAction(Resource):
             instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
         # What its flavor asks for beside the host it has already, though alias or profile may be gone by now.
         specs = {key: value for key, value in instance.flavor["extra_specs"].items() if key.startswith("trait:")}
-        self._api.instances.check(asked.context, {**instance.flavor, "extra_specs": specs}, image.snapshot)
+        self._api.conductor.check_request(asked.context, {**instance.flavor, "extra_specs": specs}, image.snapshot)
         values: dict[str, Any] = {name: wanted[name] for name in ("name", "description") if name in wanted}
         if "metadata" in wanted:
             values["metadata"] = storable(wanted["metadata"], "The metadata")
 
         def send(_host: str, marked: InstanceRecord) -> None:
-            self._api.instances.rebuild(asked.context, marked.uuid)
+            self._api.conductor.rebuild_instance(asked.context, marked.uuid)
 
         values["rebuild"] = {"image_uuid": image.uuid, "image": image.snapshot}
         values["agent_run_id"] = None  # no agent works on it: one puts its run there when it begins

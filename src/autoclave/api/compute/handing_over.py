@@ -17,6 +17,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import Conflict, RPCUnavailable, StateConflict
 from autoclave.objects.context import RequestContext
+from autoclave.rpc.agent_api import INSTANCES
 from autoclave.rules.instance_states import Action, TaskState, VMState, allowed, task_of
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def hand_over(api: Api, context: RequestContext, instance_uuids: Sequence[str]) 
     taken = 0
     for uuid in instance_uuids:
         try:
-            api.instances.build(context, uuid)
+            api.conductor.build_instance(context, uuid)
             taken += 1
         except RPCUnavailable as error:
             if not taken:
@@ -55,7 +56,7 @@ def delete(api: Api, context: RequestContext, server: str) -> None:
 
     before, marked = api.ports.db.transact(mark)
     try:
-        api.instances.delete(context, marked.uuid)
+        api.conductor.delete_instance(context, marked.uuid)
     except RPCUnavailable:
         if marked is not before:
             _unmark(api, marked, {"task_state": before.task_state})
@@ -88,7 +89,7 @@ def begin(
 
     with api.ports.db.read() as tx:
         host = require_allowed(find(tx, context, server), action)
-    api.instances.require_agent(host)
+    _require_agent(api, host)
     before, marked = api.ports.db.transact(mark)
     try:
         send(host, marked)
@@ -96,6 +97,18 @@ def begin(
         _unmark(api, marked, {"task_state": None, **{name: getattr(before, name) for name in changes}})
         raise
     return marked
+
+
+def _require_agent(api: Api, host: str) -> None:
+    """Check that the agent of *host* understands what it would be sent.
+
+    :raises Conflict: it does not.
+    """
+    refusal = api.agents.refusal(host, INSTANCES)
+    if refusal is not None:
+        LOG.warning("A server on %s was to be worked on, and its agent cannot be asked: %s", host, refusal)
+        # without the reason: it names the host, and the owner of the server need not know where it runs
+        raise Conflict("The agent of the server's host cannot be asked for this: the log of this service says why.")
 
 
 def require_allowed(instance: InstanceRecord, action: Action) -> str:

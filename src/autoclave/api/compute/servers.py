@@ -73,7 +73,7 @@ class Servers(_List):
         with self._api.ports.db.read() as tx:
             common = self._named(tx, asked, wanted)
         rows = rows_for(context, project_id, wanted, common)
-        self._api.instances.check(context, common["flavor"], common["image"])
+        self._api.conductor.check_request(context, common["flavor"], common["image"])
         self._api.ports.db.transact(lambda tx: _insert(tx, rows))
         hand_over(self._api, context, [str(row["uuid"]) for row in rows])
         first = rows[0]["uuid"]

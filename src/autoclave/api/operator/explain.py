@@ -28,4 +28,4 @@ class Explain(Resource):
     )
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         flavor, image = asked.query["flavor"], asked.query["image"]
-        resp.media = self._api.instances.explain(asked.context, flavor, image, asked.query.get("host"))
+        resp.media = self._api.conductor.explain(asked.context, flavor, image, asked.query.get("host"))
