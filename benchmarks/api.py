@@ -34,8 +34,8 @@ from population import (
 )
 
 from autoclave.db.engine import Database
-from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.embedded import EmbeddedPlacement
+from autoclave.placement.provider_tree import whole_record
 
 MIB = 1 << 20
 

@@ -10,8 +10,8 @@ from tenant import Tenant, assert_promises, conductor, recover
 
 from autoclave.db.tables import DeviceType, devices
 from autoclave.exceptions import Conflict, PlacementError
-from autoclave.lifecycle.settle import whole_record
 from autoclave.placement.faults import Effect, answer
+from autoclave.placement.provider_tree import whole_record
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
@@ -28,12 +28,8 @@ FIRST_DISCOVERY = (
     "GET resource_providers",  # the tree
     "POST resource_providers",  # the drive's
     "PUT resource_classes",
-    "GET traits",
     "GET traits",  # those that Placement knows
     "PUT traits",
-    "GET inventories",  # to compare
-    "GET inventories",  # to settle
-    "GET traits",  # which must stand
     "PUT inventories",
 )
 FOUND_PROVIDER = (

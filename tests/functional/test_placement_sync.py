@@ -9,8 +9,8 @@ import pytest
 from autoclave.exceptions import PlacementConflict
 from autoclave.placement.fake import FakePlacement
 from autoclave.placement.faults import Faults, before
+from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named
 from autoclave.placement.records import Inventory, Provider
-from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
 from autoclave.rules.resource_names import OWNER_CYBORG, pci_traits
 
 CLASS = "CUSTOM_NVME_144D_A808"

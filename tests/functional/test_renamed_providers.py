@@ -6,7 +6,7 @@ import pytest
 from agentworld import HOST, SANITIZING, AgentWorld
 
 from autoclave.exceptions import PlacementConflict
-from autoclave.placement.sync import DesiredProvider, ensure_provider
+from autoclave.placement.provider_tree import DesiredProvider, ensure_provider
 
 
 def test_a_provider_below_another_root_is_named_with_both_roots_and_the_way_back(one_drive: AgentWorld) -> None:

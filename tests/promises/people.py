@@ -8,8 +8,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.lifecycle import holds, status
-from autoclave.lifecycle.settle import whole_record
 from autoclave.objects.context import RequestContext
+from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState

@@ -12,9 +12,8 @@ from autoclave.agent.pci_tree import PCITree
 from autoclave.agent.provider_additions import ProviderAdditions
 from autoclave.agent.root_provider import RootProvider
 from autoclave.db import compute_hosts
-from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import whole_record
+from autoclave.placement.provider_tree import change_inventories, change_traits, whole_record
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.resource_request import HOST_TRAIT
 from autoclave.virt.driver import ComputeDriver, HostInventory
@@ -23,8 +22,6 @@ LOG = logging.getLogger(__name__)
 
 _INITIAL_RATIO = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
 """Allocation ratios of a host that is new. From then on they are the operator's, to be changed in Placement."""
-
-_ATTEMPTS = 4
 
 
 class ComputeTree:
@@ -92,29 +89,14 @@ class ComputeTree:
         fingerprint = (present.uuid, present.generation, inventory)
         if self._verified == fingerprint:
             return
-        written = self._sync_traits(present.uuid, self._traits(inventory))
-        for _ in range(_ATTEMPTS):
-            known = self._ports.placement.get_inventories(present.uuid)
-            # What others added stays: an operator's class by provider config, or by hand.
-            wanted = {**known.records, **_records(inventory, known.records)}
-            if known.records == wanted:
-                if not written and known.generation == present.generation:
-                    self._verified = fingerprint
-                return
-            try:
-                self._ports.placement.put_inventories(present.uuid, known.generation, wanted)
-                return
-            except PlacementConflict as error:
-                LOG.debug("The inventory of %s moved on, starting again: %s", self._host, error)
-        raise PlacementConflict(f"the inventory of {self._host} moved on at each of {_ATTEMPTS} attempts")
-
-    def _sync_traits(self, root: str, wanted: frozenset[str]) -> bool:
-        known = self._ports.placement.get_traits(root)
-        if wanted <= known.names:
-            return False
-        self._ports.placement.ensure_traits(wanted)
-        self._ports.placement.put_traits(root, known.generation, known.names | wanted)
-        return True
+        # What others added stays: an operator's traits and classes by provider config, or by hand.
+        traits = self._traits(inventory)
+        state = change_traits(self._ports.placement, present.uuid, lambda known: known | traits)
+        stands = change_inventories(
+            self._ports.placement, present.uuid, lambda known: {**known, **_records(inventory, known)}
+        )
+        if stands is not None and state.generation == stands.generation == present.generation:
+            self._verified = fingerprint
 
     def _traits(self, inventory: HostInventory) -> frozenset[str]:
         return inventory.traits | {HOST_TRAIT}

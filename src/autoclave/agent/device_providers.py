@@ -11,10 +11,10 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.rewritten import note_rewritten
-from autoclave.lifecycle.settle import settle, whole_record
+from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.withdrawn import raise_reserved
-from autoclave.placement.records import Provider
-from autoclave.placement.sync import DesiredProvider, ensure_provider, provider_named
+from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named, whole_record
+from autoclave.placement.records import Inventories, Provider
 from autoclave.rules.attributes import traits_in
 from autoclave.rules.reserved import must_be_reserved
 
@@ -92,17 +92,18 @@ class DeviceProviders:
         self._foreign.pop(deployable.rp_uuid, None)
         traits = traits_in(entry.attributes)
         desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
-        rewritten = ensure_provider(
+        state = ensure_provider(
             self._ports.placement, desired, present, lambda: note_rewritten(self._ports.db, device.uuid)
         )
-        if not rewritten and self._agrees(entry, present):
+        inventories = state.known_inventories or self._ports.placement.get_inventories(deployable.rp_uuid)
+        if not state.rewritten and self._agrees(entry, present, inventories):
             self._verified[deployable.rp_uuid] = fingerprint
-        else:
-            settle(self._ports.db, self._ports.placement, device.uuid)
+            return
+        fresh = state.with_inventories(inventories)
+        settle(self._ports.db, self._ports.placement, device.uuid, {deployable.rp_uuid: fresh} if fresh else {})
 
-    def _agrees(self, entry: KnownDevice, present: Provider | None) -> bool:
+    def _agrees(self, entry: KnownDevice, present: Provider | None, inventories: Inventories) -> bool:
         """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
-        inventories = self._ports.placement.get_inventories(entry.deployable.rp_uuid)
         record = inventories.records.get(entry.deployable.resource_class)
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)

@@ -28,8 +28,8 @@ from autoclave.lifecycle.register import FoundProvider, register
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
+from autoclave.placement.provider_tree import provider_named
 from autoclave.placement.records import Provider
-from autoclave.placement.sync import provider_named
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.reserved import must_be_reserved, shown_state

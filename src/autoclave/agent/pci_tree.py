@@ -26,8 +26,14 @@ from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, sett
 from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
+from autoclave.placement.provider_tree import (
+    ProviderState,
+    change_traits,
+    create_provider,
+    delete_provider,
+    provider_named,
+)
 from autoclave.placement.records import Inventory, Provider
-from autoclave.placement.sync import provider_named
 from autoclave.rules.burn import BurnState
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.instance_states import TaskState
@@ -126,9 +132,8 @@ class PCITree:
         """
         for row in rows:
             try:
-                self._ports.placement.delete_provider(row.uuid)
-            except PlacementNotFound:
-                LOG.debug("Provider %s was gone already", self._name(row))
+                if not delete_provider(self._ports.placement, row.uuid):
+                    LOG.debug("Provider %s was gone already", self._name(row))
             except PlacementError as error:
                 LOG.warning("Provider %s, of which nothing is configured, cannot go yet: %s", self._name(row), error)
                 continue
@@ -213,18 +218,14 @@ class PCITree:
         fingerprint = (generation, row.state_version, row.resource_class, row.total, row.outdated, claimed, traits)
         if present is not None and self._verified.get(row.uuid) == fingerprint:
             return
-        if present is None:
-            self._make(root, tree, row)
-        # Traits go first, so that whoever sees the inventory sees whose it is.
-        known = self._ports.placement.get_traits(row.uuid)
-        if known.names != traits:
-            self._ports.placement.ensure_traits(traits)
-            self._ports.placement.put_traits(row.uuid, known.generation, traits)
-        inventories = self._ports.placement.get_inventories(row.uuid)
+        made = self._make(root, tree, row) if present is None else None
+        # Traits go first, so that a reader of the inventory finds the owner.
+        state = change_traits(self._ports.placement, row.uuid, lambda _known: traits, made)
+        inventories = state.known_inventories or self._ports.placement.get_inventories(row.uuid)
         settled = is_settled(self._ports.db, row.uuid, inventories)
         record = inventories.records.get(row.resource_class)
         if not settled:
-            self._settle(row, claimed, record)
+            self._settle(row, claimed, record, state.with_inventories(inventories))
         elif record is not None and record.reserved >= row.total:
             self._lowered.saw_full(row.uuid, (row.state_version, claimed))
         else:
@@ -232,15 +233,18 @@ class PCITree:
         # After settling: a release that was seen has ended the burn, and does not cover what was allocated since.
         if row.one_time_use and not claimed and self._burn_for_unknown(row.uuid):
             self._settle(row, claimed, None)
-        elif settled and known.names == traits and present and inventories.generation == present.generation:
+        elif settled and not state.wrote and present and inventories.generation == present.generation:
             self._verified[row.uuid] = fingerprint
 
-    def _settle(self, row: ProviderRecord, claimed: int, record: Inventory | None) -> None:
+    def _settle(
+        self, row: ProviderRecord, claimed: int, record: Inventory | None, fresh: ProviderState | None = None
+    ) -> None:
         """Reconcile *row*'s inventory, and report one of which less is reserved than must be.
 
         :param record: what Placement had; None: nothing, or it was looked at before.
+        :param fresh: what was read of the provider since *row* was read.
         """
-        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid)
+        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid, row, fresh)
         if outcome is not Settled.RAISED or record is None or record.reserved >= row.total or not row.burned:
             return
         with self._ports.db.read() as tx:
@@ -291,14 +295,15 @@ class PCITree:
         with self._ports.db.read() as tx:
             return {consumer: instance_rows.get(tx, consumer) for consumer in consumers}
 
-    def _make(self, root: str, tree: Sequence[Provider], row: ProviderRecord) -> None:
+    def _make(self, root: str, tree: Sequence[Provider], row: ProviderRecord) -> ProviderState:
         taken = provider_named(tree, self._name(row))
         if taken is not None:
             raise PlacementConflict(
                 f"it has the uuid {taken.uuid} in Placement, and {row.uuid} here: delete the foreign one"
             )
-        self._ports.placement.create_provider(row.uuid, self._name(row), root)
+        state = create_provider(self._ports.placement, row.uuid, self._name(row), root)
         self.made = True
+        return state
 
     def _name(self, row: ProviderRecord) -> str:
         return provider_name(row.hostname, PCIAddress.parse(row.address))

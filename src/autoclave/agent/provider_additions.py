@@ -15,7 +15,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.exceptions import InvalidConfiguration, PlacementConflict, PlacementError
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import IN_USE
+from autoclave.placement.provider_tree import IN_USE, change_inventories, change_traits
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.provider_config import (
     COMPUTE_NODE,
@@ -32,7 +32,6 @@ from autoclave.rules.provider_config import (
 LOG = logging.getLogger(__name__)
 
 OPTION = "[compute] provider_config_location"
-_ATTEMPTS = 4
 _KEPT_DIGITS = 1e-5
 """How far a ratio may be from what was written: Placement's column has no more than six digits of it in MariaDB."""
 
@@ -203,13 +202,10 @@ class ProviderAdditions:
         return bool(forgotten)
 
     def _write_traits(self, rp_uuid: str, change: ProviderChange) -> bool:
-        known = self._ports.placement.get_traits(rp_uuid)
-        wanted = (known.names - change.removed_traits) | change.traits
-        if wanted == known.names:
-            return False
-        self._ports.placement.ensure_traits(change.traits)
-        self._ports.placement.put_traits(rp_uuid, known.generation, wanted)
-        return True
+        def wanted(known: frozenset[str]) -> frozenset[str]:
+            return (known - change.removed_traits) | change.traits
+
+        return change_traits(self._ports.placement, rp_uuid, wanted).wrote
 
     def _remove(self, rp_uuid: str, name: str) -> bool:
         """Take a class away; returns whether anything was written.
@@ -231,27 +227,16 @@ class ProviderAdditions:
         :param without: the class that goes.
         :param reserve: the class of which nothing more is to be allocated.
         """
-        for _ in range(_ATTEMPTS):
-            known = self._ports.placement.get_inventories(rp_uuid)
-            wanted = {
-                name: replace(kept, reserved=kept.total) if name == reserve else kept
-                for name, kept in known.records.items()
+
+        def wanted(known: Mapping[str, Inventory]) -> Mapping[str, Inventory]:
+            kept = {
+                name: replace(record, reserved=record.total) if name == reserve else record
+                for name, record in known.items()
                 if name != without
             }
-            wanted |= {name: _record(each, known.records.get(name)) for name, each in added.items()}
-            if wanted == known.records:
-                return False
-            for name in added:
-                self._ports.placement.ensure_resource_class(name)
-            try:
-                self._ports.placement.put_inventories(rp_uuid, known.generation, wanted)
-                return True
-            except PlacementConflict as error:
-                if error.code == IN_USE:
-                    raise
-                LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
-                failure = error
-        raise failure
+            return kept | {name: _record(each, known.get(name)) for name, each in added.items()}
+
+        return change_inventories(self._ports.placement, rp_uuid, wanted) is None
 
     def _forget_gone(self, remembered: frozenset[Addition], tree: Sequence[Provider]) -> None:
         there = {each.uuid for each in tree}

@@ -4,6 +4,7 @@ import uuid
 
 from autoclave.exceptions import PlacementConflict, PlacementNotFound
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import create_provider
 from autoclave.placement.records import Provider
 
 
@@ -58,7 +59,9 @@ class RootProvider:
                 "[agent] resource_provider_name, or set [placement] create_root_provider."
             )
         try:
-            return self._placement.create_provider(str(uuid.uuid4()), self._host).uuid
+            made = str(uuid.uuid4())
+            create_provider(self._placement, made, self._host)
+            return made
         except PlacementConflict:
             # made by somebody else between our two requests
             found = self._placement.find_provider(self._host)

@@ -18,7 +18,7 @@ from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import BadRequest
-from autoclave.lifecycle.settle import whole_record
+from autoclave.placement.provider_tree import whole_record
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
 from autoclave.rules.audit.instances import Amounts

@@ -17,10 +17,10 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import NOT_BURNED, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
 from autoclave.lifecycle.burn_moves import move
-from autoclave.lifecycle.settle import ATTEMPTS, IN_USE, whole_record
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
 from autoclave.placement.records import Inventories, Inventory
 from autoclave.rules.burn import BurnEvent, BurnFacts, Reading, Verdict, must_be_reserved, verdict
 
@@ -82,7 +82,13 @@ def burn_for_unknown(
     return db.transact(lambda tx: move(tx, provider, BurnEvent.BURN, cause, pci.burned_for(None, now), idle=True))
 
 
-def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> Settled:
+def settle_provider(
+    db: Database,
+    placement: PlacementClient,
+    rp_uuid: str,
+    read: ProviderRecord | None = None,
+    fresh: ProviderState | None = None,
+) -> Settled:
     """Write the ``reserved`` that the row demands, and the whole inventory; or see that a burn is confirmed, or over.
 
     The order is the protocol's: row, generation, row again, PUT. The second reading of the row is the rule of
@@ -90,33 +96,32 @@ def settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> S
     read of the inventory counts as one only if the burn had been confirmed before that, so nothing of the row may have
     changed since. Confirming is a PUT too: that it succeeds shows that nobody has lowered ``reserved`` meanwhile.
 
+    :param read: the row, read before *fresh*.
+    :param fresh: what has just been read or written of the provider.
     :raises PlacementUnavailable: no answer; the write may have been applied. Settling again is always safe.
     :raises PlacementConflict: the generation, or the row, moved at every attempt.
     :raises PlacementNotFound: the provider does not exist; the agent's next period makes it again.
     :raises TraitsMissing: it is to be offered, and its traits do not stand yet: the agent's next period writes them.
     :raises PlacementError: Placement refused.
     """
-    others_in_use = False
-    for _ in range(ATTEMPTS):
-        before = _read(db, rp_uuid)
-        present = placement.get_inventories(rp_uuid)
+
+    latest = [(read, fresh)]
+
+    def attempt(in_use: bool) -> Settled | None:
+        (before, state), latest[0] = latest[0], (None, None)
+        present = state.known_inventories if state else None
+        if before is None or present is None:
+            with db.read() as tx:
+                before, state = pci.get(tx, rp_uuid), None
+            present = placement.get_inventories(rp_uuid)
         row = _read(db, rp_uuid)
         if before is None or row is None:
             return Settled.GONE
-        if before.provider.state_version != row.provider.state_version:
-            continue
-        try:
-            outcome = _attempt(db, placement, present, row, others_in_use)
-        except PlacementConflict as error:
-            others_in_use = others_in_use or error.code == IN_USE
-            LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
-            continue
-        if outcome is not None:
-            return outcome
-    raise PlacementConflict(
-        f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: it was moved on each time; "
-        "settling will be tried again"
-    )
+        if before.state_version != row.provider.state_version:
+            return None
+        return _attempt(db, placement, present, state, row, in_use)
+
+    return by_generation(f"the inventory of provider {rp_uuid}", attempt)
 
 
 def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
@@ -194,7 +199,12 @@ def _read(db: Database, rp_uuid: str) -> _Row | None:
 
 
 def _attempt(
-    db: Database, placement: PlacementClient, present: Inventories, row: _Row, others_in_use: bool
+    db: Database,
+    placement: PlacementClient,
+    present: Inventories,
+    state: ProviderState | None,
+    row: _Row,
+    others_in_use: bool,
 ) -> Settled | None:
     """One attempt, with what was read; None: the row has moved on, start again.
 
@@ -241,10 +251,10 @@ def _attempt(
         if provider.resource_class not in present.records:
             placement.ensure_resource_class(provider.resource_class)
         if judged is Verdict.LOWER:
-            require_traits(placement, provider.uuid, present.generation, provider.trait_names)
+            require_traits(placement, provider.uuid, present.generation, provider.trait_names, state)
         if judged is Verdict.RAISE and row.facts.doubted and not provider.burned and not provider.withheld:
             return _withhold(db, placement, present.generation, wanted, provider)
-        placement.put_inventories(provider.uuid, present.generation, wanted)
+        put_inventories(placement, provider.uuid, present.generation, wanted)
     if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None
     if judged is Verdict.LOWER and not _note_lowered(db, provider):
@@ -270,7 +280,7 @@ def _withhold(
     if not _note_withheld(db, provider, withheld=True):
         return None
     try:
-        placement.put_inventories(provider.uuid, generation, wanted)
+        put_inventories(placement, provider.uuid, generation, wanted)
     except PlacementConflict:
         _note_withheld(db, replace(provider, withheld=True), withheld=False)
         raise

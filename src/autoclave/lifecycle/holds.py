@@ -14,12 +14,13 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import ledger
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
+from autoclave.exceptions import Conflict, NotFound, PlacementError
 from autoclave.lifecycle.described import without_action
 from autoclave.lifecycle.intent import debt, require, say, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.placement.provider_tree import delete_provider
 from autoclave.rules.burn import Reading
 from autoclave.rules.device_states import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved, shown_state
@@ -200,9 +201,7 @@ def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
 
 
 def _delete_provider(ports: Ports, deployable: DeployableRecord) -> None:
-    try:
-        ports.placement.delete_provider(deployable.rp_uuid)
-    except PlacementNotFound:
+    if not delete_provider(ports.placement, deployable.rp_uuid):
         LOG.info("Provider %s (%s), to be forgotten, was gone already.", deployable.rp_uuid, deployable.name)
 
 

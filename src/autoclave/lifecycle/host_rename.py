@@ -23,6 +23,7 @@ from autoclave.lifecycle.burn_moves import record
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import delete_provider, rename_provider
 from autoclave.placement.records import Provider
 from autoclave.rules.burn import BurnEvent
 
@@ -160,7 +161,7 @@ class HostRename:
     def _rename_providers(self) -> None:
         former, present = self._roots()
         if former is not None and present is not None:
-            self._placement.delete_provider(present.uuid)
+            delete_provider(self._placement, present.uuid)
         root = former or present
         if root is None:
             return  # made under the new name by the agent
@@ -168,7 +169,7 @@ class HostRename:
         for provider in sorted(tree, key=lambda each: each.uuid == root.uuid):
             name = host_names.renamed(provider.name, self._old, self._new)
             if name != provider.name:
-                self._placement.rename_provider(provider.uuid, name)
+                rename_provider(self._placement, provider.uuid, name)
 
     def _rename_rows(self, tx: Connection) -> Carried:
         moved = host_names.is_known(tx, self._old)

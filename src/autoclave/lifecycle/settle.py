@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from types import MappingProxyType
 
 import sqlalchemy as sa
 from oslo_log import log as logging
@@ -17,19 +18,13 @@ from autoclave.exceptions import PlacementConflict, TraitsMissing
 from autoclave.lifecycle.rewritten import is_rewritten, note_rewritten
 from autoclave.lifecycle.trait_gate import require_traits
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
 from autoclave.placement.records import Inventory
 from autoclave.rules.burn import Reading
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 
 LOG = logging.getLogger(__name__)
-
-ATTEMPTS = 12
-"""How often a moved generation is answered by starting again."""
-
-
-IN_USE = "placement.inventory.inuse"
-"""Placement's code for a record that an allocation was made from, and that cannot be removed therefore."""
 
 
 class Settled(StrEnum):
@@ -44,7 +39,12 @@ class Settled(StrEnum):
     GONE = "gone"
 
 
-def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settled:
+def settle(
+    db: Database,
+    placement: PlacementClient,
+    device_uuid: str,
+    fresh: Mapping[str, ProviderState] = MappingProxyType({}),
+) -> Settled:
     """Write the ``reserved`` that the row demands, and the whole inventory if there is none yet.
 
     The order is the protocol's: the generation is read before the row, so that news committed after
@@ -53,6 +53,7 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     row carries, and clears it if the row is still the one that it was read from; and it needs the traits
     to stand at the generation at which is written, or a request that forbids one of them could get the device.
 
+    :param fresh: what has just been read or written of the device's providers, by their uuids.
     :raises PlacementUnavailable: no answer; the write may have been applied. The row still says what
         must be, so settling again is always safe.
     :raises PlacementConflict: the generation moved at every attempt.
@@ -67,7 +68,7 @@ def settle(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
     outcomes = []
     lowered_from = []
     for rp_uuid in providers:
-        outcome, row = _settle_provider(db, placement, rp_uuid)
+        outcome, row = _settle_provider(db, placement, rp_uuid, fresh.get(rp_uuid))
         outcomes.append(outcome)
         if outcome is Settled.LOWERED and row is not None:
             lowered_from.append((row.state_version, row.release_number))
@@ -92,64 +93,74 @@ def secure(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
         return Settled.UNCHANGED
 
 
-def _settle_provider(db: Database, placement: PlacementClient, rp_uuid: str) -> tuple[Settled, DeviceRecord | None]:
-    allocated_from_others = False
-    for _ in range(ATTEMPTS):
-        present = placement.get_inventories(rp_uuid)
-        with db.read() as tx:
-            found = device_rows.by_provider(tx, rp_uuid)
-            if found is None:
-                return Settled.GONE, None
-            deployable, row = found
-            must = must_be_reserved(row.offer)
-            traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
-        if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
-            # Recorded before it is written over: nothing else would show it then.
-            note_rewritten(db, row.uuid)
-            continue
-        total = deployable.num_accelerators
-        known = present.records.get(deployable.resource_class)
-        reading = Reading(known.total, known.reserved, total) if known else None
-        if must:
-            outcome, reserved = Settled.REWRITTEN if row.rewritten else Settled.RAISED, total
-        elif row.release_pending or reading is None:
-            outcome, reserved = Settled.LOWERED, 0
-        elif reading.is_full:
-            outcome, reserved = Settled.OPERATORS_HOLD, total
-        else:
-            outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
-        if reading is not None and reading.total != total:
-            _report_total(deployable, row, reading)
-        # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
-        others = _reserved_others(present.records, deployable.resource_class) if allocated_from_others else {}
-        wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
-        stands = outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted
-        try:
-            if not stands:
-                if outcome is Settled.LOWERED:
-                    require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG})
-                placement.put_inventories(rp_uuid, present.generation, wanted)
-            elif outcome is Settled.OPERATORS_HOLD:
-                # The row is newer than the inventory: the release may have ended in between.
-                _require_unchanged(placement, rp_uuid, present.generation)
-        except PlacementConflict as error:
-            allocated_from_others = allocated_from_others or error.code == IN_USE
-            LOG.debug("The inventory of provider %s was not written, starting again: %s", rp_uuid, error)
-            continue
-        _note_published(db, deployable, total)
-        if outcome is Settled.OPERATORS_HOLD:
-            LOG.warning(
-                "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
-                "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",
-                row.uuid,
-                deployable.name,
-                total,
-            )
-        return outcome, row
-    raise PlacementConflict(
-        f"the inventory of provider {rp_uuid} could not be written in {ATTEMPTS} attempts: its generation moved each "
-        "time; settling will be tried again"
-    )
+def _settle_provider(
+    db: Database, placement: PlacementClient, rp_uuid: str, fresh: ProviderState | None
+) -> tuple[Settled, DeviceRecord | None]:
+    latest = [fresh]
+
+    def attempt(in_use: bool) -> tuple[Settled, DeviceRecord | None] | None:
+        state, latest[0] = latest[0], None
+        return _attempt(db, placement, rp_uuid, state, others_in_use=in_use)
+
+    return by_generation(f"the inventory of provider {rp_uuid}", attempt)
+
+
+def _attempt(
+    db: Database, placement: PlacementClient, rp_uuid: str, fresh: ProviderState | None, *, others_in_use: bool
+) -> tuple[Settled, DeviceRecord | None] | None:
+    """One attempt at what :func:`settle` says; None: start again.
+
+    :param fresh: what the provider has, read before the row is; None: it is read here.
+    :raises PlacementConflict: the generation has moved on, or an inventory that is to go is in use.
+    """
+    present = fresh.known_inventories if fresh else None
+    if present is None:
+        fresh, present = None, placement.get_inventories(rp_uuid)
+    with db.read() as tx:
+        found = device_rows.by_provider(tx, rp_uuid)
+        if found is None:
+            return Settled.GONE, None
+        deployable, row = found
+        must = must_be_reserved(row.offer)
+        traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
+    if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
+        # Recorded before it is written over: nothing else would show it then.
+        note_rewritten(db, row.uuid)
+        return None
+    total = deployable.num_accelerators
+    known = present.records.get(deployable.resource_class)
+    reading = Reading(known.total, known.reserved, total) if known else None
+    if must:
+        outcome, reserved = Settled.REWRITTEN if row.rewritten else Settled.RAISED, total
+    elif row.release_pending or reading is None:
+        outcome, reserved = Settled.LOWERED, 0
+    elif reading.is_full:
+        outcome, reserved = Settled.OPERATORS_HOLD, total
+    else:
+        outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
+    if reading is not None and reading.total != total:
+        _report_total(deployable, row, reading)
+    # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
+    others = _reserved_others(present.records, deployable.resource_class) if others_in_use else {}
+    wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
+    stands = outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted
+    if not stands:
+        if outcome is Settled.LOWERED:
+            require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG}, fresh)
+        put_inventories(placement, rp_uuid, present.generation, wanted)
+    elif outcome is Settled.OPERATORS_HOLD:
+        # The row is newer than the inventory: the release may have ended in between.
+        _require_unchanged(placement, rp_uuid, present.generation)
+    _note_published(db, deployable, total)
+    if outcome is Settled.OPERATORS_HOLD:
+        LOG.warning(
+            "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
+            "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",
+            row.uuid,
+            deployable.name,
+            total,
+        )
+    return outcome, row
 
 
 def _note_published(db: Database, deployable: DeployableRecord, total: int) -> None:
@@ -193,11 +204,6 @@ def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int
 def _reserved_others(records: Mapping[str, Inventory], resource_class: str) -> dict[str, Inventory]:
     """What somebody still has an allocation of cannot be removed; it must not be offered beside the device's class."""
     return {name: replace(kept, reserved=kept.total) for name, kept in records.items() if name != resource_class}
-
-
-def whole_record(total: int, reserved: int) -> Inventory:
-    """An inventory record with every field: Placement resets what is left out."""
-    return Inventory(total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
 
 
 _PAID = devices.update().where(

@@ -24,6 +24,7 @@ from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import change_inventories, delete_provider, reserve_all
 from autoclave.rules.device_states import BEING_CLEANED, Event
 
 LOG = logging.getLogger(__name__)
@@ -99,21 +100,13 @@ def _alive(host: ComputeHostRecord) -> Conflict:
 
 def _withdraw(placement: PlacementClient, root: str) -> None:
     """Have Placement offer nothing of a host: without a root's VCPU and memory nobody gets what is below it."""
-    for _ in range(_ATTEMPTS):
-        try:
-            if [provider.uuid for provider in placement.providers_in_tree(root)] == [root]:
-                placement.delete_provider(root)
-                return
-        except PlacementConflict as error:
-            LOG.warning("Provider %s stays, reserved: %s", root, error)
-        try:
-            known = placement.get_inventories(root)
-            wanted = {name: replace(record, reserved=record.total) for name, record in known.records.items()}
-            placement.put_inventories(root, known.generation, wanted)
-        except PlacementNotFound:
+    try:
+        if [provider.uuid for provider in placement.providers_in_tree(root)] == [root]:
+            delete_provider(placement, root)
             return
-        except PlacementConflict as error:
-            LOG.debug("Provider %s moved on, starting again: %s", root, error)
-        else:
-            return
-    raise PlacementConflict(f"provider {root} moved on at each of {_ATTEMPTS} attempts")
+    except PlacementConflict as error:
+        LOG.warning("Provider %s stays, reserved: %s", root, error)
+    try:
+        change_inventories(placement, root, reserve_all)
+    except PlacementNotFound:
+        LOG.debug("Provider %s is gone already", root)

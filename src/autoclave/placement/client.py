@@ -45,6 +45,8 @@ class PlacementClient:
 
     def __init__(self, adapter: Any) -> None:
         self._requester = Requester(adapter)
+        self._known: set[str] = set()
+        """Traits and resource classes that exist: they go only by hand, and only unused."""
 
     # Providers
 
@@ -125,8 +127,7 @@ class PlacementClient:
             "resource_provider_generation": generation,
             "inventories": {name: asdict(record) for name, record in records.items()},
         }
-        path = f"{_provider(uuid)}/inventories"
-        return self._requester.read("PUT", path, document.provider_generation, body)
+        return self._write_named("PUT", f"{_provider(uuid)}/inventories", body)
 
     def get_usages(self, uuid: str) -> Resources:
         """What is allocated from the provider, by resource class; 0 for an unused inventory.
@@ -136,16 +137,20 @@ class PlacementClient:
         return self._requester.read("GET", f"{_provider(uuid)}/usages", document.usages)
 
     def ensure_resource_class(self, name: str) -> None:
-        """Make a CUSTOM_ class if it does not exist.
+        """Make a CUSTOM_ class if it does not exist. No request for a class that this client has seen.
 
         :raises PlacementRefused: a standard class that this Placement does not have.
         """
+        if name in self._known:
+            return
         path = f"/resource_classes/{quote(name, safe='')}"
         if name.startswith("CUSTOM_"):
             self._requester.write("PUT", path)
+            self._known.add(name)
             return
         try:
             self._requester.read("GET", path, lambda answer: document.text(answer, "name"))
+            self._known.add(name)
         except PlacementNotFound as exc:
             raise PlacementRefused(
                 f"Placement does not know the resource class {name}: upgrade os-resource-classes beside it, "
@@ -167,16 +172,16 @@ class PlacementClient:
         :raises PlacementRefused: a trait does not exist; see :meth:`ensure_traits`.
         """
         body = {"resource_provider_generation": generation, "traits": sorted(set(names))}
-        return self._requester.read("PUT", f"{_provider(uuid)}/traits", document.provider_generation, body)
+        return self._write_named("PUT", f"{_provider(uuid)}/traits", body)
 
     def ensure_traits(self, names: Iterable[str]) -> None:
-        """Make the CUSTOM_ traits among *names* that do not exist. One request if none is missing.
+        """Make the CUSTOM_ traits among *names* that do not exist.
+
+        No request for traits that this client has seen; else one if none is missing.
 
         :raises PlacementRefused: a standard trait that this Placement does not have.
         """
-        wanted = sorted(set(names))
-        if not wanted:
-            return
+        wanted = set(names) - self._known
         missing = self.unknown_traits(wanted)
         standard = [name for name in missing if not name.startswith("CUSTOM_")]
         if standard:
@@ -187,6 +192,7 @@ class PlacementClient:
             )
         for name in missing:
             self._requester.write("PUT", f"/traits/{quote(name, safe='')}")
+        self._known |= wanted
 
     def unknown_traits(self, names: Iterable[str]) -> list[str]:
         """Those of *names* that Placement does not have, sorted. One request, or none for no name."""
@@ -254,6 +260,14 @@ class PlacementClient:
         :raises PlacementRefused: an unknown trait or class, or a contradictory query.
         """
         return self._requester.read("GET", f"/allocation_candidates?{urlencode(query)}", document.candidates)
+
+    def _write_named(self, method: str, path: str, body: Mapping[str, Any]) -> int:
+        """Write what names traits or classes; forget which exist if Placement refuses: one may have been deleted."""
+        try:
+            return self._requester.read(method, path, document.provider_generation, body)
+        except PlacementRefused:
+            self._known.clear()
+            raise
 
     def _list_providers(self, query: Sequence[tuple[str, str]]) -> list[Provider]:
         return self._requester.read("GET", f"/resource_providers?{urlencode(query)}", document.providers)
