@@ -14,7 +14,6 @@ from strikes import Death, death
 from tenant import Tenant, conductor
 
 from autoclave.api.operator import views
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
 from autoclave.conductor.unbinding import Unbinder
@@ -22,6 +21,7 @@ from autoclave.db import device_views, events, orphans
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs
 from autoclave.exceptions import ToolFailed
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.swap import Cause
@@ -371,6 +371,18 @@ def test_a_drive_that_is_not_in_its_slot_is_not_given_back(cloud: Cloud) -> None
     cloud.delete()
     cloud.look_twice()
     cloud.assert_waits("it cannot be looked at")
+
+
+def test_only_users_that_are_seen_keep_an_operator_from_it(cloud: Cloud) -> None:
+    """A drive that was pulled can be taken back; one that a guest has cannot."""
+    guests = GuestsSeen(cloud.ports, cloud.world.transport, cloud.agents_patience)
+    cloud.world.domains = GivenDomains(
+        [Domain("1-2-3", "instance-1", running=False, functions=frozenset({PCIAddress.parse(ZEROING)}))]
+    )
+    cloud.world.sim.pull(SANITIZING)
+    assert guests.users(HOST, [SANITIZING, "no function"]) == []
+    [user] = guests.users(HOST, [SANITIZING, ZEROING])
+    assert user == "domain instance-1 (1-2-3), which is off"
 
 
 def test_a_silent_agent_is_not_asked_and_keeps_the_drive(cloud: Cloud) -> None:

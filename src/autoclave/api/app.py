@@ -17,6 +17,8 @@ from autoclave.api.microversion import Negotiation
 from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom, bounded
+from autoclave.conf.agent import patience_with_agents
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 
@@ -42,13 +44,14 @@ def create_app(
     """The HTTP service.
 
     :param conf: ``[api]``, and with ``auth_strategy = keystone`` also ``[keystone_authtoken]``.
-    :param transport: how conductors are reached.
+    :param transport: how conductors and agents are reached.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param mounts: prefix to application; each authenticates its callers itself.
     """
     waiting = WaitingRoom(conf.api.max_waiting_requests)
     conductor = transport.client(CONDUCTOR_TOPIC, version=CONDUCTOR_VERSION)
-    api = Api(conf, ports, conductor, InstanceServices(transport), Policy(conf), waiting, hosts_unknown)
+    guests = GuestsSeen(ports, transport, patience_with_agents(conf))
+    api = Api(conf, ports, conductor, InstanceServices(transport), guests, Policy(conf), waiting, hosts_unknown)
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),

@@ -10,6 +10,7 @@ import falcon
 from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.port import Client
@@ -21,6 +22,7 @@ class Api:
 
     :param conductor: sends to any conductor.
     :param instances: reaches those who build and run instances.
+    :param guests: asks the agents which guests have a function.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param waiting: has a place for each request that waits for another service.
     """
@@ -29,6 +31,7 @@ class Api:
     ports: Ports
     conductor: Client
     instances: InstanceServices
+    guests: GuestsSeen
     policy: Policy
     waiting: WaitingRoom
     hosts_unknown: Callable[[], int] | None = None

@@ -195,7 +195,10 @@ class DeviceForget(_Say):
 
 
 class DeviceTakeBack(_Say):
-    """Give a device back whose server is no longer there, and have it cleaned. Make sure that no guest has it."""
+    """Give a device back whose server is no longer there, and have it cleaned.
+
+    Refuses while the agent of its host sees a guest that has it. Where the agent cannot be asked, look there yourself.
+    """
 
     what = "take-back"
 

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 
 from oslo_log import log as logging
 
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import orphans
 from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import take_back_orphan
 from autoclave.lifecycle.swap import Cause

@@ -4,13 +4,14 @@ import re
 from typing import Any
 
 import falcon
-from api_world import World
+from api_world import PATIENCE, World
 
 from autoclave.api import microversion, routes
 from autoclave.api.compute.rpc import InstanceServices
 from autoclave.api.context import Api
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
+from autoclave.lifecycle.guests_seen import GuestsSeen
 
 _UNVERSIONED = re.compile(f"^(?=/({'|'.join(microversion.RESOURCES)})(/|$))")
 
@@ -20,7 +21,8 @@ def routed(world: World) -> set[tuple[str, str]]:
     app: falcon.App[Any, Any] = falcon.App()
     conductor = world.transport.client("conductor", version="1.0")
     instances = InstanceServices(world.transport)
-    api = Api(world.conf, world.ports, conductor, instances, Policy(world.conf), WaitingRoom(1))
+    guests = GuestsSeen(world.ports, world.transport, PATIENCE)
+    api = Api(world.conf, world.ports, conductor, instances, guests, Policy(world.conf), WaitingRoom(1))
     routes.add_all(app, api)
     found = set()
 
