@@ -431,7 +431,7 @@ def test_a_function_is_given_to_one_instance(database: Database) -> None:
 def test_a_hold_after_the_release_of_a_withheld_device_stays(pci_world: PCIWorld, gpu: str) -> None:
     """A doubt had the device reserved, and ended; before it was lowered, an instance burned the device.
 
-    The release ends both. What an operator reserves in Placement afterwards is a hold, and not left over from the doubt.
+    The release ends both. What an operator reserves in Placement afterwards is a hold, and nothing that the doubt left.
     """
     pci_world.allocate(gpu)
     for reason in ("it has no power", None):
