@@ -179,7 +179,7 @@ def test_layout_that_changes_while_available_ends_the_offer(make: Callable[..., 
     assert recorded(world) == FACTORY
 
 
-def test_changed_layout_is_told_once_with_what_to_do(make: Callable[..., AgentWorld]) -> None:
+def test_changed_layout_is_reported_once(make: Callable[..., AgentWorld]) -> None:
     """The reason says what happened; what waits says what to do about it. Neither repeats the other."""
     world = make()
     agent = world.start()
