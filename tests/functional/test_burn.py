@@ -426,3 +426,26 @@ def test_a_function_is_given_to_one_instance(database: Database) -> None:
         assert pci.free(tx, ONE) == 1
         assert pci.delete(tx, renewed)
         assert pci.providers(tx) == []
+
+
+def test_a_hold_after_the_release_of_a_withheld_device_stays(pci_world: PCIWorld, gpu: str) -> None:
+    """A doubt had the device reserved, and ended; before it was lowered, an instance burned the device.
+
+    The release ends both. What an operator reserves in Placement afterwards is a hold, and nothing that the doubt left.
+    """
+    pci_world.allocate(gpu)
+    for reason in ("it has no power", None):
+        with pci_world.db.write() as tx:
+            pci.describe(tx, pci_world.row(gpu), {"unreadable_reason": reason})
+        if reason is not None:
+            assert pci_world.settle(gpu) is Settled.RAISED
+    assert pci_world.row(gpu).withheld
+    pci_world.claim(gpu)
+    pci_world.free()
+    pci_world.deallocate()
+    assert pci_world.settle(gpu) is Settled.CONFIRMED
+    ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
+    assert (pci_world.offered(gpu), pci_world.row(gpu).burn_state) == (True, BurnState.NOT_BURNED)
+    pci_world.lower(gpu, reserved=1)
+    pci_world.settle(gpu)
+    assert pci_world.reserved(gpu) == 1

@@ -95,6 +95,15 @@ def test_the_table_for_people_tells_cause_and_remedy(operator: Operator, capsys:
     assert max(map(len, shown.splitlines())) <= 120
 
 
+def test_an_audit_without_findings_says_so_on_stderr(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(operator.data_dir):
+        pass
+    capsys.readouterr()
+    assert main(["audit", "--data-dir", str(operator.data_dir), "--wait", "0"]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "Nothing was found.\n")
+
+
 def test_a_controller_has_the_database_and_placement_and_looks_at_no_host(operator: Operator, tmp_path: Path) -> None:
     with running(operator.data_dir) as everything:
         config = tmp_path / "controller.conf"

@@ -217,7 +217,7 @@ def test_what_is_neither_cleaned_nor_of_one_time_use_says_so_by_name(flavors: Pl
     )
     rows = flavors.rows()
     assert (rows[GPU]["action"], rows[GPU]["reserved"]) == ("returns uncleaned", "0")
-    assert rows[CARD]["device"] == "8086:1572, 1 virtual functions 8086:154c"
+    assert rows[CARD]["device"] == "8086:1572, 1 virtual function 8086:154c"
     assert rows[CARD]["action"] is None
     assert "bound to iavf" in rows[CARD]["refused"][0]
     assert rows[CARD]["handles"][0].startswith(f"{VIRTUAL} (iavf, not managed): ")
@@ -257,6 +257,21 @@ def test_a_card_that_an_entry_means_with_its_virtual_functions_lends_these(flavo
     row = flavors.rows()[CARD]
     assert (row["resource_class"], row["refused"]) == ("CUSTOM_PCI_8086_154C", [])
     assert row["handles"] == [f"{VIRTUAL} (iavf)"]
+
+
+@pytest.mark.parametrize("option", ["passthrough_whitelist", "device_spec"])
+def test_a_withheld_virtual_function_is_named_in_its_cards_row(flavors: Planner, option: str) -> None:
+    """The row said that the card is offered, and nothing of the function that is not."""
+    withheld = "0000:82:02.1"
+    used = {"driver": "iavf", "interface": "ens9"}
+    flavors.host.functions.plug(FunctionSpec(withheld, "8086", "154c", class_code="020000", physfn=CARD, **used))
+    flavors.add(f'[pci]\n{option} = {{"vendor_id": "8086", "product_id": "154c"}}\n')
+    row = flavors.rows()[CARD]
+    assert row["device"] == "8086:1572, 1 of 2 virtual functions 8086:154c"
+    assert row["action"] == "returns uncleaned"
+    [refused] = row["refused"]
+    assert refused.startswith(f"not offered: {withheld} (iavf): ")
+    assert str(row["reserved"]).startswith("0")
 
 
 def test_an_entry_that_cannot_be_read_is_named(flavors: Planner) -> None:

@@ -45,6 +45,18 @@ def test_evidence_is_kept_to_the_letter(database: Database) -> None:
     assert json.loads(found.evidence) == evidence
 
 
+def test_evidence_of_a_thousand_namespaces_is_kept(database: Database) -> None:
+    """MariaDB refuses a text of more than 65535 bytes, and the device would never be clean."""
+    zeroed = [{"nsid": nsid, "block_device": f"nvme0n{nsid}", "what": "x" * 100} for nsid in range(1, 1025)]
+    append(database, "cleaned", evidence={"namespaces": zeroed, "verified": "samples"})
+    with database.read() as tx:
+        (found,) = events.history(tx, "d")
+    assert len(found.evidence or "") < 65_536
+    kept = json.loads(found.evidence or "{}")
+    assert kept["verified"] == "samples"
+    assert len(kept["namespaces"]) + kept["left_out"]["namespaces"]["entries"] == 1024
+
+
 def test_an_event_is_gone_with_the_transaction_that_failed(database: Database) -> None:
     def append_and_fail() -> None:
         with database.write() as tx:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentworld import SANITIZING, SECRET, AgentWorld, sanitizing_drive
+from agentworld import HOST, SANITIZING, SECRET, AgentWorld, sanitizing_drive
 
+from autoclave.api.operator.waiting import waiting_for
 from autoclave.db import devices as device_rows
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
@@ -178,6 +179,22 @@ def test_layout_that_changes_while_available_ends_the_offer(make: Callable[..., 
     assert recorded(world) == FACTORY
 
 
+def test_changed_layout_is_reported_once(make: Callable[..., AgentWorld]) -> None:
+    """The reason says what happened; what waits says what to do about it. Neither repeats the other."""
+    world = make()
+    agent = world.start()
+    agent.period()
+    world.sim.format(SANITIZING, LARGE_BLOCKS)
+    agent.period()
+    changed = "namespace 1 has LBA format 4 (4096+0), recorded is 0 (512+0)"
+    assert world.device().state_reason == f"its layout was changed while it was available: {changed}"
+    assert waiting_for(world.device()) == (
+        f"It is not proved clean (its layout was changed while it was available: {changed}): clean it again, which "
+        f"restores the layout on record, or accept the found layout by `autoclave device accept {HOST}/{SANITIZING}` "
+        "before."
+    )
+
+
 def test_layout_without_a_namespace_is_not_offered_for_accept(make: Callable[..., AgentWorld]) -> None:
     """What cannot be recorded cannot be accepted: the reason names the clean alone."""
     world = make(namespace_management=True)
@@ -188,9 +205,10 @@ def test_layout_without_a_namespace_is_not_offered_for_accept(make: Callable[...
         world.sim.sync_namespaces(drive)
     agent.period()
     world.assert_withheld()
-    reason = world.device().state_reason or ""
-    assert "clean it, which restores the recorded one" in reason
-    assert "accept" not in reason
+    waits = waiting_for(world.device()) or ""
+    assert "has no namespace" in waits
+    assert "clean it again" in waits
+    assert "accept" not in waits
     world.clean()
     world.assert_offered()
     assert recorded(world) == FACTORY

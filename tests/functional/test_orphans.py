@@ -1,25 +1,27 @@
 """A device whose server Nova deleted without a word is given back when that is sure, or waits for an operator."""
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from agentworld import HOST, SANITIZING, ZEROING, AgentWorld
+from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 from strikes import Death, death
 from tenant import Tenant, conductor
 
 from autoclave.api.operator import views
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
 from autoclave.conductor.unbinding import Unbinder
-from autoclave.db import device_views, events
+from autoclave.db import device_views, events, orphans
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs
 from autoclave.exceptions import ToolFailed
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.swap import Cause
@@ -32,10 +34,12 @@ from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domain, GivenDomains
 from nova_double import servers_within
+from sqlcount import counted
 
 pytestmark = pytest.mark.matrix
 
 PATIENCE = timedelta(seconds=600)
+THIRD = "0000:43:00.0"
 COMMAND = f"`autoclave device take-back {HOST}/{SANITIZING}`"
 
 
@@ -130,6 +134,13 @@ class Cloud:
 
 
 @pytest.fixture
+def three_drives(tmp_path: Path) -> Iterator[AgentWorld]:
+    made = AgentWorld(tmp_path, [sanitizing_drive(), zeroing_drive(), zeroing_drive(THIRD, "SER-C")])
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def cloud(world: AgentWorld) -> Cloud:
     return Cloud(world)
 
@@ -218,6 +229,29 @@ def test_credentials_of_an_unknown_project_need_two_witnesses(cloud: Cloud) -> N
     cloud.delete(archived=True)
     cloud.look_twice()
     cloud.assert_waits("may not see all projects")
+
+
+def _lose_witness(cloud: Cloud) -> None:
+    """Nova answers 500 for the other server in every round, and has archived the tenant's."""
+    cloud.delete(archived=True)
+    cloud.faults.add(answer(500), path=cloud.other.instance)
+    cloud.look_twice()
+
+
+@pytest.mark.parametrize("project", ["others", "third"])
+def test_a_failing_witness_is_replaced_by_another(three_drives: AgentWorld, project: str) -> None:
+    """The other witness is another server of the same project, or one of another project."""
+    cloud = Cloud(three_drives)
+    third = cloud._server(THIRD, project)
+    if project == "others":  # of one project, the server that was bound last is asked first
+        cloud.other = third
+    _lose_witness(cloud)
+    cloud.assert_given_back()
+
+
+def test_a_failing_witness_without_another_gives_nothing_back(cloud: Cloud) -> None:
+    _lose_witness(cloud)
+    cloud.assert_waits("Nova cannot be asked")
 
 
 # (b) Two lookups a patience apart do not say deleted
@@ -340,6 +374,18 @@ def test_a_drive_that_is_not_in_its_slot_is_not_given_back(cloud: Cloud) -> None
     cloud.assert_waits("it cannot be looked at")
 
 
+def test_only_users_that_are_seen_keep_an_operator_from_it(cloud: Cloud) -> None:
+    """A drive that was pulled can be taken back; one that a guest has cannot."""
+    guests = GuestsSeen(cloud.ports, AgentAPI(cloud.world.transport), cloud.agents_patience)
+    cloud.world.domains = GivenDomains(
+        [Domain("1-2-3", "instance-1", running=False, functions=frozenset({PCIAddress.parse(ZEROING)}))]
+    )
+    cloud.world.sim.pull(SANITIZING)
+    assert guests.users(HOST, [SANITIZING, "no function"]) == []
+    [user] = guests.users(HOST, [SANITIZING, ZEROING])
+    assert user == "domain instance-1 (1-2-3), which is off"
+
+
 def test_a_silent_agent_is_not_asked_and_keeps_the_drive(cloud: Cloud) -> None:
     cloud.agents_patience = timedelta(seconds=300)
     cloud.conductor = cloud.looker()
@@ -460,3 +506,21 @@ def test_a_look_leaves_the_moment_of_a_request_alone(cloud: Cloud) -> None:
     cloud.conductor.look()
     assert cloud.row().orphan_since == cloud.now
     assert cloud.row().updated_at == earlier
+
+
+def test_requests_noted_together_cost_one_statement(three_drives: AgentWorld) -> None:
+    """The conditions of each request stay: one that is bound for another server in the meantime is left alone."""
+    cloud = Cloud(three_drives)
+    cloud._server(THIRD, "third")
+    with cloud.world.db.read() as tx:
+        requests = orphans.bound(tx)
+    moved = requests[0]
+    with cloud.world.db.write() as tx:
+        tx.execute(arqs.update().where(arqs.c.uuid == moved.uuid).values(instance_uuid=str(uuid.uuid4())))
+    with counted() as statements, cloud.world.db.write() as tx:
+        orphans.note(tx, requests, None, "Nova cannot be asked")
+        orphans.note_seen(tx, requests)
+    assert sum(each.startswith("UPDATE") for each in statements) == 2
+    with cloud.world.db.read() as tx:
+        noted = {each.uuid for each in orphans.bound(tx) if each.orphan_reason and each.server_seen}
+    assert noted == {each.uuid for each in requests[1:]}

@@ -12,7 +12,6 @@ from autoclave.agent import cleanup, device_providers, discovery, recovery
 from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor import binding, unbinding
 from autoclave.conductor import orphans as conductor_orphans
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles, orphans
@@ -26,6 +25,7 @@ from autoclave.hardware.sanitize import Sanitizer
 from autoclave.lifecycle import intent, release, sweep, withdrawn
 from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.swap import swap
 from autoclave.objects.context import RequestContext
 from autoclave.placement.client import PlacementClient as Placement

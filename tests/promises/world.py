@@ -12,7 +12,6 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import Orphans
 from autoclave.conductor.unbinding import Unbinder
@@ -26,6 +25,7 @@ from autoclave.drivers.base import Driver
 from autoclave.exceptions import AutoclaveError, PlacementError, PlacementNotFound
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.agents import RPCCleaners
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts

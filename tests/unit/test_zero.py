@@ -20,8 +20,10 @@ from autoclave.exceptions import (
     WrongDrive,
 )
 from autoclave.hardware import namespace_layout
+from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.drive_layout import DriveLayout, NamespaceShape
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
@@ -352,6 +354,50 @@ def test_a_namespace_that_this_host_does_not_show_is_not_passed_over(make, monke
     with pytest.raises(HardwareError, match=r"\[1, 2\].*\[1\]"):
         erase(host)
     assert host.find(SLOT, SECRET)
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Let the host show changes late: a pause between two looks ends that. Returns how often there was one."""
+    pauses = []
+
+    def catch_up(work):
+        pauses.append(work)
+        host = SimulatedHost.open(work.paths.sysfs.parent)
+        host.clear_faults(SLOT, FaultKind.BLOCK_DEVICES_LATE)
+
+    monkeypatch.setattr(EraseWork, "pause", catch_up)
+    return pauses
+
+
+def test_a_new_namespace_is_zeroed_when_its_disk_comes_late(make, late):
+    """The kernel makes the block device of an attached namespace in its own time."""
+    host = make(namespace_management=True)
+    delete(host, 1)
+    host.set_fault(SLOT, Fault(FaultKind.BLOCK_DEVICES_LATE))
+    assert erase(host)["namespaces_made_anew"]
+    assert len(late) == 1
+
+
+def test_a_new_namespace_whose_disk_never_comes_is_an_error(make, monkeypatch):
+    monkeypatch.setattr(namespace_layout, "NODE_TIMEOUT", 0.0)
+    host = make(namespace_management=True)
+    delete(host, 1)
+    host.set_fault(SLOT, Fault(FaultKind.BLOCK_DEVICES_LATE))
+    with pytest.raises(HardwareError, match=r"the namespaces \[1\], but this host shows block devices for \[\]"):
+        erase(host)
+
+
+def test_a_restored_format_is_zeroed_when_its_size_comes_late(make, late):
+    """With metadata the host shows a disk without a size, and shows its size again some time after the format."""
+    host = make(format_nvm=True)
+    recorded = DriveLayout((NamespaceShape(SIZE // 512, 512),))
+    host.format(SLOT, 7)
+    host.set_fault(SLOT, Fault(FaultKind.BLOCK_DEVICES_LATE))
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    evidence = eraser(host.paths).erase(controller, ZEROES, Watcher(), recorded)
+    assert evidence["bytes"] == SIZE
+    assert len(late) == 1
 
 
 def test_a_disk_that_is_smaller_here_than_on_the_drive_is_not_clean(make):

@@ -7,6 +7,7 @@ from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.open_files import hidden_program, programs_with_open
 from autoclave.hardware.sysfs import pci_function, vfio_nodes
+from autoclave.lifecycle.guests_seen import UNSEEN
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domains, domains_of
 
@@ -50,7 +51,7 @@ class FunctionUsers:
             if nodes and not programs and (hidden := hidden_program(self._paths)) is not None:
                 raise HardwareError(f"the open files of process {hidden} are not shown without CAP_SYS_PTRACE")
         except (HardwareError, ValueError) as error:
-            return [f"it cannot be looked at: {error}"]
+            return [f"{UNSEEN}: {error}"]
         return [f"{program.node} is open by {program}" for program in programs]
 
 

@@ -16,6 +16,8 @@ from autoclave.api.microversion import Negotiation
 from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom, bounded
+from autoclave.conf.agent import patience_with_agents
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
@@ -40,12 +42,14 @@ def create_app(
     """The HTTP service.
 
     :param conf: ``[api]``, and with ``auth_strategy = keystone`` also ``[keystone_authtoken]``.
-    :param transport: how conductors are reached.
+    :param transport: how conductors and agents are reached.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param mounts: prefix to application; each authenticates its callers itself.
     """
     waiting = WaitingRoom(conf.api.max_waiting_requests)
-    api = Api(conf, ports, ConductorAPI(transport), AgentAPI(transport), Policy(conf), waiting, hosts_unknown)
+    agents = AgentAPI(transport)
+    guests = GuestsSeen(ports, agents, patience_with_agents(conf))
+    api = Api(conf, ports, ConductorAPI(transport), agents, guests, Policy(conf), waiting, hosts_unknown)
     layers: tuple[Layer, ...] = (
         # The host as the caller wrote it, before a header of his can change it.
         partial(expected_hosts, conf),

@@ -9,6 +9,7 @@ import falcon
 
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
@@ -19,6 +20,7 @@ from autoclave.rpc.conductor_api import ConductorAPI
 class Api:
     """The parts of the service, passed to every resource.
 
+    :param guests: asks the agents which guests have a function.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
     :param waiting: has a place for each request that waits for another service.
     """
@@ -27,6 +29,7 @@ class Api:
     ports: Ports
     conductor: ConductorAPI
     agents: AgentAPI
+    guests: GuestsSeen
     policy: Policy
     waiting: WaitingRoom
     hosts_unknown: Callable[[], int] | None = None

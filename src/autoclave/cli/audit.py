@@ -61,6 +61,7 @@ class Audit(Rows):
     The exit code is 0 if all agree, 1 if something was found (also what was put right), 2 if nothing could be compared.
     """
 
+    nothing = "Nothing was found."
     _code = _AGREE
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

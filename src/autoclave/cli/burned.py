@@ -50,6 +50,8 @@ def _cell(name: str, value: Any) -> Cell:
 class BurnedList(Rows):
     """List the devices that are not offered again until they are released. Moments are in UTC."""
 
+    nothing = "There are no burned devices."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -77,6 +79,8 @@ class BurnedShow(_OfDevice, Fields):
 
 class BurnedHistory(_OfDevice, Rows):
     """Show how a device was burned and released, and by whom, oldest first. It need not be burned now."""
+
+    nothing = "It was never burned."
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""

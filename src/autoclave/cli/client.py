@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 
-from autoclave.exceptions import AutoclaveError
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.services.clouds import CloudsFile
 
 _TIMEOUT = 30
@@ -23,11 +23,17 @@ class ServiceClient:
 
     :param url: where it listens; where it knows users by a file, with name and password before the host.
     :param token: an administrator's token.
+    :raises InvalidConfiguration: *url* is not one of HTTP.
     """
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
-        self._shown = re.sub(r"//[^/]*@", "//", self._url)
+        self._shown = re.sub(r"(//|^)[^/]*@", r"\1", self._url)
+        if not _is_http(self._url):
+            raise InvalidConfiguration(
+                f"{self._shown!r} is no URL of a service. Write it with http:// or https://, such as {_DEFAULT_URL}",
+                option="--url, AUTOCLAVE_URL",
+            )
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers["X-Auth-Token"] = token
@@ -65,6 +71,14 @@ class ServiceClient:
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
         return answer.json() if answer.content else {}
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _fault(answer: requests.Response) -> str:

@@ -10,9 +10,11 @@ from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
 from autoclave.cli.durations import in_words
 from autoclave.cli.tables import Fields, Rows, with_details
+from autoclave.rules.reserved import SHOWN_STATES
 
 _DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
+_FILTERS = ("hostname", "type", "device_state", "limit", "marker")
 _HISTORY = ("at", "event", "to_state", "actor", "reason", "proof")
 _HISTORY_DETAILS = (
     "from_state",
@@ -67,15 +69,25 @@ _SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _ar
 class DeviceList(Rows):
     """List all devices: state, progress, and what waits for a human."""
 
+    nothing = "There are no such devices."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
+        parser.add_argument("--host", dest="hostname", metavar="HOST", help="only of this host")
+        parser.add_argument("--type", type=str.upper, help="only of this type, such as NVME or GPU")
+        parser.add_argument(
+            "--state", dest="device_state", choices=SHOWN_STATES, help="only those that are shown with this state"
+        )
+        parser.add_argument("--limit", help="devices at most (default: all)")
+        parser.add_argument("--marker", metavar="UUID", help="only those behind this device of a list")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         """Ask, and show."""
-        devices = service_of(parsed_args).ask("GET", _DEVICES)["devices"]
+        filters = {name: value for name in _FILTERS if (value := getattr(parsed_args, name)) is not None}
+        devices = service_of(parsed_args).ask("GET", _DEVICES, query=filters)["devices"]
         shown = [{**device, "progress": _progress(device["progress"])} for device in devices]
         return _LIST_COLUMNS, [tuple(Cell(each[c], width=_WIDTHS.get(c)) for c in _LIST_COLUMNS) for each in shown]
 
@@ -195,7 +207,10 @@ class DeviceForget(_Say):
 
 
 class DeviceTakeBack(_Say):
-    """Give a device back whose server is no longer there, and have it cleaned. Make sure that no guest has it."""
+    """Give a device back whose server is no longer there, and have it cleaned.
+
+    Refuses while the agent of its host sees a guest that has it. Where the agent cannot be asked, look there yourself.
+    """
 
     what = "take-back"
 

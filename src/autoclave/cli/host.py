@@ -18,6 +18,8 @@ _WIDTHS = {"reason": 30, "by": 30}
 class HostList(Rows):
     """List the hosts, and which of them are in maintenance."""
 
+    nothing = "There are no hosts."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)

@@ -212,7 +212,7 @@ def _record(planned: _Planned, cleanup_timeout: int, clashes: Sequence[str]) -> 
         "device": inspected.device,
         "serial": inspected.serial,
         "action": inspected.action,
-        "refused": [*clashes, *inspected.refused],
+        "refused": [*clashes, *inspected.refused, *(f"not offered: {each}" for each in inspected.partly_refused)],
         "entry": inspected.entry,
         "why": inspected.why,
         "rejected": list(inspected.rejected),

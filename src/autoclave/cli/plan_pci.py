@@ -8,6 +8,7 @@ from oslo_config import cfg
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.drivers.base import RETURNS_UNCLEANED, Inspected
+from autoclave.drivers.pci_inspection import of_card
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.function_users import host_uses
 from autoclave.hardware.host import HostPaths
@@ -77,16 +78,17 @@ class _Slot:
 
     def _inspected(self) -> Inspected:
         of_slot = self._functions.seen(self._slot)
-        virtual = [match for match in self._meant if match.function.address != self._slot]
+        virtual = self._virtual
         ids = f"{of_slot.vendor_id}:{of_slot.product_id}" if of_slot else "unreadable"
         if virtual:
             given = virtual[0].function
-            ids += f", {len(virtual)} virtual functions {given.vendor_id}:{given.product_id}"
+            ids += f", {of_card(virtual, len(virtual) - len(self._partly))} {given.vendor_id}:{given.product_id}"
         return Inspected(
             address=str(self._slot),
             device=ids,
             action=None if self._provider is None else self._action(self._provider),
             refused=self._refused,
+            partly_refused=[self._words(match) for match in self._partly],
             entry="; ".join(dict.fromkeys(f"{match.entry.entry}: {match.entry.text}" for match in self._meant)),
             why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; Autoclave does not erase it",
             holders=list(self._holders()),
@@ -102,6 +104,17 @@ class _Slot:
         if self._wrong is not None:
             return [self._wrong]
         return [] if self._provider is not None else list(dict.fromkeys(self._withheld.values()))
+
+    @property
+    def _virtual(self) -> list[Match]:
+        return [match for match in self._meant if match.function.address != self._slot]
+
+    @property
+    def _partly(self) -> list[Match]:
+        """The virtual functions that are withheld of a card that is offered."""
+        if self._provider is None:
+            return []
+        return [match for match in self._virtual if match.function.address in self._withheld]
 
     def _words(self, match: Match) -> str:
         address = match.function.address

@@ -14,6 +14,9 @@ from autoclave.exceptions import AutoclaveError
 class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
     """A command that prints a row for each of several things. Rows can be sorted by each of its columns."""
 
+    nothing: str | None = None
+    """What stderr gets instead of a table without rows; None: the table is printed all the same."""
+
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
         """Print the rows.
 
@@ -23,6 +26,9 @@ class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         _refuse_unknown("--sort-column", parsed_args.sort_columns, column_names)
         # Cells compare where plain values do not: texts with nothing.
         cells = [tuple(each if isinstance(each, FormattableColumn) else Cell(each) for each in row) for row in data]
+        if not cells and self.nothing is not None and parsed_args.formatter == "table":
+            self.app.stderr.write(f"{self.nothing}\n")
+            return 0
         status: int = super().produce_output(parsed_args, column_names, cells)
         return status
 

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 
 from oslo_log import log as logging
 
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import orphans
 from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import take_back_orphan
 from autoclave.lifecycle.swap import Cause
@@ -32,7 +32,8 @@ MOST_LOOKUPS = 50
 """Servers that one round looks up one by one. The next round goes on behind them."""
 MOST_ALLOCATIONS = 20
 """Servers whose allocations one round reads, where Nova does not list its servers."""
-_WITNESSES = 3
+_MOST_WITNESSES = 10
+"""Witnesses that one round looks up, those whose lookup fails included."""
 
 _NOT_SHOWN = (
     "Nova does not know the server, and has not shown a server of another project that has a device, so that the "
@@ -190,16 +191,39 @@ class _Witnesses:
         self._seen: bool | None = None
 
     def seen(self) -> bool:
-        """:raises NovaUnavailable: that cannot be told."""
+        """Return whether enough witnesses are there. One whose lookup fails is skipped.
+
+        :raises NovaUnavailable: that cannot be told, as too few others are left.
+        """
         if self._seen is None:
-            own = self._servers.own_project()
-            others = [each for each in self._listed if own is None or each.project_id != own]
-            one_of_each = {each.project_id: each.instance_uuid for each in others}
-            found = [self._servers.look_up(server) for server in list(one_of_each.values())[:_WITNESSES]]
-            projects = {each.project_id for each in found if each.presence is Presence.THERE} - {own}
-            # Of credentials whose project is not known, one project may be their own.
-            self._seen = len(projects) > (1 if own is None else 0)
+            self._seen = self._look()
         return self._seen
+
+    def _look(self) -> bool:
+        own = self._servers.own_project()
+        needed = 2 if own is None else 1  # of credentials whose project is not known, one project may be their own
+        projects: set[str | None] = set()
+        failure: NovaUnavailable | None = None
+        for server in self._candidates(own):
+            try:
+                found = self._servers.look_up(server)
+            except NovaUnavailable as error:
+                LOG.warning("Nova does not show server %s, which would prove that it shows all: %s", server, error)
+                failure = error
+                continue
+            if found.presence is Presence.THERE and found.project_id != own:
+                projects.add(found.project_id)
+            if len(projects) >= needed:
+                return True
+        if failure is not None:
+            raise failure
+        return False
+
+    def _candidates(self, own: str | None) -> Sequence[str]:
+        """Return the servers to look up: one of each project first, then the others of those projects."""
+        others = [each for each in self._listed if own is None or each.project_id != own]
+        one_of_each = {each.project_id: each.instance_uuid for each in others}
+        return list(dict.fromkeys([*one_of_each.values(), *(each.instance_uuid for each in others)]))[:_MOST_WITNESSES]
 
 
 def _by_server(requests: Iterable[Bound]) -> Mapping[str, list[Bound]]:

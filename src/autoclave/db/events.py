@@ -1,6 +1,5 @@
 """The history of devices. It is written in the transaction that changes the state, or not at all."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import device_events
+from autoclave.rules.evidence_text import evidence_text
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def append(
     reason: str | None,
     evidence: Mapping[str, Any] | None = None,
 ) -> None:
-    """Append one event."""
+    """Append one event. Evidence that is too long is shortened, and says so."""
     tx.execute(
         _INSERT,
         {
@@ -68,7 +68,7 @@ def append(
             "actor": actor,
             "request_id": request_id,
             "reason": reason,
-            "evidence": json.dumps(evidence, sort_keys=True) if evidence else None,
+            "evidence": evidence_text(evidence) if evidence else None,
         },
     )
 

@@ -1,7 +1,7 @@
 """Attach handles. A handle is in use iff an active ARQ names it: derived, never stored."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,12 @@ def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, l
         handle = HandleRecord(*columns_)
         found[handle.deployable_id].append(HandleUse(handle, bool(in_use)))
     return dict(found)
+
+
+def identities(tx: Connection, ids: Collection[int]) -> list[str]:
+    """Return the ``identity`` of each handle: of a PCI function, the full address."""
+    query = sa.select(attach_handles.c.identity).where(attach_handles.c.id.in_(ids))
+    return list(tx.execute(query.order_by(attach_handles.c.id)).scalars())
 
 
 def stored(tx: Connection) -> list[tuple[str, str]]:

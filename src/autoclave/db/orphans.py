@@ -1,8 +1,9 @@
 """Bound accelerator requests whose servers another service keeps, and what is known of those that it has deleted."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -36,6 +37,9 @@ class Bound:
     address: str
 
 
+_AT_ONCE = 1000
+"""Requests that one statement writes: SQLite takes 32766 parameters."""
+
 _OF_ARQ = ("uuid", "instance_uuid", "project_id", "device_id", "device_rp_uuid", "orphan_since", "orphan_reason",
            "server_seen")  # fmt: skip
 _OF_DEVICE = ("hostname", "pci_address")
@@ -58,23 +62,30 @@ def bound(tx: Connection) -> list[Bound]:
 
 def note(tx: Connection, requests: Sequence[Bound], since: datetime | None, reason: str | None) -> None:
     """Record what is known of the servers of *requests*, unless those have moved on since they were read."""
-    for each in requests:
+    for earlier in {each.orphan_since for each in requests}:
+        same = [each for each in requests if each.orphan_since == earlier]
+        unchanged = arqs.c.orphan_since.is_(None) if earlier is None else arqs.c.orphan_since == earlier
+        _update(tx, same, {"orphan_since": since, "orphan_reason": reason}, unchanged)
+
+
+def note_seen(tx: Connection, requests: Sequence[Bound]) -> None:
+    """Record that Nova has shown the servers of *requests*, as far as those are still theirs."""
+    _update(tx, requests, {"server_seen": True})
+
+
+def _update(
+    tx: Connection, requests: Sequence[Bound], values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
+) -> None:
+    """Write *values* to those of *requests* that are still bound for the servers that they were read with."""
+    for start in range(0, len(requests), _AT_ONCE):
+        pairs = [(each.uuid, each.instance_uuid) for each in requests[start : start + _AT_ONCE]]
         same = (
-            arqs.c.uuid == each.uuid,
+            arqs.c.uuid.in_([uuid for uuid, _ in pairs]),  # MariaDB uses no index for pairs
+            sa.tuple_(arqs.c.uuid, arqs.c.instance_uuid).in_(pairs),
             arqs.c.state == ARQState.BOUND,
-            arqs.c.instance_uuid == each.instance_uuid,
-            arqs.c.orphan_since.is_(None) if each.orphan_since is None else arqs.c.orphan_since == each.orphan_since,
         )
         # The request itself is not changed by it, so its updated_at stays.
-        values = {"orphan_since": since, "orphan_reason": reason, "updated_at": arqs.c.updated_at}
-        tx.execute(arqs.update().where(*same).values(values))
-
-
-def note_seen(tx: Connection, requests: Collection[Bound]) -> None:
-    """Record that Nova has shown the servers of *requests*, as far as those are still theirs."""
-    for each in requests:
-        same = (arqs.c.uuid == each.uuid, arqs.c.state == ARQState.BOUND, arqs.c.instance_uuid == each.instance_uuid)
-        tx.execute(arqs.update().where(*same).values(server_seen=True, updated_at=arqs.c.updated_at))
+        tx.execute(arqs.update().where(*same, *conditions).values({**values, "updated_at": arqs.c.updated_at}))
 
 
 def is_still(tx: Connection, request: Bound) -> bool:

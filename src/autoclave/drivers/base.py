@@ -106,6 +106,7 @@ class Inspected:
     :param device: what stands there: ids, model.
     :param action: how it is erased between two guests, or that it is not; None: it is not offered, or not known.
     :param refused: why it is not offered; empty: it is.
+    :param partly_refused: of a device that is offered, which virtual functions are not, and why.
     :param entry: which entry of the configuration matches it, and its text.
     :param why: why that action.
     :param rejected: which other actions there would be, and why they are not taken.
@@ -122,6 +123,7 @@ class Inspected:
     serial: str | None = None
     action: str | None = None
     refused: Sequence[str] = ()
+    partly_refused: Sequence[str] = ()
     entry: str | None = None
     why: str | None = None
     rejected: Sequence[str] = ()

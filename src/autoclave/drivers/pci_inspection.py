@@ -1,7 +1,7 @@
 """What the PCI driver makes of each function: offered or not, and why."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 from oslo_log import log as logging
@@ -109,13 +109,14 @@ class Card:
         own = [candidate for candidate in self.candidates if candidate.function is self.slot]
         entries = [f"{each.entry.entry}: {each.entry.text}" for each in self.candidates]
         given = self.candidates[0].function
-        virtual = "" if own else f", {len(self.candidates)} virtual functions {given.vendor_id}:{given.product_id}"
+        virtual = "" if own else f", {of_card(self.candidates, len(self.offered))} {given.vendor_id}:{given.product_id}"
         members = {member for each in self.candidates for member in each.iommu_group}
         return Inspected(
             address=str(self.slot.address),
             device=f"{self.slot.vendor_id}:{self.slot.product_id}{virtual}",
             action=RETURNS_UNCLEANED if self.excluded is None else None,
             refused=[self.excluded] if self.excluded else [],
+            partly_refused=[] if self.excluded else [each.words for each in self.candidates if each.withheld],
             entry="; ".join(dict.fromkeys(entries)),
             why="pci_driver erases nothing",
             holders=[holder for each in self.candidates for holder in each.holders],
@@ -123,6 +124,13 @@ class Card:
             handles=[] if own else [candidate.words for candidate in self.candidates],
             discovered=self.device(),
         )
+
+
+def of_card(meant: Sized, offered: int) -> str:
+    """Say how many virtual functions of a card entries mean, and how many of them are offered if others are not."""
+    number = len(meant)
+    count = f"{offered} of {number}" if 0 < offered < number else str(number)
+    return f"{count} virtual function{'' if number == 1 else 's'}"
 
 
 def look(

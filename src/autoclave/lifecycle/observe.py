@@ -293,11 +293,7 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
     if device.missing and device.supports_cleaning and _same_drive(device, found):
         return _WAS_AWAY
     if (changed := _layout_difference(device, found)) is not None:
-        other = ", or accept the found one with `autoclave device accept` and clean it then"
-        return (
-            f"its layout was changed while it was available: {changed}; clean it, which restores the recorded one"
-            f"{other if _identified(found) and recorded_layout(found) else ''}"
-        )
+        return f"its layout was changed while it was available: {changed}"
     return None
 
 

@@ -9,6 +9,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db import orphans
+from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.ports import Ports
@@ -44,6 +45,17 @@ def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delet
 def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause, server: str | None = None) -> list[str]:
     """Write into a device's history that an operator takes it back; return the requests to delete.
 
+    :param server: see :func:`to_take_back`.
+    :raises Conflict: see :func:`to_take_back`.
+    """
+    holders = to_take_back(tx, device, server)
+    remark(tx, device, "take_back", cause, {})
+    return [arq.uuid for arq in holders]
+
+
+def to_take_back(tx: Connection, device: DeviceRecord, server: str | None = None) -> list[ARQRecord]:
+    """Return the requests that hold a device, and may be deleted on an operator's word.
+
     :param server: the server that is gone; None: the only one that has the device.
     :raises Conflict: no request has it, one is being bound, its server is our own, or several servers have it.
     """
@@ -63,8 +75,7 @@ def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause, server: s
             f"Device {device.uuid} is held by the servers {', '.join(servers)}: name the one that is gone "
             "(instance_uuid, --server)."
         )
-    remark(tx, device, "take_back", cause, {})
-    return [arq.uuid for arq in holders]
+    return holders
 
 
 def take_back_orphan(ports: Ports, request: orphans.Bound, cause: Cause) -> bool:

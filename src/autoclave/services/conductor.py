@@ -7,12 +7,12 @@ from typing import Any
 from oslo_config import cfg
 
 from autoclave.conductor.compute import Compute
-from autoclave.conductor.guests_seen import GuestsSeen
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import Orphans
 from autoclave.conductor.telling import Teller
 from autoclave.conductor.unbinding import Unbinder
 from autoclave.conf.agent import patience_with_agents
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.client import NovaClient
 from autoclave.nova.servers import NovaServers

@@ -63,6 +63,8 @@ class FaultKind(StrEnum):
     """BLKZEROOUT, shred and write-zeroes report success and have written nothing."""
     ZERO_BYTES_PER_SECOND = "zero-bytes-per-second"
     """BLKZEROOUT and shred write so many bytes a second."""
+    BLOCK_DEVICES_LATE = "block-devices-late"
+    """The host shows what namespace management and formats have changed once the fault is cleared, and not before."""
     HOST_ACTIVATES = "host-activates"
     """The host activates the volume group that a guest has left on the drive, when the drive comes back."""
     HOST_ASSEMBLES = "host-assembles"

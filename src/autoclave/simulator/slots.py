@@ -98,7 +98,11 @@ class DriveSlots:
     def clear_faults(self, address: str | None = None, kind: FaultKind | None = None) -> None:
         """End faults: all, or those of one address, of one kind, or of both."""
         self._settle(EVERY_DRIVE if address is None else address)
+        late = self._late()
         self.faults.clear(address, kind)
+        for each in late - self._late():
+            with self.drive(each) as drive:
+                self.sync_namespaces(drive)
 
     @contextmanager
     def drive(self, address: str) -> Iterator[Drive]:
@@ -117,11 +121,18 @@ class DriveSlots:
     def sync_namespaces(self, drive: Drive) -> None:
         """Make the block devices of *drive* those of its namespaces, after namespace management."""
         drive.save()
+        if FaultKind.BLOCK_DEVICES_LATE in drive.faults:
+            return
         with Inventory.change(self.root) as inventory:
             for slot in inventory.bound():
                 if self._drive_directory(slot.spec) == drive.directory:
                     media = {nsid: drive.media(nsid) for nsid in drive.state.namespaces}
                     self.tree.sync_namespaces(slot, drive.state, inventory, media)
+
+    def _late(self) -> set[str]:
+        """Return the slots of drives whose changes the host does not show yet."""
+        drives = [slot for slot in self.inventory.slots.values() if slot.present and slot.spec.physfn is None]
+        return {slot.address for slot in drives if FaultKind.BLOCK_DEVICES_LATE in self.faults.active([slot.address])}
 
     def _settle(self, address: str) -> list[str]:
         """Bring drives up to date, so that a change of faults acts from now on and not on the past."""

@@ -121,7 +121,7 @@ class World:
         self.conductor = self.transport.serve(CONDUCTOR_TOPIC, "conductor-1", manager, conductor_api.VERSION)
         self.conductor.start()
         self.agent = InstanceAgent(self.ports)
-        self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.2")
+        self.agent_server = self.transport.serve(AGENT_TOPIC, HOST, self.agent, "1.3")
         self.agent_server.start()
         everything: dict[tuple[str | None, str], Any] = {
             ("api", "auth_strategy"): "noauth",

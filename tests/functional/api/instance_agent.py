@@ -18,6 +18,7 @@ OFF = {"vm_state": VMState.STOPPED, "power_state": PowerState.SHUTDOWN}
 class InstanceAgent:
     """:attr asked: the devices that it shall clean.
     :attr messages: method and instance, in order.
+    :attr users: those of every function.
     :attr finish: whether it does what it is asked to do with instances; otherwise it has only taken it.
     """
 
@@ -26,9 +27,13 @@ class InstanceAgent:
         self.asked: list[Device] = []
         self.messages: list[tuple[str, str]] = []
         self.finish = True
+        self.users: list[str] = []
 
     def cleanup_device(self, context: RequestContext, device: Device) -> None:
         self.asked.append(device)
+
+    def function_users(self, context: RequestContext, addresses: Sequence[str]) -> dict[str, list[str]]:
+        return dict.fromkeys(addresses, self.users)
 
     def build_instance(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
         self._do("build_instance", instance_uuid, TaskState.SCHEDULING, **ON, launched_at=utcnow(), agent_run_id="run")

@@ -4,12 +4,13 @@ import re
 from typing import Any
 
 import falcon
-from api_world import World
+from api_world import PATIENCE, World
 
 from autoclave.api import microversion, routes
 from autoclave.api.context import Api
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
+from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
 
@@ -20,7 +21,8 @@ def routed(world: World) -> set[tuple[str, str]]:
     """Methods and paths. Below ``/accelerator`` and without a version is the same once more; OPTIONS are Falcon's."""
     app: falcon.App[Any, Any] = falcon.App()
     conductor, agents = ConductorAPI(world.transport), AgentAPI(world.transport)
-    api = Api(world.conf, world.ports, conductor, agents, Policy(world.conf), WaitingRoom(1))
+    guests = GuestsSeen(world.ports, agents, PATIENCE)
+    api = Api(world.conf, world.ports, conductor, agents, guests, Policy(world.conf), WaitingRoom(1))
     routes.add_all(app, api)
     found = set()
 

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-import sqlalchemy as sa
 from api_world import HOST, World, new_uuid
 
 from autoclave.db.compute_tables import instances
+from sqlcount import counted
 
 CREATE, BIND, DELETE = 3, 13, 18
 """Statements that these cost a request for one device of a type that is not erased, beside each transaction's BEGIN.
@@ -18,21 +16,6 @@ One of the last are the traits that Placement must have before the device is off
 """
 
 LISTS = ("devices", "deployables", "accelerator_requests", "device_profiles")
-
-
-@contextmanager
-def counted() -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if not statement.startswith("BEGIN"):
-            seen.append(statement)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 def populate(world: World, numbers: range) -> None:

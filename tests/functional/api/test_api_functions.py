@@ -92,8 +92,21 @@ def test_the_command_lists_what_waits(
 ) -> None:
     with world.served() as url:
         assert main(["function", "list", "--waiting", "--long", "-f", "json", "--url", url]) == 0
-        assert json.loads(capsys.readouterr().out) == [waiting]
+        assert json.loads(capsys.readouterr().out) == [{**waiting, "state": "in use"}]
         assert main(["function", "list", "--host", "elsewhere", "-f", "json", "--url", url]) == 0
         assert json.loads(capsys.readouterr().out) == []
         assert main(["function", "list", "--url", url]) == 0
     assert "stays as it is" in capsys.readouterr().out
+
+
+def test_the_command_shows_the_state_of_each_function(
+    world: World, waiting: dict[str, Any], devices: OneTimeUse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    burned = devices.add("0000:83:00.0")
+    devices.use_up(burned)
+    with world.db.write() as tx:
+        pci.describe(tx, devices.row(burned), {"unreadable_reason": "it has no power"})
+    with world.served() as url:
+        assert main(["function", "list", "-f", "json", "-c", "pci_address", "-c", "state", "--url", url]) == 0
+    shown = {each["pci_address"]: each["state"] for each in json.loads(capsys.readouterr().out)}
+    assert shown == {waiting["pci_address"]: "in use", "0000:82:00.0": "free", "0000:83:00.0": "burned, unreadable"}

@@ -43,7 +43,7 @@ def test_what_is_not_declared_cannot_be_served(world: World) -> None:
             resp.media = {}
 
     with pytest.raises(TypeError, match=r"GET of .*Undeclared is not declared"):
-        routes.add(falcon.App(), "/undeclared", Undeclared(Api(None, world.ports, *[None] * 4)))  # type: ignore[arg-type]
+        routes.add(falcon.App(), "/undeclared", Undeclared(Api(None, world.ports, *[None] * 5)))  # type: ignore[arg-type]
 
 
 def test_the_document_says_where_the_service_is_below_both_mounts(world: World) -> None:

@@ -10,6 +10,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs, devices
+from autoclave.lifecycle.guests_seen import UNSEEN
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from dbfixtures import make_arq
@@ -99,6 +100,39 @@ def test_a_device_in_error_is_taken_back_and_stays_in_error(held: World) -> None
     assert held.call("POST", f"{OURS}/{uuid}/take-back", {}).status_code == 200
     assert states(held) == []
     assert the_device(held)["device_state"] == "error"
+
+
+def history(world: World) -> list[str]:
+    with world.db.read() as tx:
+        return [each.event for each in events.history(tx, str(the_device(world)["uuid"]))]
+
+
+def test_a_device_that_a_guest_has_is_not_taken_back(held: World) -> None:
+    """It was accepted, and the device ended in error, as the agent cleans nothing that a guest has."""
+    held.see_agent()
+    held.agent.users = ["domain instance-00000001 (1-2-3), which is off"]
+    path, before = f"{OURS}/{the_device(held)['uuid']}/take-back", history(held)
+    answer = held.call("POST", path, {})
+    assert answer.status_code == 409
+    assert "domain instance-00000001 (1-2-3), which is off. End and undefine that guest" in said(answer)
+    assert (states(held), history(held)) == ([ARQState.BOUND], before)
+    held.agent.users = []
+    assert held.call("POST", path, {}).status_code == 200
+    assert states(held) == []
+
+
+def test_a_device_whose_agent_cannot_tell_is_taken_back(held: World) -> None:
+    """The agent was never seen, so it is not asked; the operator's word counts."""
+    held.agent.users = ["domain instance-00000001 (1-2-3), which runs"]
+    assert held.call("POST", f"{OURS}/{the_device(held)['uuid']}/take-back", {}).status_code == 200
+    assert states(held) == []
+
+
+def test_a_device_that_is_not_in_its_slot_is_taken_back(held: World) -> None:
+    held.see_agent()
+    held.agent.users = [f"{UNSEEN}: there is no such function"]
+    assert held.call("POST", f"{OURS}/{the_device(held)['uuid']}/take-back", {}).status_code == 200
+    assert states(held) == []
 
 
 def test_an_orphaned_device_waits_with_the_command(held: World) -> None:

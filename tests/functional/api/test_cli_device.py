@@ -191,6 +191,44 @@ def test_a_service_that_is_not_there_is_one_line_that_says_where_it_was_looked_f
     assert "--url" in line
 
 
+@pytest.mark.parametrize(
+    "wrong", ["localhost:6666", "ann:secret@host:6666", "host", "ftp://host", "http://", "http://h:x"]
+)
+def test_a_url_that_is_none_is_one_line_that_says_what_to_write(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["device", "list", "--url", wrong]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "is no URL of a service. Write it with http:// or https://, such as http://127.0.0.1:6666" in line
+    assert "secret" not in line
+
+
+def test_devices_are_listed_by_host_type_and_state(world: World, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    drive, held = world.add_device("0000:01:00.0"), world.add_device("0000:02:00.0", held=True)
+    other = world.add_device("0000:01:00.0", host="compute-2", serial="S-2")
+    gpu = world.add_device("0000:03:00.0", kind="GPU")
+
+    def listed(*words: str) -> list[str]:
+        return [row["uuid"] for row in ask(capsys, url, "list", *words)]
+
+    assert listed("--host", "compute-2") == [other.uuid]
+    assert listed("--type", "gpu") == [gpu.uuid]
+    assert listed("--state", "held") == [held.uuid]
+    assert listed("--host", "compute-1", "--state", "available", "--type", "NVME") == [drive.uuid]
+    assert listed("--limit", "2", "--marker", drive.uuid) == [held.uuid, other.uuid]
+    assert "must be a whole number" in refused("list", "--limit", "many", "--url", url)
+
+
+@pytest.mark.parametrize("words", [["device", "list"], ["burned", "list"], ["function", "list"]])
+def test_an_empty_list_says_so_on_stderr(
+    world: World, url: str, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([*words, "--url", url]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err.startswith("There are no ")) == ("", True)
+    assert main([*words, "--url", url, "-f", "json"]) == 0
+    said = capsys.readouterr()
+    assert (json.loads(said.out), said.err) == ([], "")
+
+
 def accelerator(url: str) -> Any:
     return openstack.connection.Connection(
         auth_type="admin_token",

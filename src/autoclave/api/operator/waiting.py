@@ -103,8 +103,8 @@ def _error(device: DeviceRecord) -> str | None:
     why = f" ({device.state_reason})" if device.state_reason else ""
     if device.found_layout is not None:
         return (
-            f"It is not proved clean{why}: its layout is not the one on record. Clean it again, which restores that, "
-            f"or accept the found one by `autoclave device accept {device.hostname}/{device.pci_address}` before."
+            f"It is not proved clean{why}: clean it again, which restores the layout on record, or accept the found "
+            f"layout by `autoclave device accept {device.hostname}/{device.pci_address}` before."
         )
     if device.supports_cleaning:
         return f"It is not proved clean{why}: see to the cause, then clean it again."

@@ -1,16 +1,19 @@
-"""Which guests have the functions that bound requests stand for, as the agents of the hosts see it."""
+"""Which guests have the PCI functions of devices that are to be given back, as the agents of the hosts see it."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from autoclave.db import agents as agent_rows
 from autoclave.db.orphans import Bound
-from autoclave.exceptions import AutoclaveError
+from autoclave.exceptions import AutoclaveError, RPCError
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.agent_api import FUNCTION_USERS, AgentAPI
 from autoclave.rules.pci_address import PCIAddress
+
+UNSEEN = "it cannot be looked at"
+"""How the agent's answer begins for a function of which it does not know the users."""
 
 
 class GuestsSeen:
@@ -40,18 +43,34 @@ class GuestsSeen:
             answers |= self._of_host(host, held)
         return answers
 
+    def users(self, host: str, addresses: Collection[str]) -> list[str]:
+        """Return the guests and programs that the agent of *host* sees with one of the functions, in words.
+
+        A function that cannot be looked at has no user that is seen.
+
+        :raises RPCError: the agent cannot be asked, or cannot tell.
+        """
+        functions = [each for each in addresses if _is_function(each)]
+        seen = self._ask(host, functions) if functions else {}
+        return [user for users in seen.values() for user in users if not user.startswith(UNSEEN)]
+
     def _of_host(self, host: str, requests: Sequence[Bound]) -> Mapping[str, str | None]:
+        try:
+            seen = self._ask(host, {each.address for each in requests})
+        except RPCError as error:
+            return dict.fromkeys((each.uuid for each in requests), str(error))
+        return {each.uuid: _reason(seen.get(each.address, ["the agent has not looked"])) for each in requests}
+
+    def _ask(self, host: str, addresses: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """:raises RPCError: why the users of *addresses* are not known."""
         why_not = self._silent(host) or self._refusal(host)
         if why_not is not None:
-            return dict.fromkeys((each.uuid for each in requests), why_not)
-        addresses = sorted({each.address for each in requests})
+            raise RPCError(why_not)
         try:
-            seen = self._agents.function_users(RequestContext.admin(), host, addresses)
+            seen = self._agents.function_users(RequestContext.admin(), host, sorted(addresses))
         except AutoclaveError as error:
-            return dict.fromkeys(
-                (each.uuid for each in requests), f"the agent of {host} cannot tell who has it: {error}"
-            )
-        return {each.uuid: _reason(seen.get(each.address, ["the agent has not looked"])) for each in requests}
+            raise RPCError(f"the agent of {host} cannot tell who has it: {error}") from error
+        return dict(seen)
 
     def _silent(self, host: str) -> str | None:
         with self._ports.db.read() as tx:
