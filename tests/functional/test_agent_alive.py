@@ -16,8 +16,8 @@ from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.faults import before
 from autoclave.services.agent import AgentService
+from autoclave.testing.placement.faults import before
 
 PERIOD = timedelta(minutes=1)
 HANGING = timedelta(minutes=15)

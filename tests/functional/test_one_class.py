@@ -6,8 +6,8 @@ from agentworld import SANITIZING, AgentWorld
 
 from autoclave.db import devices as device_rows
 from autoclave.lifecycle.settle import settle, whole_record
-from autoclave.placement.faults import before
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.testing.placement.faults import before
 
 FORMER = "PGPU"
 

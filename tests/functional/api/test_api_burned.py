@@ -15,9 +15,9 @@ from autoclave.db import pci
 from autoclave.db.compute_tables import pci_functions
 from autoclave.lifecycle.burn import Settled
 from autoclave.lifecycle.burn_moves import move
-from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.burn import BurnEvent
+from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OPERATOR, OneTimeUse
 
 PATH = "/autoclave/v1/burned"

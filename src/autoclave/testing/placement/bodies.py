@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from oslo_utils import uuidutils
 
-from autoclave.placement.fake.ledger import Refusal
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.testing.placement.ledger import Refusal
 
 _T = TypeVar("_T")
 

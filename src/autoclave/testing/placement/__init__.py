@@ -4,6 +4,6 @@ It passes the same contract tests as the real service. It is for simulations and
 histories; it authenticates nobody and forgets everything at the end of the process.
 """
 
-from autoclave.placement.fake.app import FakePlacement
+from autoclave.testing.placement.app import FakePlacement
 
 __all__ = ["FakePlacement"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.fake import bodies
-from autoclave.placement.fake.handlers import ROUTES, Answer, Request
-from autoclave.placement.fake.ledger import Ledger, Refusal
 from autoclave.placement.transport import MICROVERSION, wsgi_adapter
+from autoclave.testing.placement import bodies
+from autoclave.testing.placement.handlers import ROUTES, Answer, Request
+from autoclave.testing.placement.ledger import Ledger, Refusal
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

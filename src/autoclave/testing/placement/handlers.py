@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from autoclave.placement.fake import bodies
-from autoclave.placement.fake.candidates import candidates, has_room, parse_amounts
-from autoclave.placement.fake.ledger import Entry, Ledger, Refusal
+from autoclave.testing.placement import bodies
+from autoclave.testing.placement.candidates import candidates, has_room, parse_amounts
+from autoclave.testing.placement.ledger import Entry, Ledger, Refusal
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 _CREATED, _EMPTY = 201, 204

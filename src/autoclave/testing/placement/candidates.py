@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoclave.placement.fake.ledger import Entry, Ledger, Refusal, fits_units
+from autoclave.testing.placement.ledger import Entry, Ledger, Refusal, fits_units
 
 _KEY = re.compile(r"(resources|required|in_tree)([a-zA-Z0-9_-]{1,64})?")
 _MOST = 100
