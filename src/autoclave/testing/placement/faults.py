@@ -1,4 +1,4 @@
-"""Failures on the way to Placement, for rehearsals and tests: before the real one or its double.
+"""Failures on the way to Placement, for tests: before the real one or its double.
 
 ::
 
