@@ -14,7 +14,7 @@ from typing import Any
 import os_resource_classes
 import os_traits
 
-from autoclave.placement.records import ConsumerAllocations, Inventory, Provider, Resources
+from autoclave.placement.records import ConsumerAllocations, Inventory, Resources
 
 CONCURRENT_UPDATE = "placement.concurrent_update"
 UNDEFINED = "placement.undefined_code"
@@ -44,9 +44,6 @@ class Entry:
     generation: int = 0
     inventories: dict[str, Inventory] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
-
-    def provider(self) -> Provider:
-        return Provider(self.uuid, self.name, self.generation, self.parent, self.root)
 
 
 class Ledger:
