@@ -7,7 +7,7 @@ from pathlib import Path
 from population import Service
 
 from autoclave.db.engine import Database
-from autoclave.placement.fake import FakePlacement
+from autoclave.testing.placement import FakePlacement
 
 
 def peak() -> float:

@@ -27,7 +27,6 @@ from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
@@ -36,6 +35,7 @@ from autoclave.rules.flavor import Flavor
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.rules.resource_request import build_request
+from autoclave.testing.placement.faults import Faults
 
 HOSTS, PER_HOST = 4, 8
 CLASS = "CUSTOM_GPU"

@@ -47,7 +47,6 @@ def make_image(tx: Connection, **values: Any) -> ImageRecord:
         "min_ram": 0,
         "protected": False,
         "properties": {},
-        "tags": [],
         **values,
     }
     images.insert(tx, row)

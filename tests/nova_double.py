@@ -11,10 +11,10 @@ from keystoneauth1 import adapter, session, token_endpoint
 
 from autoclave.conf import new_config
 from autoclave.nova.client import MICROVERSION, NovaClient
-from autoclave.nova.fake import MOUNT
 from autoclave.nova.servers import NovaServers
 from autoclave.nova.transport import http_adapter
 from autoclave.placement.transport import WsgiAdapter
+from autoclave.testing.nova import MOUNT
 
 
 class Token(token_endpoint.Token):  # type: ignore[misc]  # keystoneauth1 comes without types

@@ -23,10 +23,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory, Provider
-from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
@@ -34,6 +31,9 @@ from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
+from autoclave.testing.casts import HeldCasts
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults
 from autoclave.virt.domains import Domains, SimulatedDomains
 from dbfixtures import sqlite_database
 

@@ -18,7 +18,8 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.virt.domains import Domains, GivenDomains
+from autoclave.testing.domains import GivenDomains
+from autoclave.virt.domains import Domains
 
 ALL = Scope()
 

@@ -25,14 +25,15 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory
-from autoclave.rpc.casts import Cast, Deliver, HeldCasts
+from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.testing.casts import HeldCasts
+from autoclave.testing.placement.faults import Faults
 from computerows import make_instance
 from dbfixtures import Slot, make_slot, sqlite_database
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from agentworld import AgentWorld
 
-from autoclave.placement.faults import Call, Effect, answer, lose_answer, refuse, time_out
+from autoclave.testing.placement.faults import Call, Effect, answer, lose_answer, refuse, time_out
 
 SETTLE = ("GET inventories", "PUT inventories")
 """The requests with which Placement is made to agree with one device."""

@@ -17,15 +17,15 @@ from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory, Provider
-from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.provider_config import ProviderConfig, parse
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
+from autoclave.testing.casts import HeldCasts
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults
 from autoclave.virt.loader import load_compute_driver
 from dbfixtures import sqlite_database
 

@@ -21,11 +21,11 @@ from autoclave.objects.context import RequestContext
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
-from autoclave.rpc.notifications import KeptNotifications
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.guests import Guests, SimulatedGuest
+from autoclave.testing.notifications import KeptNotifications
 from autoclave.virt.driver import ComputeDriver
 from autoclave.virt.loader import load_compute_driver
 

@@ -13,10 +13,10 @@ from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, settle_provider
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_states import Actor
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults
 
 HOST = "host-1"
 GPU = "0000:81:00.0"

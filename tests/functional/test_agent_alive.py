@@ -15,9 +15,9 @@ from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.faults import before
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.services.agent import AgentService
+from autoclave.testing.placement.faults import before
 
 PERIOD = timedelta(minutes=1)
 HANGING = timedelta(minutes=15)

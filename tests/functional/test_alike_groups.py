@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from autoclave.conductor.alike import MANY, one_of_each, with_enough
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import Inventory
 from autoclave.rules.flavor import Flavor
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.rules.resource_request import ResourceRequest, build_request
+from autoclave.testing.placement import FakePlacement
 
 ALIASES = {
     "any": PCIAlias("any", "CUSTOM_A"),

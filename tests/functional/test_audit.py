@@ -20,12 +20,13 @@ from autoclave.lifecycle.holds import accept, hold, release
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import answer, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.virt.domains import Domain, GivenDomains
+from autoclave.testing.domains import GivenDomains
+from autoclave.testing.placement.faults import answer, refuse
+from autoclave.virt.domains import Domain
 from dbfixtures import make_slot
 
 pytestmark = pytest.mark.thorough

@@ -21,7 +21,6 @@ from autoclave.db.events import EventRecord
 from autoclave.exceptions import Conflict, HardwareError, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import answer, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
@@ -29,7 +28,9 @@ from autoclave.rules.burn import BurnState
 from autoclave.rules.device_states import Actor
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.guests import Guests
-from autoclave.virt.domains import GivenDomains, SimulatedDomains
+from autoclave.testing.domains import GivenDomains
+from autoclave.testing.placement.faults import answer, before, lose_answer, refuse
+from autoclave.virt.domains import SimulatedDomains
 from dbfixtures import make_arq
 
 pytestmark = pytest.mark.thorough

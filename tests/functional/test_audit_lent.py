@@ -12,10 +12,10 @@ from autoclave.db.agents import AgentRecord, register
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import instances
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OneTimeUse
 from computerows import make_instance
 

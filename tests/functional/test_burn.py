@@ -11,10 +11,10 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import after, before, lose_answer, refuse
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.burn import BurnState
 from autoclave.rules.device_states import Actor
+from autoclave.testing.placement.faults import after, before, lose_answer, refuse
 from burnedrows import OPERATOR
 
 pytestmark = pytest.mark.matrix

@@ -10,8 +10,8 @@ from pciworld import ONE, TWO
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.exceptions import PlacementConflict
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import ConsumerAllocations
+from autoclave.testing.placement import FakePlacement
 from computerows import make_instance
 
 MIGRATION = "33333333-3333-4333-8333-333333333333"

@@ -11,8 +11,8 @@ from hostworld import GPU, HOST, HostWorld
 from autoclave.db import burned_cards, events, pci
 from autoclave.db.engine import Database
 from autoclave.lifecycle.burn import ask_release
-from autoclave.placement.fake import FakePlacement
 from autoclave.simulator.functions import FunctionSpec
+from autoclave.testing.placement import FakePlacement
 from burnedrows import OPERATOR, OneTimeUse
 from dbfixtures import sqlite_database
 

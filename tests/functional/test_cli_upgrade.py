@@ -17,7 +17,7 @@ from autoclave.db import agents, schema
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.tables import attach_handles
-from autoclave.placement.fake import FakePlacement
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import make_device, make_slot, sqlite_database
 from oldrows import bound_by_the_release_before
 

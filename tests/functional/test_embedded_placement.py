@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from autoclave.exceptions import InvalidConfiguration, PlacementUnavailable
-from autoclave.placement import faults as effects
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.front import Front, Identity
 from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.testing.placement import faults as effects
+from autoclave.testing.placement.faults import Faults
 
 ONE = Inventory(total=1, reserved=0, min_unit=1, max_unit=1, step_size=1, allocation_ratio=1.0)
 

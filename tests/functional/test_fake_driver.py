@@ -20,10 +20,10 @@ from autoclave.db.handles import HandleUse
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.release import begin_unbind
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import Effect, answer, lose_answer
 from autoclave.placement.records import Inventory
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.testing.placement.faults import Effect, answer, lose_answer
 
 SLOT = "0000:0c:00.0"
 

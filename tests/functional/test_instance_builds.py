@@ -16,11 +16,11 @@ from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Effect, answer, before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Effect, answer, before, refuse
 
 pytestmark = pytest.mark.matrix
 

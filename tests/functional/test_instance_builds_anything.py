@@ -17,9 +17,9 @@ from autoclave.db import instances
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.testing.placement import FakePlacement
 
 pytestmark = pytest.mark.thorough
 

@@ -13,12 +13,12 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
-from autoclave.placement.faults import refuse
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.resource_request import ALIAS_KEY
 from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.testing.placement.faults import refuse
 from burnedrows import OPERATOR
 
 

@@ -6,10 +6,10 @@ from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import pci
-from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.testing.placement.faults import refuse
 from dbfixtures import make_arq
 
 

@@ -11,14 +11,15 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.db.tables import DeviceType, attach_handles
-from autoclave.placement.faults import refuse
-from autoclave.rpc.notifications import KeptNotifications, Notification
+from autoclave.rpc.notifications import Notification
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.guests import Guests
+from autoclave.testing.notifications import KeptNotifications
+from autoclave.testing.placement.faults import refuse
 from dbfixtures import make_arq, make_slot
 
 pytestmark = pytest.mark.matrix

@@ -15,8 +15,8 @@ from autoclave.lifecycle.holds import release
 from autoclave.lifecycle.settle import Settled, settle
 from autoclave.lifecycle.status import disable
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import after, before, refuse
 from autoclave.rules.device_states import Actor
+from autoclave.testing.placement.faults import after, before, refuse
 from burnedrows import OPERATOR
 
 ACCUSATION = "Something other than Autoclave lowered it"

@@ -10,9 +10,9 @@ import pytest
 
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import NovaClient
-from autoclave.nova.fake import FakeNova
 from autoclave.nova.port import Outcome, Reception
-from autoclave.placement.faults import Faults, answer_raw, lose_answer, refuse, time_out
+from autoclave.testing.nova import FakeNova
+from autoclave.testing.placement.faults import Faults, answer_raw, lose_answer, refuse, time_out
 from nova_double import client_at, client_within, served
 
 INSTANCE = str(uuid.uuid4())

@@ -7,11 +7,11 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.nova.port import Presence, Server
 from autoclave.nova.servers import NovaServers
 from autoclave.nova.transport import http_adapter
-from autoclave.placement.faults import Faults, answer_raw, refuse, time_out
+from autoclave.testing.nova import FakeNova, FakeServer
+from autoclave.testing.placement.faults import Faults, answer_raw, refuse, time_out
 from nova_double import options, served, servers_within
 
 LIVE, SOFT, GONE, UNREACHABLE, NEVER = (str(uuid.UUID(int=number)) for number in range(1, 6))

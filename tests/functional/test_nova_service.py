@@ -13,12 +13,12 @@ from tenant import Tenant
 from autoclave.conf import new_config
 from autoclave.db import bind_events
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.nova.transport import http_adapter
-from autoclave.placement.faults import Faults
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rules.arq_states import ARQState
 from autoclave.services.conductor import ConductorService
+from autoclave.testing.nova import FakeNova, FakeServer
+from autoclave.testing.placement.faults import Faults
 from nova_double import options, served
 
 

@@ -18,12 +18,12 @@ from autoclave.conf import new_config
 from autoclave.db.tables import DeviceType, devices
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.rules.device_states import DeviceState
 from autoclave.services.wiring import remote_versions, version_caps
+from autoclave.testing.casts import HeldCasts
 
 
 class MixedCloud(AgentWorld):

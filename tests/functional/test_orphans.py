@@ -25,14 +25,15 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.swap import Cause
-from autoclave.nova.fake import FakeNova, FakeServer
-from autoclave.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.virt.domains import Domain, GivenDomains
+from autoclave.testing.domains import GivenDomains
+from autoclave.testing.nova import FakeNova, FakeServer
+from autoclave.testing.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
+from autoclave.virt.domains import Domain
 from nova_double import servers_within
 from sqlcount import counted
 

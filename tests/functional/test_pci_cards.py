@@ -23,10 +23,10 @@ from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import lose_answer, refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
+from autoclave.testing.placement.faults import lose_answer, refuse
 from burnedrows import OneTimeUse
 
 ANOTHER_GPU = "0000:83:00.0"

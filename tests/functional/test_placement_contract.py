@@ -13,8 +13,8 @@ import pytest
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import Candidates, ConsumerAllocations, Inventory, Provider
+from autoclave.testing.placement import FakePlacement
 
 pytestmark = pytest.mark.thorough
 

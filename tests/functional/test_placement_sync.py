@@ -7,11 +7,11 @@ from itertools import count
 import pytest
 
 from autoclave.exceptions import PlacementConflict
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults, before
 from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.resource_names import OWNER_CYBORG, pci_traits
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults, before
 
 CLASS = "CUSTOM_NVME_144D_A808"
 TRAITS = frozenset({"HW_NVME_CES", "CUSTOM_FAST"})

@@ -8,8 +8,8 @@ from hostworld import GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
+from autoclave.testing.placement.faults import refuse
 
 HEAD = "meta: {schema_version: '1.0'}\nproviders:\n"
 GOLD = "- identification: {uuid: $COMPUTE_NODE}\n  traits: {additional: [CUSTOM_GOLD]}\n"

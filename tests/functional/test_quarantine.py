@@ -16,9 +16,9 @@ from autoclave.audit.remedies import Remedies
 from autoclave.db import events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import DeviceType, arqs, devices
-from autoclave.placement.faults import before, refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
+from autoclave.testing.placement.faults import before, refuse
 
 
 @pytest.fixture

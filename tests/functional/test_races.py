@@ -32,14 +32,14 @@ from autoclave.lifecycle.register import register
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
-from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ACTIVE, ARQState
 from autoclave.rules.device_states import Actor, DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.testing.casts import HeldCasts
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import make_arq
 
 pytestmark = pytest.mark.matrix

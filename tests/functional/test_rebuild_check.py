@@ -12,9 +12,9 @@ from autoclave.db import instances
 from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Effect, lose_answer
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Effect, lose_answer
 
 GPU = {"pci_passthrough:alias": "gpu"}
 

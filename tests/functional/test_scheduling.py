@@ -15,7 +15,6 @@ from autoclave.db import compute_hosts
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.faults import answer, before, lose_answer, refuse, time_out
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
@@ -23,6 +22,7 @@ from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.services.wiring import remote_versions
+from autoclave.testing.placement.faults import answer, before, lose_answer, refuse, time_out
 
 pytestmark = pytest.mark.thorough
 

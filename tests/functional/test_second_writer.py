@@ -15,12 +15,12 @@ from autoclave.db import devices as device_rows
 from autoclave.db import events
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import release
-from autoclave.placement.faults import after
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_states import DeviceState
+from autoclave.testing.placement.faults import after
 from burnedrows import OPERATOR
 
 NOVAS = "CUSTOM_PCI_1B36_0010"

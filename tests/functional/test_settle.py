@@ -10,12 +10,12 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementUnavailable, TraitsMissing
 from autoclave.lifecycle.settle import Settled, secure, settle
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults, after, before, refuse
 from autoclave.placement.provider_tree import ATTEMPTS
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_states import DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults, after, before, refuse
 from dbfixtures import Slot, make_slot
 
 CLASS, FORMER = "CUSTOM_NVME", "CUSTOM_FORMER"

@@ -12,8 +12,8 @@ from tenant import Tenant, conductor
 
 from autoclave.exceptions import TraitsMissing
 from autoclave.lifecycle.burn import Settled, ask_release
-from autoclave.placement.faults import answer, before
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.testing.placement.faults import answer, before
 from burnedrows import OPERATOR
 
 DRIVES = frozenset({OWNER_CYBORG, "HW_NVME_BES"})

@@ -15,9 +15,9 @@ from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.faults import refuse
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.testing.placement.faults import refuse
 
 pytestmark = pytest.mark.matrix
 

@@ -19,10 +19,10 @@ from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.fake import FakePlacement
 from autoclave.rpc import conductor_api
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import CONDUCTOR_TOPIC
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import make_profile, sqlite_database
 from freeport import free_port
 

@@ -12,9 +12,9 @@ from test_keystone import PASSWORD, Keystone, keystone, pytestmark
 from autoclave.conf import new_config
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import NovaClient
-from autoclave.nova.fake import FakeNova
 from autoclave.nova.port import Outcome, Reception
 from autoclave.nova.transport import http_adapter
+from autoclave.testing.nova import FakeNova
 from nova_double import served
 
 __all__ = ["keystone", "pytestmark"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from processes import COMMAND, Cloud, Process, wait_until, written
 
-from autoclave.nova.fake import FakeNova
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
+from autoclave.testing.nova import FakeNova
 from dbfixtures import SERVERS, server_database
 from freeport import free_port
 from nova_double import options as nova_options

@@ -17,7 +17,6 @@ from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
 from autoclave.services.agent import AgentService
@@ -25,6 +24,7 @@ from autoclave.services.conductor import ConductorService
 from autoclave.services.service import Service
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import sqlite_database
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from autoclave.hardware import block
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.fake import FakePlacement
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import sqlite_database
 from promises.gates import GatedDatabase
 from promises.host import NVME

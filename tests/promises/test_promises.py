@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoclave.placement.fake import FakePlacement
+from autoclave.testing.placement import FakePlacement
 from promises.gates import GatedDatabase
 from promises.rehearsal import FLOORS, rehearse
 

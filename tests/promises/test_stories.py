@@ -13,10 +13,10 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
-from autoclave.placement.fake import FakePlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import DeviceState
+from autoclave.testing.placement import FakePlacement
 from dbfixtures import make_arq
 from promises.gates import Actor, GatedDatabase
 from promises.history import recover, return_orphans

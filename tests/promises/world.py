@@ -29,17 +29,17 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.nova.fake import FakeNova, FakeServer
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter
 from autoclave.rpc.agent_api import AgentAPI
-from autoclave.rpc.casts import HeldCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_states import Actor as Who
+from autoclave.testing.casts import HeldCasts
+from autoclave.testing.nova import FakeNova, FakeServer
 from nova_double import servers_within
 from promises.checks import Meddling, Watch
 from promises.gates import Actor, GatedDatabase, GatedNova, GatedPlacement, Stage

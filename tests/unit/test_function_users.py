@@ -11,7 +11,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.guests import GuestFunction, Guests
 from autoclave.simulator.host import SimulatedHost
-from autoclave.virt.domains import Domain, Domains, GivenDomains
+from autoclave.testing.domains import GivenDomains
+from autoclave.virt.domains import Domain, Domains
 from sysfs_tree import SysfsTree
 
 A, B = "0000:01:00.0", "0000:02:00.0"

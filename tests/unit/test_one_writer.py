@@ -17,7 +17,7 @@ def written_in(path: Path) -> set[str]:
 
 
 def test_only_provider_tree_writes_providers_traits_and_inventories() -> None:
-    doubles = SOURCE / "placement" / "fake"
+    doubles = SOURCE / "testing"
     writers = {path for path in SOURCE.rglob("*.py") if written_in(path) and not path.is_relative_to(doubles)}
     assert writers == {WRITER}
 

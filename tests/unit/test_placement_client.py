@@ -17,12 +17,12 @@ from autoclave.exceptions import (
     PlacementRefused,
     PlacementUnavailable,
 )
-from autoclave.placement import faults as effects
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Call, Faults
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.placement.transport import WsgiAdapter, http_adapter, wsgi_adapter
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement import faults as effects
+from autoclave.testing.placement.faults import Call, Faults
 
 UUID = "5b5b0d1e-8c9b-4b8c-9a52-6a2c7b5b0d1e"
 ONE = Inventory(total=1, reserved=0, min_unit=1, max_unit=1, step_size=1, allocation_ratio=1.0)

@@ -8,9 +8,10 @@ import pytest
 from autoclave.exceptions import InvalidConfiguration, RPCUnavailable
 from autoclave.objects.context import RequestContext
 from autoclave.rpc import broker_url
-from autoclave.rpc.casts import HeldCasts, PooledCasts
+from autoclave.rpc.casts import PooledCasts
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.versions import understands
+from autoclave.testing.casts import HeldCasts
 
 TOPIC = "autoclave-agent"
 PATIENCE = 60

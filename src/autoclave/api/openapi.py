@@ -30,7 +30,6 @@ _PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "spec": ("The key of an extra spec.", TEXT),
     "server": ("Its uuid; there is none by any other name.", TEXT),
     "item": ("The key of a metadata item.", TEXT),
-    "tag": ("The tag.", TEXT),
     "service": ("Its id.", TEXT),
     "hypervisor": ("Its id.", TEXT),
     "image": ("Its uuid; there is none by any other name.", TEXT),

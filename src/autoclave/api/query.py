@@ -94,7 +94,8 @@ def arguments(req: falcon.Request, declared: Iterable[Argument]) -> dict[str, st
     found: dict[str, str] = {}
     for name, value in req.params.items():
         if name not in known:
-            raise BadRequest(f'Unknown argument: "{body.shortened(name)}"')
+            possible = ", ".join(sorted(known)) or "none"
+            raise BadRequest(f'Unknown argument: "{body.shortened(name)}". Possible: {possible}.')
         values = [value] if isinstance(value, str) else value
         if len(values) > 1 and not known[name].repeated:
             raise BadRequest(f'The argument "{name}" is given more than once.')

@@ -7,7 +7,7 @@ import falcon
 from autoclave.api import health, identity, metrics, versions
 from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
 from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
-from autoclave.api.compute import extra_specs, flavors, hypervisors, never, server_metadata, server_tags, servers, zones
+from autoclave.api.compute import extra_specs, flavors, hypervisors, never, server_metadata, servers, zones
 from autoclave.api.compute import services as compute_services
 from autoclave.api.compute import versions as compute_versions
 from autoclave.api.compute.actions import ServerAction
@@ -16,7 +16,6 @@ from autoclave.api.context import Api
 from autoclave.api.image import images
 from autoclave.api.image import versions as image_versions
 from autoclave.api.image.files import ImageFile
-from autoclave.api.image.tags import ImageTag
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
 from autoclave.api.operator import actions, burned, functions, hosts
@@ -126,8 +125,6 @@ def _compute(api: Api) -> dict[str, Resource]:
         f"{server}/action": ServerAction(api),
         f"{server}/metadata": server_metadata.Metadata(api),
         f"{server}/metadata/{{item}}": server_metadata.Item(api),
-        f"{server}/tags": server_tags.Tags(api),
-        f"{server}/tags/{{tag}}": server_tags.Tag(api),
         f"{server}/os-instance-actions": never.InstanceActions(api),
         "/os-services": compute_services.Services(api),
         "/os-services/{service}": compute_services.ComputeService(api),
@@ -149,7 +146,6 @@ def _image(api: Api) -> dict[str, Resource]:
         "/image/v2/images": images.Images(api),
         "/image/v2/images/{image}": images.Image(api),
         "/image/v2/images/{image}/file": ImageFile(api),
-        "/image/v2/images/{image}/tags/{tag}": ImageTag(api),
     }
 
 

@@ -53,39 +53,6 @@ class JSONText(sa.types.TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-_SEPARATOR = ", "
-"""What JSON is written with between the texts of a list."""
-
-
-def lists(column: sa.ColumnElement[Any], text: str) -> sa.ColumnElement[bool]:
-    """The condition that the list in *column*, of texts as :class:`JSONText` writes them, has *text* in it.
-
-    A quote behind a bracket or a space is not escaped, so it begins a text of the list; or it ends one that ends with
-    a bracket or a space, and then the separator follows, which is looked for in another way therefore.
-    """
-    written = sa.type_coerce(column, sa.Text)
-    if text == _SEPARATOR:
-        return _lists_separator(written)
-    return sa.or_(*(_holds(written, f"{before}{json.dumps(text)}") for before in "[ "))
-
-
-def _lists_separator(written: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """The condition that *written* has a text which is what stands between two others.
-
-    Without escaped quotes, the first ``", "`` that an engine finds lies between two texts, unless the first text is
-    one itself. So does the next, and so on up to a text that is one: of that, the comma and the space stay.
-    """
-    quotes = sa.func.replace(sa.func.replace(written, "\\\\", "x"), '\\"', "x")
-    # A line feed is in no JSON text.
-    split = sa.func.replace(quotes, f'"{_SEPARATOR}"', "\n")
-    return sa.or_(split.startswith("[\n"), _holds(split, f"\n{_SEPARATOR}\n"), _holds(split, f'\n{_SEPARATOR}"]'))
-
-
-def _holds(written: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
-    # not LIKE, to which SQLite's small and capital letters are alike
-    return sa.func.replace(written, part, "") != written
-
-
 # MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.
 def moment() -> sa.types.TypeEngine[datetime]:
     """The type of a point in time."""

@@ -45,7 +45,8 @@ images = sa.Table(
     sa.Column("checksum", sa.String(32)),
     sa.Column("os_hash_value", sa.String(128)),
     sa.Column("properties", JSONText, nullable=False),
-    sa.Column("tags", JSONText, nullable=False),
+    # agents of the release before read it, so it outlives the tags of images
+    sa.Column("tags", JSONText, nullable=False, default=[]),
     *timestamps(),
 )
 

@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.columns import lists, utcnow
+from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import images
-from autoclave.db.paging import NEWEST_FIRST, Order, paged
+from autoclave.db.paging import NEWEST_FIRST, paged
 from autoclave.db.rows import columns, fetch_all, fetch_one
 
 QUEUED = "queued"
@@ -46,7 +46,6 @@ class ImageRecord:
     checksum: str | None
     os_hash_value: str | None
     properties: dict[str, str]
-    tags: list[str]
     created_at: datetime
     updated_at: datetime | None
 
@@ -76,17 +75,14 @@ def list_for(
     project_id: str | None = None,
     uuids: Collection[str] | None = None,
     filters: Mapping[str, Any] | None = None,
-    tags: Collection[str] = (),
-    order: Order = NEWEST_FIRST,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[ImageRecord]:
-    """Images, the newest first unless *order* says otherwise.
+    """Images, the newest first.
 
     :param project_id: only those that it may use; None: all.
     :param uuids: only these.
     :param filters: columns and the values that they must have.
-    :param tags: all of which they must have.
     :param after: the uuid of the last one already seen.
     """
     query = sa.select(*_IMAGE)
@@ -96,8 +92,7 @@ def list_for(
         query = query.where(images.c.uuid.in_(uuids))
     for name, value in (filters or {}).items():
         query = query.where(images.c[name] == value)
-    query = query.where(*(lists(images.c.tags, tag) for tag in tags))
-    return fetch_all(tx, ImageRecord, paged(query, images, order, after=after, limit=limit))
+    return fetch_all(tx, ImageRecord, paged(query, images, NEWEST_FIRST, after=after, limit=limit))
 
 
 def all_uuids(tx: Connection) -> set[str]:

@@ -1,6 +1,5 @@
 """Instances: one row each, from the request to the moment when everything of it is given back."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import instances
-from autoclave.db.paging import NEWEST_FIRST, Order, paged
+from autoclave.db.paging import NEWEST_FIRST, paged
 from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 
@@ -83,7 +82,6 @@ def list_for(
     project_id: str | None = None,
     filters: Mapping[str, Any] | None = None,
     conditions: Collection[sa.ColumnElement[bool]] = (),
-    order: Order = NEWEST_FIRST,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[InstanceRecord]:
@@ -99,18 +97,7 @@ def list_for(
         query = query.where(instances.c.project_id == project_id)
     for name, value in (filters or {}).items():
         query = query.where(instances.c[name].is_(None) if value is None else instances.c[name] == value)
-    return fetch_all(tx, InstanceRecord, paged(query, instances, order, after=after, limit=limit))
-
-
-def has_flavor(flavorid: str) -> sa.ColumnElement[bool]:
-    """The condition that an instance was made by the flavor with that id, whatever became of it.
-
-    A brace, a comma and a quote that is not escaped follow each other outside of texts only, and before this key
-    nowhere but after the extra specs: keys are written in their order.
-    """
-    written = sa.type_coerce(instances.c.flavor, sa.Text)
-    # not LIKE, to which SQLite's small and capital letters are alike
-    return sa.func.replace(written, f'}}, "flavorid": {json.dumps(flavorid)}', "") != written
+    return fetch_all(tx, InstanceRecord, paged(query, instances, NEWEST_FIRST, after=after, limit=limit))
 
 
 def on_host(tx: Connection, host: str) -> list[InstanceRecord]:

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 class Order:
     """Rows in order of a column, and those that are alike in it in order of their id.
 
-    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``, and
-        what a row lacks otherwise comes first.
+    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``. No
+        other column is one that a row can lack.
     """
 
     key: str = "id"
@@ -55,7 +55,4 @@ def _column(table: sa.FromClause, key: str) -> sa.ColumnElement[Any]:
     column = table.c[key]
     if key == "updated_at":
         return sa.func.coalesce(column, table.c.created_at)
-    if not column.nullable:
-        return column
-    # engines do not agree on where NULL belongs, and nothing is before or behind it
-    return sa.func.coalesce(column, "" if isinstance(column.type, sa.String) else 0)
+    return column

@@ -59,19 +59,6 @@ class NoNotifications:
         """Nothing is waiting."""
 
 
-class KeptNotifications:
-    """Keeps them, for a listener in the same process."""
-
-    def __init__(self) -> None:
-        self.kept: list[Notification] = []
-
-    def emit(self, notification: Notification) -> None:
-        self.kept.append(notification)
-
-    def close(self) -> None:
-        """What is kept stays."""
-
-
 class MessagingNotifications:
     """Over RabbitMQ, as versioned notifications are: ``priority`` info or error on each topic.
 

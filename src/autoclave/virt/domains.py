@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from xml.etree import ElementTree
 
-from autoclave.exceptions import HardwareError, ToolFailed, ToolGarbage, ToolMissing
+from autoclave.exceptions import ToolFailed, ToolGarbage, ToolMissing
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.host import HostPaths
@@ -42,20 +42,6 @@ class Domains(Protocol):
 
         :raises HardwareError: libvirt did not answer, or not as it does.
         """
-
-
-@dataclass
-class GivenDomains:
-    """Guests that are made up: for rehearsals and tests, where no libvirt is."""
-
-    domains: Sequence[Domain] = ()
-    failure: HardwareError | None = None
-
-    def all(self) -> Sequence[Domain]:
-        """See :class:`Domains`."""
-        if self.failure is not None:
-            raise self.failure
-        return self.domains
 
 
 class SimulatedDomains:

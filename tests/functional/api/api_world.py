@@ -43,8 +43,6 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Faults
 from autoclave.placement.records import Inventory
 from autoclave.rpc import conductor_api
 from autoclave.rpc.casts import Cast, Deliver
@@ -52,6 +50,8 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Faults
 
 HOST = "compute-1"
 PATIENCE = timedelta(minutes=10)

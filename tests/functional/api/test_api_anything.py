@@ -72,7 +72,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     ),
     f"/compute/v2.1/servers/{SOME_UUID}/action": ("POST", {"rebuild": {"imageRef": SOME_IMAGE}}),
     f"/compute/v2.1/servers/{SOME_UUID}/metadata": ("POST", {"metadata": {"k": "v"}}),
-    "/image/v2/images": ("POST", {"name": "i", "tags": ["t"], "trait:HW_X": "required", "min_disk": 1}),
+    "/image/v2/images": ("POST", {"name": "i", "tags": [], "trait:HW_X": "required", "min_disk": 1}),
     f"/image/v2/images/{SOME_IMAGE}": ("PATCH", [{"op": "add", "path": "/trait:HW_X", "value": "required"}]),
 }
 
@@ -125,8 +125,7 @@ LISTS = [
 ]
 NAMES = ["limit", "marker", "type", "vendor", "hostname", "name", "instance", "bind_state", "device_state"]
 NAMES += ["filters.field", "filters.value", "deployable_id", "key"]
-NAMES += ["status", "image", "uuid", "host", "vm_state", "power_state", "changes-since", "sort_key", "is_public", "id"]
-NAMES += ["sort", "tag", "tags", "not-tags-any"]
+NAMES += ["status", "uuid", "host", "is_public", "id"]
 
 
 @given(
@@ -143,7 +142,7 @@ def test_no_question_makes_the_service_fail(shared: World, path: str, arguments:
 @settings(max_examples=100)
 def test_no_name_makes_the_service_fail(shared: World, path: str, key: str, method: str) -> None:
     name = quote(key.replace("/", ""), safe="", errors="replace")
-    of_servers = ("/action", "/metadata", "/metadata/k", "/tags/k")
+    of_servers = ("/action", "/metadata", "/metadata/k")
     for below in ("", "/clean", "/disable", "/program", "/history", "/file", *of_servers):
         assert is_fit(shared.http.simulate_request(method, f"{path}/{name}{below}"))
 

@@ -65,7 +65,6 @@ GOOD_BODIES |= {
     f"POST {SERVERS}/{{server}}/metadata": {"metadata": {"k": "v"}},
     f"PUT {SERVERS}/{{server}}/metadata": {"metadata": {"k": "v"}},
     f"PUT {SERVERS}/{{server}}/metadata/{{item}}": {"meta": {"k": "v"}},
-    f"PUT {SERVERS}/{{server}}/tags": {"tags": ["t"]},
     "PUT /compute/v2.1/os-services/{service}": {"status": "disabled", "disabled_reason": "r", "forced_down": True},
     f"POST {IMAGES}": {"name": "n", "min_disk": 1, "min_ram": 1, "visibility": "shared", "protected": True, "tags": []},
     f"PATCH {IMAGES}/{{image}}": [{"op": "add", "path": "/name", "value": "n"}],

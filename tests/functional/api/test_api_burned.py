@@ -15,9 +15,9 @@ from autoclave.db import pci
 from autoclave.db.compute_tables import pci_functions
 from autoclave.lifecycle.burn import Settled
 from autoclave.lifecycle.burn_moves import move
-from autoclave.placement.faults import refuse
 from autoclave.placement.records import Inventory
 from autoclave.rules.burn import BurnEvent
+from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OPERATOR, OneTimeUse
 
 PATH = "/autoclave/v1/burned"
@@ -82,7 +82,7 @@ def test_the_list_is_of_all_hosts_or_of_one_exactly(world: World, devices: OneTi
     assert [row["rp_uuid"] for row in listed(world, "?hostname=rack_7")] == [theirs]
     assert listed(world, "?hostname=rack") == []
     refused = world.call("GET", f"{PATH}?host=rack_7")
-    assert (refused.status_code, fault(refused)) == (400, 'Unknown argument: "host"')
+    assert (refused.status_code, fault(refused)) == (400, 'Unknown argument: "host". Possible: hostname.')
 
 
 def test_a_device_in_use_is_listed_with_who_has_it_and_is_not_released(world: World, devices: OneTimeUse) -> None:

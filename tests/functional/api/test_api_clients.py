@@ -12,7 +12,7 @@ from openstack import exceptions
 from openstack_command import PATHS, OpenStack
 
 from autoclave.db.tables import DeviceStatus
-from autoclave.placement import faults as effects
+from autoclave.testing.placement import faults as effects
 
 pytestmark = pytest.mark.thorough
 

@@ -3,9 +3,9 @@
 import pytest
 from api_world import World, fault, new_uuid
 
-from autoclave.placement import faults as effects
-from autoclave.placement.faults import Effect
 from autoclave.rules.device_states import DeviceState
+from autoclave.testing.placement import faults as effects
+from autoclave.testing.placement.faults import Effect
 
 pytestmark = pytest.mark.matrix
 

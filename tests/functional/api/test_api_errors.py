@@ -12,7 +12,7 @@ from falcon.testing import Result
 
 from autoclave.api.app import create_app
 from autoclave.exceptions import RPCTimeout
-from autoclave.placement import faults as effects
+from autoclave.testing.placement import faults as effects
 
 pytestmark = pytest.mark.matrix
 

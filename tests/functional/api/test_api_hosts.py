@@ -11,8 +11,8 @@ from autoclave.lifecycle.host_maintenance import follow_hosts
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.lifecycle.withdrawn import Withdrawals
-from autoclave.placement import faults as effects
 from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.testing.placement import faults as effects
 
 PATH = f"/autoclave/v1/hosts/{HOST}"
 

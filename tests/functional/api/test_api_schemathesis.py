@@ -38,8 +38,8 @@ MORE_THAN_A_SCHEMA_SAYS = {
     "DELETE /v2/accelerator_requests": "either arqs or instance",
     "GET /compute/v2.1/flavors": "a marker is the id of a row",
     "GET /compute/v2.1/flavors/detail": "a marker is the id of a row",
-    "GET /compute/v2.1/servers": "a marker is the uuid of a row, and a moment is one",
-    "GET /compute/v2.1/servers/detail": "a marker is the uuid of a row, and a moment is one",
+    "GET /compute/v2.1/servers": "a marker is the uuid of a row",
+    "GET /compute/v2.1/servers/detail": "a marker is the uuid of a row",
     "GET /compute/v2.1/os-hypervisors": "a marker is the uuid of a row",
     "GET /compute/v2.1/os-hypervisors/detail": "a marker is the uuid of a row",
     "GET /image/v2/images": "a marker is the uuid of a row",
@@ -47,8 +47,6 @@ MORE_THAN_A_SCHEMA_SAYS = {
     "POST /compute/v2.1/servers/{server}/action": "the image must be there, and an action may not be served",
     "PUT /compute/v2.1/flavors/{flavor}/os-extra_specs/{spec}": "the body sets what the path names",
     "PUT /compute/v2.1/servers/{server}/metadata/{item}": "the body sets what the path names",
-    "PUT /compute/v2.1/servers/{server}/tags/{tag}": "a tag has no comma and at most 60 characters",
-    "PUT /image/v2/images/{image}/tags/{tag}": "a tag has at most 255 characters",
     "PUT /compute/v2.1/os-services/{service}": "a reason is for a host that is disabled",
     "POST /image/v2/images": "some attributes are read-only",
     "PATCH /image/v2/images/{image}": "an operation but removal needs a value, one that the attribute can have",
@@ -107,7 +105,7 @@ def known_of_compute(world: World, path: str) -> list[dict[str, str]]:
     where = path.partition("/{")[0]
     [rows] = world.http.simulate_get(where).json.values()
     placeholder = {"images": "image"}.get(noun, noun.removeprefix("os-").removesuffix("s"))
-    return [{placeholder: row["id"], "spec": "k", "item": "k", "tag": "t"} for row in rows]
+    return [{placeholder: row["id"], "spec": "k", "item": "k"} for row in rows]
 
 
 def faults_of(operation: Any, mode: GenerationMode, world: World) -> BaseException | None:

@@ -240,18 +240,6 @@ def with_item(objects: Objects) -> dict[str, Any]:
     return {"server": server, "item": "k"}
 
 
-def with_tag(objects: Objects) -> dict[str, Any]:
-    server = objects.server()
-    ask(objects.world, "member", "PUT", f"{SERVERS}/{server}/tags/t")
-    return {"server": server, "tag": "t"}
-
-
-def image_with_tag(objects: Objects) -> dict[str, Any]:
-    image = objects.image()
-    ask(objects.world, "member", "PUT", f"{IMAGES}/{image}/tags/t")
-    return {"image": image, "tag": "t"}
-
-
 COMPUTE_CASES = [
     *(Case("GET", path, PUBLIC) for path in ("/compute", "/compute/v2.1", "/image", "/image/v2")),
     Case("GET", FLAVORS, ANYBODY),
@@ -317,12 +305,6 @@ COMPUTE_CASES = [
         lambda o: {**with_item(o), "body": {"meta": {"k": "v"}}},
     ),
     Case("DELETE", f"{SERVER}/metadata/{{item}}", members_of_blue(204), with_item),
-    Case("GET", f"{SERVER}/tags", readers_of_blue(200), lambda o: {"server": o.server()}),
-    Case("PUT", f"{SERVER}/tags", members_of_blue(200), lambda o: {"server": o.server(), "body": {"tags": ["t"]}}),
-    Case("DELETE", f"{SERVER}/tags", members_of_blue(204), lambda o: {"server": o.server()}),
-    Case("GET", f"{SERVER}/tags/{{tag}}", readers_of_blue(204), with_tag),
-    Case("PUT", f"{SERVER}/tags/{{tag}}", members_of_blue(201), lambda o: {"server": o.server(), "tag": "t"}),
-    Case("DELETE", f"{SERVER}/tags/{{tag}}", members_of_blue(204), with_tag),
     Case("GET", f"{SERVER}/os-instance-actions", readers_of_blue(200), lambda o: {"server": o.server()}),
     *(
         Case("GET", f"/compute/v2.1/{noun}", admin(200))
@@ -357,8 +339,6 @@ COMPUTE_CASES = [
     ),
     Case("DELETE", IMAGE, members_of_blue(204), lambda o: {"image": o.image()}),
     Case("GET", f"{IMAGE}/file", readers_of_blue(200), lambda o: {"image": o.image()}),
-    Case("PUT", f"{IMAGE}/tags/{{tag}}", members_of_blue(204), lambda o: {"image": o.image(), "tag": "t"}),
-    Case("DELETE", f"{IMAGE}/tags/{{tag}}", members_of_blue(204), image_with_tag),
     Case("PUT", f"{IMAGE}/file", members_of_blue(204), lambda o: {"image": o.image(None), "body": b"data"}),
 ]
 

@@ -10,8 +10,8 @@ import pytest
 import requests
 from api_world import World, new_uuid
 
-from autoclave.placement.faults import before
 from autoclave.services.api import APIService, Listener
+from autoclave.testing.placement.faults import before
 
 PLACES = 2
 DEVICES = "/v2/devices"

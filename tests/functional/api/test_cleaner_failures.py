@@ -13,8 +13,8 @@ from api_world import HOST, World
 from cheroot import wsgi
 
 from autoclave.lifecycle.burn import Settled
-from autoclave.placement import faults
 from autoclave.placement.embedded import EmbeddedPlacement
+from autoclave.testing.placement import faults
 from burnedrows import OneTimeUse
 
 pytestmark = pytest.mark.matrix

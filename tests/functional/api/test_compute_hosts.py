@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 from api_world import HOST, World, new_uuid, said
 
-from autoclave.placement import faults as effects
 from autoclave.rules.device_states import DeviceState
+from autoclave.testing.placement import faults as effects
 
 
 def test_a_host_whose_agent_is_silent_is_down_and_its_servers_say_that_it_is_unknown(ready: World) -> None:

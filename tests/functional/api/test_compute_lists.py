@@ -13,7 +13,7 @@ from server_requests import MEMBER, act
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(Path(tmp_path_factory.mktemp("three")))
     made.add_host()
-    flavor, image = made.add_flavor(id="f1"), made.add_image()
+    flavor, image = made.add_flavor(), made.add_image()
     for name in ("web-1", "WEB-2", "db_1"):
         made.add_server(name, flavorRef=flavor, imageRef=image)
     made.add_server("theirs", flavorRef=flavor, imageRef=image, token=MEMBER)
@@ -26,8 +26,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("query", "names"),
     [
-        ("flavor=f1", ["db_1", "WEB-2", "web-1"]),
-        ("flavor=f2", []),
         ("", ["db_1", "WEB-2", "web-1"]),
         ("deleted=False", ["db_1", "WEB-2", "web-1"]),
         ("deleted=True", []),
@@ -43,19 +41,9 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ("status=ACTIVE", ["WEB-2", "web-1"]),
         ("status=shutoff", ["db_1"]),
         ("status=SUSPENDED", []),
-        ("vm_state=stopped", ["db_1"]),
-        ("power_state=4", ["db_1"]),
-        ("task_state=deleting", []),
         (f"host={HOST}", ["db_1", "WEB-2", "web-1"]),
         ("host=other", []),
-        ("availability_zone=nova", ["db_1", "WEB-2", "web-1"]),
-        ("availability_zone=mars", []),
         pytest.param(f"uuid={new_uuid()}", [], id="another uuid"),
-        pytest.param(f"image={new_uuid()}", [], id="another image"),
-        ("changes-since=2020-01-01T00:00:00Z", ["db_1", "WEB-2", "web-1"]),
-        ("changes-since=2999-01-01T00:00:00%2B02:00", []),
-        ("changes-before=2020-01-01T00:00:00", []),
-        ("sort_key=display_name&sort_dir=asc", ["WEB-2", "db_1", "web-1"]),
         ("limit=1", ["db_1"]),
         ("limit=0", ["db_1", "WEB-2", "web-1"]),
     ],
@@ -79,12 +67,19 @@ def test_a_full_page_says_where_the_next_one_is(three: World) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["nam=x", "vm_state=up", "power_state=9", "changes-since=yesterday", "image=x", "sort_key=host", "limit=-1"],
+    ["nam=x", "uuid=x", "deleted=maybe", "limit=-1", "tags=x", "flavor=f1", "changes-since=2020", "sort_key=uuid"],
 )
 def test_a_question_that_is_not_understood_is_400_rather_than_everything(three: World, query: str) -> None:
     answer = three.compute("GET", f"/servers/detail?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in said(answer)
+
+
+def test_an_unknown_filter_is_refused_with_the_possible_ones(three: World) -> None:
+    """Clients know filters of Nova that are not served here."""
+    possible = "all_tenants, deleted, host, limit, marker, name, project_id, status, uuid"
+    answer = three.compute("GET", "/servers?vm_state=active")
+    assert (answer.status_code, said(answer)) == (400, f'Unknown argument: "vm_state". Possible: {possible}.')
 
 
 @pytest.mark.parametrize("name", ["a" * 258, "%25" * 50001], ids=["longer than a name", "longer than SQLite looks for"])

@@ -19,10 +19,10 @@ from autoclave.api.app import create_app
 from autoclave.cli.main import main
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import refuse
 from autoclave.rpc import conductor_api
 from autoclave.rpc.port import CONDUCTOR_TOPIC
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import refuse
 from computerows import make_flavor, make_image, make_instance
 
 

@@ -40,6 +40,5 @@ def row_of(wanted: Mapping[str, Any]) -> dict[str, Any]:
         "visibility": wanted.get("visibility", "shared"),
         "protected": wanted.get("protected", False),
         "owner": wanted.get("owner"),
-        "tags": storable(list(dict.fromkeys(wanted.get("tags", ()))), "The image's tags"),
         "properties": storable(properties, "The image's properties"),
     }

@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import query, uuids
 from autoclave.api.context import Api
-from autoclave.api.image import sorting
 from autoclave.api.image.attributes import require_settable, row_of
 from autoclave.api.image.patches import parse, patched
 from autoclave.api.image.store import ImageStore
@@ -25,14 +24,12 @@ from autoclave.api.schemas.images import (
     DISK_FORMATS,
     IMAGE,
     IMAGES,
-    MAX_TAGS,
     PATCH_TYPE,
     STATUSES,
     VALIDATE_CREATE,
     VALIDATE_PATCH,
     VISIBILITIES,
 )
-from autoclave.api.tags import asked_for
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import Conflict, Forbidden, NotFound, StorageError
@@ -59,7 +56,6 @@ _PROTECTED = Argument(
 _HIDDEN = Argument(
     "os_hidden", "Only those that are hidden: none; false for all others.", one_of(["true", "false", "True", "False"])
 )
-_TAG = Argument("tag", "Only those with this tag, and with the others that are asked for.", repeated=True)
 _MEMBER_STATUS = Argument(
     "member_status",
     "Heeded as far as can be: there are no members.",
@@ -76,14 +72,13 @@ class Images(Resource):
     """``GET`` and ``POST /image/v2/images``."""
 
     @Operation(
-        "List the images that the caller may use, the newest first unless asked for otherwise",
+        "List the images that the caller may use, the newest first",
         rule="get_images",
-        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, _TAG, _MEMBER_STATUS, *sorting.ARGUMENTS, _LIMIT, query.MARKER),
+        query=(_ID, *_FILTERS, _PROTECTED, _HIDDEN, _MEMBER_STATUS, _LIMIT, query.MARKER),
         answers={200: IMAGES},
     )
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, page = asked.context, query.page(asked.query)
-        tags = asked_for(req.get_param_as_list(_TAG.name) or (), _TAG.name, MAX_TAGS)
         filters: dict[str, Any] = {one.name: asked.query[one.name] for one in _FILTERS if one.name in asked.query}
         if filters.get("visibility") == _ALL:
             del filters["visibility"]
@@ -101,8 +96,6 @@ class Images(Resource):
                 project_id=None if context.is_admin else context.project_id or "",
                 uuids=wanted,
                 filters=filters,
-                tags=tags,
-                order=sorting.order(asked.query),
                 after=page.marker,
                 limit=page.limit,
             )
@@ -118,6 +111,7 @@ class Images(Resource):
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, wanted = asked.context, dict(asked.body)
         uuid = str(wanted.pop("id", uuid4())).lower()
+        wanted.pop("tags", None)
         for name, value in wanted.items():
             require_settable(context, name, value)
         row = {"uuid": uuid, "status": image_rows.QUEUED, **row_of({"owner": context.project_id, **wanted})}

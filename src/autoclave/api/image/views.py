@@ -32,7 +32,7 @@ def shown(image: ImageRecord) -> dict[str, Any]:
         "os_hash_algo": "sha512" if image.os_hash_value else None,
         "os_hash_value": image.os_hash_value,
         "os_hidden": False,
-        "tags": image.tags,
+        "tags": [],
         "created_at": image.created_at,
         "updated_at": image.updated_at or image.created_at,
         "self": f"{_ROOT}/{image.uuid}",

@@ -25,7 +25,6 @@ STATUSES = (*_HERE, "uploading", "importing", "killed", "deactivated", "deleted"
 """Glance's: a list may be asked for any of them."""
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
-MAX_TAGS = 128
 _TEXT: dict[str, Any] = {
     "type": "string",
     "maxLength": 255,
@@ -41,7 +40,6 @@ ATTRIBUTES: dict[str, Any] = {
     "visibility": one_of(VISIBILITIES),
     "protected": {"type": "boolean", "x-message": "must be true or false"},
     "owner": {**_TEXT, "minLength": 1},
-    "tags": {"type": "array", "maxItems": MAX_TAGS, "items": _TEXT, "x-message": "must be a list of texts"},
 }
 """What an image has that can be set, other than its free properties."""
 
@@ -72,6 +70,11 @@ _PROPERTY: dict[str, Any] = {
     "maxLength": 4096,
     "x-message": "must be a text of at most 4096 characters",
 }
+_NO_TAGS: dict[str, Any] = {
+    "type": "array",
+    "maxItems": 0,
+    "x-message": "must be an empty list, or left out: images have no tags here",
+}
 _KEYS = {
     "minLength": 1,
     "maxLength": 255,
@@ -82,13 +85,12 @@ _ANY: dict[str, Any] = {
     "type": "object",
     "maxProperties": 256,
     "propertyNames": _KEYS,
-    "properties": ATTRIBUTES,
+    "properties": {**ATTRIBUTES, "tags": {"not": {}, "x-message": "is not served here: images have no tags"}},
     "additionalProperties": _PROPERTY,
 }
 # what may not be set is refused by its name, and not for its type
 _UNSETTABLE: dict[str, Any] = {name: {} for name in sorted(READ_ONLY)}
-VALIDATE_CREATE = compiled({**_ANY, "properties": {**_UNSETTABLE, **ATTRIBUTES, "id": UUID}})
-VALIDATE_TAG = compiled(_TEXT)
+VALIDATE_CREATE = compiled({**_ANY, "properties": {**_UNSETTABLE, **ATTRIBUTES, "id": UUID, "tags": _NO_TAGS}})
 VALIDATE_ATTRIBUTES = compiled(_ANY)
 VALIDATE_PATCH = compiled(
     {
@@ -132,7 +134,7 @@ IMAGE = {
             "os_hash_algo": nullable(STRING),
             "os_hash_value": nullable(STRING),
             "os_hidden": BOOLEAN,
-            "tags": {"type": "array", "items": STRING},
+            "tags": {"type": "array", "maxItems": 0},
             "created_at": TIMESTAMP,
             "updated_at": TIMESTAMP,
             "self": STRING,

@@ -55,19 +55,18 @@ _BOOT: dict[str, Any] = {
         },
     },
 }
-MAX_TAGS = 50
-_TAG: dict[str, Any] = {
-    "type": "string",
-    "pattern": r"^[^,/\x00-\x1f\x7f-\x9f]{1,60}$(?!\n)",
-    "x-message": "must be a text of 1 to 60 characters, none a comma, a slash or a control character",
-}
 _TAGS: dict[str, Any] = {
     "type": "array",
-    "maxItems": MAX_TAGS,
+    "maxItems": 50,
     "uniqueItems": True,
-    "items": _TAG,
-    "x-message": f"must be a list of at most {MAX_TAGS} different tags",
+    "items": {
+        "type": "string",
+        "pattern": r"^[^,/\x00-\x1f\x7f-\x9f]{1,60}$(?!\n)",
+        "x-message": "must be a text of 1 to 60 characters, none a comma, a slash or a control character",
+    },
+    "x-message": "must be a list of at most 50 different tags",
 }
+"""Kept and shown as they were sent: clients send them. Nothing changes them or looks for them."""
 
 
 def _absent(why: str) -> dict[str, Any]:
@@ -300,8 +299,5 @@ MADE_SERVER = shape(
         )
     },
 )
-VALIDATE_TAG = compiled(_TAG)
-VALIDATE_TAGS = compiled(envelope("tags", _TAGS))
-SHOWN_TAGS = shape("ServerTags", {"tags": {"type": "array", "items": STRING}})
 SHOWN_METADATA = shape("Metadata", {"metadata": MAP_OF_TEXTS})
 SHOWN_META = shape("Meta", {"meta": MAP_OF_TEXTS})

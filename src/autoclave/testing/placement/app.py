@@ -1,13 +1,126 @@
-"""The double's requests: which path means what, and what the answer says."""
+"""A Placement in memory, as a WSGI application.
 
+The readers of bodies come first, then the requests, then the application. A body that cannot be understood is 400.
+"""
+
+import json
 import re
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
 
-from autoclave.placement.fake import bodies
-from autoclave.placement.fake.candidates import candidates, has_room, parse_amounts
-from autoclave.placement.fake.ledger import Entry, Ledger, Refusal
+from oslo_utils import uuidutils
+
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import ConsumerAllocations, Inventory
+from autoclave.placement.transport import MICROVERSION, wsgi_adapter
+from autoclave.testing.placement.state import Entry, Ledger, Refusal, candidates, has_room, parse_amounts
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+_T = TypeVar("_T")
+
+_DEFAULTS: Mapping[str, int | float] = {
+    "reserved": 0,
+    "min_unit": 1,
+    "max_unit": 2**31 - 1,
+    "step_size": 1,
+    "allocation_ratio": 1.0,
+}
+_AT_LEAST = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
+_GENERATION = "resource_provider_generation"
+
+
+def _read_document(raw: bytes) -> Any:
+    return _understood(lambda: json.loads(raw) if raw else None)
+
+
+def _read_new_provider(body: Any) -> tuple[str, str, str | None]:
+    """Its uuid, name and parent."""
+    return _understood(lambda: (_uuid(body["uuid"]), _text(body["name"]), body.get("parent_provider_uuid")))
+
+
+def _read_name(body: Any) -> str:
+    return _understood(lambda: _text(body["name"]))
+
+
+def _read_generation(body: Any) -> int:
+    return _understood(lambda: _integer(body, _GENERATION, 0))
+
+
+def _read_inventories(body: Any) -> dict[str, Inventory]:
+    return _understood(lambda: {name: _record(values) for name, values in body["inventories"].items()})
+
+
+def _read_traits(body: Any) -> set[str]:
+    return _understood(lambda: {_text(name) for name in body["traits"]})
+
+
+def _read_claim(consumer: str, body: Any) -> ConsumerAllocations:
+    return _understood(lambda: _claim(consumer, body))
+
+
+def _read_claims(body: Any) -> Sequence[ConsumerAllocations]:
+    return _understood(lambda: [_claim(consumer, each) for consumer, each in body.items()])
+
+
+def _understood(read: Callable[[], _T]) -> _T:
+    try:
+        return read()
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+        raise Refusal(400, f"JSON does not validate: {exc!r}") from exc
+
+
+def _record(values: Mapping[str, Any]) -> Inventory:
+    # What is left out gets its default again, silently, also where another value stood.
+    whole = {**_DEFAULTS, **values}
+    for name, least in _AT_LEAST.items():
+        _integer(whole, name, least)
+    return Inventory(**whole)
+
+
+def _claim(consumer: str, body: Any) -> ConsumerAllocations:
+    return ConsumerAllocations(
+        _uuid(consumer),
+        {
+            _uuid(provider): {name: _integer(held["resources"], name, 1) for name in _some(held["resources"])}
+            for provider, held in body["allocations"].items()
+        },
+        None if body["consumer_generation"] is None else _integer(body, "consumer_generation", 0),
+        _text(body["project_id"]),
+        _text(body["user_id"]),
+        _text(body["consumer_type"]),
+    )
+
+
+def _some(resources: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not resources:
+        raise ValueError("an allocation of nothing")
+    return resources
+
+
+def _integer(document: Mapping[str, Any], key: str, least: int) -> int:
+    value = document[key]
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not text")
+    return value
+
+
+def _uuid(value: Any) -> str:
+    if not uuidutils.is_uuid_like(value):
+        raise ValueError(f"{value!r} is not a uuid")
+    return _text(value)
+
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 _CREATED, _EMPTY = 201, 204
@@ -50,7 +163,7 @@ def _list_providers(req: Request) -> Answer:
 
 
 def _create_provider(req: Request) -> Answer:
-    return 200, _provider(req.ledger.create(*bodies.new_provider(req.body)))
+    return 200, _provider(req.ledger.create(*_read_new_provider(req.body)))
 
 
 def _get_provider(req: Request) -> Answer:
@@ -58,7 +171,7 @@ def _get_provider(req: Request) -> Answer:
 
 
 def _rename_provider(req: Request) -> Answer:
-    return 200, _provider(req.ledger.rename(req.name, bodies.name(req.body)))
+    return 200, _provider(req.ledger.rename(req.name, _read_name(req.body)))
 
 
 def _delete_provider(req: Request) -> Answer:
@@ -72,7 +185,7 @@ def _get_inventories(req: Request) -> Answer:
 
 def _put_inventories(req: Request) -> Answer:
     req.ledger.entry(req.name)
-    entry = req.ledger.set_inventories(req.name, bodies.generation(req.body), bodies.inventories(req.body))
+    entry = req.ledger.set_inventories(req.name, _read_generation(req.body), _read_inventories(req.body))
     return 200, _inventories(entry)
 
 
@@ -88,7 +201,7 @@ def _get_traits(req: Request) -> Answer:
 
 
 def _put_traits(req: Request) -> Answer:
-    entry = req.ledger.set_traits(req.name, bodies.generation(req.body), bodies.traits(req.body))
+    entry = req.ledger.set_traits(req.name, _read_generation(req.body), _read_traits(req.body))
     return 200, _traits(entry)
 
 
@@ -144,12 +257,12 @@ def _get_allocations(req: Request) -> Answer:
 
 
 def _put_allocations(req: Request) -> Answer:
-    req.ledger.replace([bodies.claim(req.name, req.body)])
+    req.ledger.replace([_read_claim(req.name, req.body)])
     return _EMPTY, None
 
 
 def _post_allocations(req: Request) -> Answer:
-    req.ledger.replace(bodies.claims(req.body))
+    req.ledger.replace(_read_claims(req.body))
     return _EMPTY, None
 
 
@@ -217,3 +330,50 @@ def _make_name(known: set[str], name: str) -> Answer:
         return _EMPTY, None
     known.add(name)
     return _CREATED, None
+
+
+class FakePlacement:
+    """A WSGI application that answers as Placement does at the client's microversion."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._lock = threading.Lock()
+
+    def client_session(self) -> Any:
+        """A keystoneauth1 adapter, as :class:`~autoclave.placement.embedded.EmbeddedPlacement` has."""
+        return wsgi_adapter(self)
+
+    def client(self) -> PlacementClient:
+        return PlacementClient(self.client_session())
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        try:
+            with self._lock:
+                status, document = self._answer(environ)
+        except Refusal as refusal:
+            status, document = refusal.status, error_document(refusal.status, str(refusal), refusal.code)
+        body = b"" if document is None else json.dumps(document).encode()
+        headers = [("Content-Length", str(len(body)))]
+        if body:
+            headers.append(("Content-Type", "application/json"))
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [body]
+
+    def _answer(self, environ: "WSGIEnvironment") -> Answer:
+        version = environ.get("HTTP_OPENSTACK_API_VERSION", "")
+        if version != f"placement {MICROVERSION}":
+            raise Refusal(406, f"Unacceptable version header: {version}")
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        body = _read_document(environ["wsgi.input"].read(size))
+        for method, path, handler in ROUTES:
+            match = path.fullmatch(environ["PATH_INFO"]) if method == environ["REQUEST_METHOD"] else None
+            if match is not None:
+                query = parse_qsl(environ.get("QUERY_STRING", ""))
+                return handler(Request(self.ledger, "".join(match.groups()), query, body))
+        raise Refusal(404, "The resource could not be found.")
+
+
+def error_document(status: int, detail: str, code: str = "placement.undefined_code") -> dict[str, Any]:
+    """Placement's error document, after the API working group's guideline."""
+    error = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "code": code}
+    return {"errors": [error]}

@@ -1,4 +1,4 @@
-"""Failures on the way to Placement, for rehearsals and tests: before the real one or its double.
+"""Failures on the way to Placement, for tests: before the real one or its double.
 
 ::
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.fake.app import error_document
 from autoclave.placement.transport import call_joined, wsgi_adapter
+from autoclave.testing.placement.app import error_document
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -66,7 +66,7 @@ class Fault:
 class Faults:
     """WSGI middleware that does what it is told to the requests it is told of.
 
-    :param app: the embedded Placement's, or a :class:`~autoclave.placement.fake.FakePlacement`.
+    :param app: the embedded Placement's, or a :class:`~autoclave.testing.placement.FakePlacement`.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
