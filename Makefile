@@ -11,11 +11,15 @@ STAMP := $(VENV)/.installed
 
 install: $(STAMP)
 
+# Modules are compiled once: each worker of the tests, and each program that they start, would compile them again
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
+
 # --group needs pip 25.1, which Debian 12 does not have
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/pip install --quiet --editable . --group test --group check
+	-$(PYTEST) -qq --collect-only >/dev/null
 	touch $@
 
 demo: $(STAMP)
@@ -23,11 +27,11 @@ demo: $(STAMP)
 
 # Many tests wait for a disk or a clock: more workers than processors, and each file by one of them
 test: $(STAMP)
-	AUTOCLAVE_HISTORIES=$${AUTOCLAVE_HISTORIES:-10} $(BIN)/pytest --quick --numprocesses $(TEST_WORKERS) --dist loadfile
+	AUTOCLAVE_HISTORIES=$${AUTOCLAVE_HISTORIES:-10} $(PYTEST) --quick --numprocesses $(TEST_WORKERS) --dist loadfile
 
 # With every case of each matrix, long histories, other processes, and the servers that this machine has
 test-all: $(STAMP)
-	$(BIN)/pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+	$(PYTEST) --numprocesses $(TEST_WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,10 +1,12 @@
 """Fixtures that more than one kind of test needs."""
 
+import gc
 import os
+import re
 import socket
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import autoclave.objects  # noqa: F401 - chooses the threads before a test impor
 
 _RABBITMQ = ("127.0.0.1", 5672)
 _INTEGRATION = Path(__file__).parent / "integration"
+_WHOLLY_THOROUGH = re.compile(r"^pytestmark = pytest\.mark\.(thorough|integration)$", re.MULTILINE)
 
 # All servers of the tests are on this machine, and no proxy of whoever runs them leads there.
 for _name in [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]:
@@ -26,6 +29,31 @@ settings.load_profile("however busy")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="what people wait for: one case of each matrix, no servers")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is imported and collected out of every later search for garbage: all of it stays until the end.
+
+    Each search of all generations would otherwise walk through some hundred thousand such objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(10_000)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a module of which ``make test`` runs nothing."""
+    if not config.getoption("quick"):
+        return None
+    if collection_path == _INTEGRATION:
+        return True
+    is_module = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_module and _WHOLLY_THOROUGH.search(collection_path.read_text()) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

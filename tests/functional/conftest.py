@@ -11,6 +11,7 @@ from pciworld import gpu, pci_world
 
 from autoclave.placement.embedded import EmbeddedPlacement
 from dbfixtures import database, empty_url, mariadb_database, postgresql_database, row_locking_database
+from realplacement import running_placement
 
 __all__ = [
     "database",
@@ -30,6 +31,5 @@ __all__ = [
 @pytest.fixture
 def real_placement(tmp_path: Path) -> Iterator[EmbeddedPlacement]:
     """OpenStack's own, for what the double does not know."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    yield service
-    service.stop()
+    with running_placement(tmp_path) as service:
+        yield service

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hostworld import FUNCTIONS, GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
@@ -34,6 +33,7 @@ from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.guests import Guests
 from autoclave.virt.loader import load_compute_driver
 from burnedrows import OPERATOR
+from realplacement import running_placement
 
 pytestmark = pytest.mark.thorough
 
@@ -381,12 +381,8 @@ def test_no_history_breaks_the_promise(tmp_path: Path) -> None:
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[EmbeddedPlacement]:
     """The real Placement, for all histories of a test."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    # No power is cut here.
-    sa.event.listen(service.engine(), "connect", lambda made, _record: made.execute("PRAGMA synchronous=OFF"))
-    service.engine().dispose()
-    yield service
-    service.stop()
+    with running_placement(tmp_path) as service:
+        yield service
 
 
 @pytest.mark.usefixtures("quiet")

@@ -1,6 +1,7 @@
 """A move swaps the allocation of a burned device for that of the migration, and a revert swaps it back."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,20 @@ from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.exceptions import PlacementConflict
-from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.testing.placement import FakePlacement
 from computerows import make_instance
+from realplacement import running_placement
 
 MIGRATION = "33333333-3333-4333-8333-333333333333"
 
 
 @pytest.fixture(params=["embedded", "fake"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HostWorld]:
-    embedded = EmbeddedPlacement.start(tmp_path / "placement.sqlite") if request.param == "embedded" else None
-    made = HostWorld(tmp_path, service=embedded or FakePlacement())
-    yield made
-    made.close()
-    if embedded is not None:
-        embedded.stop()
+    with running_placement(tmp_path) if request.param == "embedded" else nullcontext(FakePlacement()) as service:
+        made = HostWorld(tmp_path, service=service)
+        yield made
+        made.close()
 
 
 def swap(world: HostWorld, giver: str, heir: str, *others: str) -> None:

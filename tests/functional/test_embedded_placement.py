@@ -18,15 +18,15 @@ from autoclave.placement.front import Front, Identity
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.testing.placement import faults as effects
 from autoclave.testing.placement.faults import Faults
+from realplacement import running_placement
 
 ONE = Inventory(total=1, reserved=0, min_unit=1, max_unit=1, step_size=1, allocation_ratio=1.0)
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[EmbeddedPlacement]:
-    embedded = EmbeddedPlacement.start(tmp_path / "placement.sqlite")
-    yield embedded
-    embedded.stop()
+    with running_placement(tmp_path) as embedded:
+        yield embedded
 
 
 def new_uuid() -> str:
@@ -82,9 +82,11 @@ def test_a_stopped_one_does_not_stop_its_successor(tmp_path: Path) -> None:
     second.stop()
 
 
-def test_a_power_cut_takes_nothing_back(service: EmbeddedPlacement) -> None:
-    with service.engine().connect() as connection:
+def test_a_power_cut_takes_nothing_back(tmp_path: Path) -> None:
+    embedded = EmbeddedPlacement.start(tmp_path / "placement.sqlite")
+    with embedded.engine().connect() as connection:
         pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    embedded.stop()
     assert pragmas == ["delete", 2]
 
 

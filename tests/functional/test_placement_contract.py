@@ -12,9 +12,9 @@ import pytest
 
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import Candidates, ConsumerAllocations, Inventory, Provider
 from autoclave.testing.placement import FakePlacement
+from realplacement import running_placement
 
 pytestmark = pytest.mark.thorough
 
@@ -29,9 +29,8 @@ def service(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
     if request.param == "fake":
         yield FakePlacement()
         return
-    embedded = EmbeddedPlacement.start(tmp_path / "placement.sqlite")
-    yield embedded
-    embedded.stop()
+    with running_placement(tmp_path) as embedded:
+        yield embedded
 
 
 @pytest.fixture

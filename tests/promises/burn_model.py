@@ -12,7 +12,8 @@ end of the next whole period on. Where there is a cleaner, some path leads from 
 ``explore(mutation)`` breaks one rule of the protocol; see :data:`MUTATIONS`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from promises.search import Broken, Explored, search
@@ -62,7 +63,13 @@ class Process(NamedTuple):
     then: str = ""
 
 
-IDLE = Process()._asdict()
+@cache
+def _fresh(at: str) -> Mapping[str, Any]:
+    """What a process is that comes to *at* and remembers nothing."""
+    return Process(at)._asdict()
+
+
+IDLE = _fresh("idle")
 
 
 class State(NamedTuple):
@@ -113,7 +120,10 @@ class State(NamedTuple):
         return self._replace(processes=(*self.processes[:number], changed, *self.processes[number + 1 :]))
 
     def forgetting(self, what: str) -> "State":
-        return self._replace(processes=tuple(each._replace(**{what: False}) for each in self.processes))
+        if not any(getattr(each, what) for each in self.processes):
+            return self
+        forgotten = tuple(each._replace(**{what: False}) if getattr(each, what) else each for each in self.processes)
+        return self._replace(processes=forgotten)
 
     def row(self, **values: Any) -> "State":
         """A write of the row that moves its version."""
@@ -131,7 +141,7 @@ class State(NamedTuple):
 def settle(s: State, name: str, mutation: str) -> Iterator[tuple[str, State]]:
     """One step of settling; it ends at ``then``, or at ``failed`` when the provider is gone."""
     p = s.of(name)
-    after = Process(p.then)._asdict()
+    after = _fresh(p.then)
     if p.at == "read":
         target = _decide(s, 0, mutation) if mutation == "row read before the generation only" else ""
         yield "reads the row", s.with_process(name, at="get", version=True, target=target)

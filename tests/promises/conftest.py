@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from autoclave.hardware import block
-from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.testing.placement import FakePlacement
-from dbfixtures import sqlite_database
+from dbfixtures import forgo_sync, sqlite_database
 from promises.gates import GatedDatabase
 from promises.host import NVME
 from promises.world import World
+from realplacement import running_placement
 
 
 @pytest.fixture
@@ -22,6 +21,7 @@ def db(tmp_path: Path) -> Iterator[GatedDatabase]:
     """A migrated database; each world empties it first."""
     sqlite_database(tmp_path).dispose()
     made = GatedDatabase(f"sqlite:///{tmp_path / 'autoclave.db'}")
+    forgo_sync(made.writer_engine)
     yield made
     made.dispose()
 
@@ -43,14 +43,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Any]:
     """The real Placement, for all histories of a test."""
-    service = EmbeddedPlacement.start(tmp_path / "placement.db")
-    # No power is cut here; what survives one is promised elsewhere.
-    sa.event.listen(
-        service.engine(), "connect", lambda connection, _record: connection.execute("PRAGMA synchronous=OFF")
-    )
-    service.engine().dispose()
-    yield service.app
-    service.stop()
+    with running_placement(tmp_path) as service:
+        yield service.app
 
 
 @pytest.fixture

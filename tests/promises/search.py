@@ -48,13 +48,16 @@ def search(
         s = last = queue.popleft()
         try:
             for what, x in steps(s):
-                before.setdefault(x, []).append(s)
-                if x not in seen:
-                    seen[x] = (s, what)
-                    last = x
-                    check(x)
-                    last = s
-                    queue.append(x)
+                earlier = before.get(x)
+                if earlier is not None:
+                    earlier.append(s)
+                    continue
+                before[x] = [s]
+                seen[x] = (s, what)
+                last = x
+                check(x)
+                last = s
+                queue.append(x)
         except Broken as error:
             return Explored(len(seen), str(error), _history(seen, last))
     if is_good is None:

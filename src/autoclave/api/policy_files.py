@@ -7,6 +7,7 @@ for a rule, and a file that breaks at run time for a fault of each request.
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class PolicyFiles:
         self._conf = conf
         self._defaults = defaults
         self._kinds = {"rule", "role", *RequestContext().to_policy_values()}
-        self._kinds |= {point.name for point in entry_points(group="oslo.policy.rule_checks")}
+        self._kinds |= _installed_kinds()
         self._required = is_set(conf, "oslo_policy", "policy_file")
 
     def stamps(self) -> Stamps:
@@ -80,6 +81,12 @@ class PolicyFiles:
             if directory is not None:
                 paths += _files_in(directory)
         return paths
+
+
+@cache
+def _installed_kinds() -> frozenset[str]:
+    """Return the kinds of checks that other packages bring. Looking for them reads the records of every package."""
+    return frozenset(point.name for point in entry_points(group="oslo.policy.rule_checks"))
 
 
 def _files_in(directory: str) -> list[str]:

@@ -3,17 +3,13 @@
 What agents are asked ends at RPC, at a double that notes it.
 """
 
-import atexit
 import json
-import shutil
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +22,13 @@ from autoclave.api.app import create_app
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
-from autoclave.db import agents, compute_hosts, schema
+from autoclave.db import agents, compute_hosts
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
@@ -52,6 +47,7 @@ from autoclave.rules.device_states import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults
+from dbfixtures import sqlite_database
 
 HOST = "compute-1"
 PATIENCE = timedelta(minutes=10)
@@ -78,17 +74,6 @@ class AtOnce:
         pass
 
 
-@cache
-def _empty_database() -> Path:
-    """A database with the schema and nothing else; made once, copied for each test."""
-    file = Path(tempfile.mkdtemp(prefix="autoclave-tests-")) / "empty.sqlite"
-    database = Database(f"sqlite:///{file}")
-    schema.upgrade(database)
-    database.dispose()
-    atexit.register(shutil.rmtree, file.parent)
-    return file
-
-
 class _Client(falcon.testing.TestClient):
     """Falcon's, on this machine."""
 
@@ -109,9 +94,7 @@ class World:
         placement: Any = None,
     ) -> None:
         self.directory = directory
-        file = directory / "autoclave.sqlite"
-        shutil.copy(_empty_database(), file)
-        self.db = Database(f"sqlite:///{file}")
+        self.db = sqlite_database(directory, "autoclave.sqlite")
         self.placement = Faults(placement or FakePlacement())
         self.casts = AtOnce()
         self.transport = InProcessTransport(casts=self.casts)
@@ -129,7 +112,7 @@ class World:
             ("agent", "data_dir"): str(directory),
         }
         self.conf = new_config(config_files, {**everything, **(overrides or {})})
-        self.app = Documented(create_app(self.conf, self.ports, self.transport, mounts), mounts or ())
+        self.app = Documented(create_app(self.conf, self.ports, self.transport, mounts), self.conf, mounts or ())
         # Falcon's client wants to inspect a plain function.
         self.http = _Client(lambda environ, start: self.app(environ, start))
         self._root = str(uuid.uuid4())

@@ -17,14 +17,15 @@ _UNVERSIONED = re.compile(rf"^(?=/({'|'.join(RESOURCES)})(/|$))")
 class Documented:
     """*app* as it is; an answer that the document does not allow fails the test that asked.
 
+    :param conf: the configuration that *app* was made of.
     :param mounts: prefixes below which others answer.
     :attr faults: what was wrong, for whoever asked through a socket and saw a failed service only.
     """
 
-    def __init__(self, app: Any, mounts: Collection[str] = ()) -> None:
+    def __init__(self, app: Any, conf: Any, mounts: Collection[str] = ()) -> None:
         self._app = app
         self._mounts = tuple(mounts)
-        self._document: Document | None = None
+        self._kind = conf.api.auth_strategy, conf.api.public_metrics, conf.compute.enabled
         self.faults: list[str] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -43,11 +44,13 @@ class Documented:
         return [body]
 
     def _hold(self, environ: Mapping[str, Any], status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        if self._document is None:
+        document = _DOCUMENTS.get(self._kind)
+        if document is None:
             client = falcon.testing.TestClient(lambda environ, start: self._app(environ, start))
-            self._document = Document(client.simulate_get("/openapi.json", host="localhost").json)
+            document = Document(client.simulate_get("/openapi.json", host="localhost").json)
+            _DOCUMENTS[self._kind] = document
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        fault = self._document.fault(method, path, status, {name.lower(): value for name, value in headers}, body)
+        fault = document.fault(method, path, status, {name.lower(): value for name, value in headers}, body)
         if fault is not None:
             self.faults.append(f"{method} {path}, {status}: {fault}")
             raise AssertionError(self.faults[-1])
@@ -130,6 +133,10 @@ class Document:
                 exact["required"] = [name for name in schema["properties"] if name not in maybe]
             exact.setdefault("additionalProperties", False)
         return exact
+
+
+_DOCUMENTS: dict[tuple[str, bool, bool], Document] = {}
+"""By the options that the document depends on: making it takes longer than most tests."""
 
 
 def _is_before(version: str, first: str) -> bool:

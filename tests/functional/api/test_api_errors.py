@@ -213,7 +213,7 @@ def test_a_conductor_that_does_not_answer_is_504_and_says_that_it_may_be_done(wo
     device = world.add_device()
     world.add_profile()
     arq = world.add_arq()
-    world.app = Documented(create_app(world.conf, world.ports, SilentTransport()))  # type: ignore[arg-type]
+    world.app = Documented(create_app(world.conf, world.ports, SilentTransport()), world.conf)  # type: ignore[arg-type]
     answer = world.bind(arq, device, new_uuid())
     assert answer.status_code == 504
     assert "may still be carried out" in fault(answer)

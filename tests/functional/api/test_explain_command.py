@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> Iterator[ComputeWorld]:
 @pytest.fixture
 def url(world: ComputeWorld) -> Iterator[str]:
     conf = new_config([], {("api", "auth_strategy"): "noauth"})
-    app = Documented(create_app(conf, world.ports, world.transport))
+    app = Documented(create_app(conf, world.ports, world.transport), conf)
     server = wsgi.Server(("127.0.0.1", 0), app, numthreads=2)
     server.prepare()
     thread = threading.Thread(target=server.serve)
