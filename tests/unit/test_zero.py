@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 
 import pytest
 from erase_doubles import Watcher, eraser
@@ -20,11 +21,13 @@ from autoclave.exceptions import (
     WrongDrive,
 )
 from autoclave.hardware import namespace_layout
+from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.file_disk import FileDisk, claim_file
 from autoclave.simulator.host import STYLES, SimulatedHost
 
 pytestmark = pytest.mark.matrix
@@ -68,6 +71,13 @@ def delete(host, nsid):
         host.sync_namespaces(drive)
 
 
+def lose(host, nsid):
+    """Have a namespace gone, whatever the drive supports."""
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces.pop(nsid, None)
+        host.sync_namespaces(drive)
+
+
 def commands_of(host, command):
     """Have the commands of that name recorded; the result lists those so far."""
     nvme, log = host.root / "bin/nvme", host.root / "commands"
@@ -86,14 +96,21 @@ def erase(host, action=ZEROES, watcher=None, **changes):
 @pytest.mark.parametrize("style", STYLES)
 def test_nothing_of_the_tenant_is_left_whatever_the_version_of_the_tool(make, action, style):
     host = make(style)
+    began = time.monotonic()
     evidence = erase(host, action)
+    took = time.monotonic() - began
     assert not host.find(SLOT, SECRET[:4])
     assert evidence["action"] == str(action)
+    assert evidence["method"] == "zero"
+    assert evidence["tool"] == {ZEROES: "BLKZEROOUT", SHRED: "shred"}[action]
+    assert evidence["namespaces_made_anew"] is False
+    assert "every byte of every namespace" in evidence["verified"]
     assert evidence["bytes"] == SIZE
     [namespace] = evidence["namespaces"]
     assert (namespace["nsid"], namespace["block_device"], namespace["bytes"]) == (1, "nvme0n1", SIZE)
     assert namespace["read_back"] == "full"
     assert namespace["seconds"] > 0 < namespace["read_back_seconds"]
+    assert namespace["seconds"] + namespace["read_back_seconds"] < took + 0.001
     assert json.loads(json.dumps(evidence)) == evidence
 
 
@@ -365,6 +382,26 @@ def test_a_disk_that_is_smaller_here_than_on_the_drive_is_not_clean(make):
     assert host.find(SLOT, SECRET)
 
 
+def test_namespaces_that_change_during_zeroing_are_an_error(make):
+    """Another program deletes the first namespace while the second is read back."""
+    host = make(namespaces=2)
+    watcher = Watcher()
+    watcher.on_progress = lambda progress: "reading back nvme0n2" in progress.step and lose(host, 1)
+    two = rf"nvme0n1 \({SIZE // 2} bytes\), nvme0n2 \({SIZE // 2} bytes\)"
+    with pytest.raises(WrongDrive, match=rf"before, it had {two}; now, nvme0n2 \({SIZE // 2} bytes\)$"):
+        erase(host, watcher=watcher)
+
+
+def test_namespaces_that_all_went_during_zeroing_are_an_error(make):
+    host = make()
+    watcher = Watcher()
+    watcher.on_progress = lambda progress: (
+        progress.step.startswith("reading") and progress.percent == 100.0 and lose(host, 1)
+    )
+    with pytest.raises(WrongDrive, match=r"now, no namespace$"):
+        erase(host, watcher=watcher)
+
+
 def test_a_disk_that_another_program_holds_is_not_touched(make):
     host = make()
     descriptor = os.open(host.root / "dev/nvme0n1", os.O_RDWR)
@@ -415,6 +452,23 @@ def test_time_that_is_up_ends_the_tool_and_says_what_is_left(make, action):
         erase(host, action, watcher)
     assert watcher.running == {}
     assert host.find(SLOT, SECRET)
+
+
+def test_time_that_is_up_before_reading_back_is_an_error(make):
+    """The kernel may take long to flush, and what was not read back does not count."""
+    host, watcher = make(), Watcher()
+
+    class SlowDisk(FileDisk):
+        def flush(self):
+            super().flush()
+            watcher.deadline = Deadline.after(0)
+
+    def hold(paths, path, *, writable):
+        return SlowDisk(path, *claim_file(paths, path, writable=writable))
+
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(EraseTimeout, match=r"; it is overwritten, but has not been read back$"):
+        eraser(dataclasses.replace(host.paths, hold_disk=hold)).erase(controller, ZEROES, watcher)
 
 
 def test_progress_comes_while_the_tool_runs(make):
