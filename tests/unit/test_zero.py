@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from erase_doubles import Watcher, eraser
+from erase_doubles import Watcher, by_programs, eraser
 
 from autoclave.exceptions import (
     DeviceInUse,
@@ -85,6 +85,19 @@ def commands_of(host, command):
     nvme.write_text(f"""#!/bin/sh\necho "$@" >> {log}\nexec {host.root}/bin/real-nvme "$@"\n""")
     nvme.chmod(0o755)
     return lambda: [line for line in log.read_text().splitlines() if line.split()[0] == command]
+
+
+def limit_create_ns(host, blocks):
+    """Have the drive answer Invalid Field to namespaces of more *blocks*, which 0 blocks stand for."""
+    nvme, real = host.root / "bin/nvme", host.root / "bin/real-nvme"
+    nvme.rename(real)
+    nvme.write_text(f"""#!/bin/sh
+case "$1 $3" in "create-ns --nsze="*)
+    [ "${{3#--nsze=}}" -le {blocks} ] || exec {real} create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {real} "$@"
+""")
+    nvme.chmod(0o755)
 
 
 def erase(host, action=ZEROES, watcher=None, **changes):
@@ -263,10 +276,62 @@ def test_largest_granted_namespace_is_made_below_tnvmcap(make, spec):
 
 @pytest.mark.parametrize("style", ["1.16", "2.3", "3.0"])
 def test_largest_namespace_is_made_on_an_empty_drive(make, style):
-    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB)
+    """To the last block: nothing else finds the largest size that the drive grants."""
+    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB + 512)
     delete(host, 1)
-    assert erase(host)["bytes"] == 5 * MIB
-    assert namespaces(host) == [5 * MIB]
+    assert erase(host)["bytes"] == 5 * MIB + 512
+    assert namespaces(host) == [5 * MIB + 512]
+
+
+@pytest.mark.parametrize("rest", [1, 3])
+def test_rest_that_no_one_namespace_can_have_gets_its_own(make, rest):
+    """Firmware limits the size of a namespace: all that is left over is in another one, to the last block."""
+    host = make(namespace_management=True, namespaces=2, unallocated_bytes=rest * 512)
+    limit_create_ns(host, SIZE // 512)
+    evidence = erase(host)
+    assert evidence["namespaces_made_anew"]
+    assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2]
+    assert namespaces(host) == [SIZE, rest * 512]
+    assert evidence["bytes"] == SIZE + rest * 512
+
+
+def test_drive_that_grants_no_size_is_an_error(make):
+    """The message has the sizes that were there, for the operator to create them again."""
+    host = make(namespace_management=True)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(
+        EraseFailed,
+        match=r"no namespace of any size up to 8192 blocks \(.*\); it has no namespace now, and had namespaces of 8192 "
+        "blocks: create one",
+    ):
+        erase(host)
+
+
+def test_empty_drive_that_grants_no_size_is_an_error(make):
+    host = make(namespace_management=True)
+    delete(host, 1)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(EraseFailed, match="it has no namespace now, and had none: create one"):
+        erase(host)
+
+
+@pytest.mark.parametrize("command", ["create-ns", "delete-ns", "attach-ns"])
+def test_drive_that_is_pulled_while_it_is_remade_has_vanished(make, command):
+    host = make(namespace_management=True, namespaces=2)
+    watcher = Watcher()
+    started = watcher.started
+
+    def pulled_at(pid, argv):
+        started(pid, argv)
+        if argv[1] == command:
+            host.set_fault(SLOT, Fault(FaultKind.VANISHES))
+
+    watcher.started = pulled_at
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(DeviceVanished, match=f"went away while it was being erased: .*{command}"):
+        eraser(by_programs(host.paths)).erase(controller, ZEROES, watcher)
 
 
 def test_rest_below_the_reported_granularity_is_not_tried(make):
