@@ -322,14 +322,18 @@ def test_record_of_detached_namespaces_is_not_restored(make):
     assert len(layout_of(host).namespaces) == 2
 
 
-def test_format_of_all_namespaces_is_sent_once(make):
-    """FNA bit 0: a format of one namespace is one of all."""
+@pytest.mark.parametrize(("no_broadcast", "nsid"), [(0, 0xFFFFFFFF), (1 << 3, 1)])
+def test_format_of_all_namespaces_is_sent_once(make, no_broadcast, nsid):
+    """FNA bit 0: a format of one namespace is one of all. Bit 3: the drive does not take FFFFFFFFh for them."""
     host = make(namespaces=2, format_all=True)
+    with host.drive(SLOT) as drive:
+        drive.state.fna |= no_broadcast
     recorded = layout_of(host)
     host.format(SLOT, 4)
     watcher = Watcher()
     eraser(by_programs(host.paths)).erase(controller_of(host), SANITIZE, watcher, recorded)
-    assert len([argv for argv in watcher.argvs if argv[1] == "format"]) == 1
+    [argv] = [argv for argv in watcher.argvs if argv[1] == "format"]
+    assert argv[argv.index("-n") + 1] == str(nsid)
     assert layout_of(host) == recorded
 
 

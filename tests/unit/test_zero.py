@@ -87,16 +87,11 @@ def commands_of(host, command):
     return lambda: [line for line in log.read_text().splitlines() if line.split()[0] == command]
 
 
-def limit_create_ns(host, blocks):
-    """Have the drive answer Invalid Field to namespaces of more *blocks*, which 0 blocks stand for."""
+def change_tool(host, script):
+    """Run *script* in place of ``nvme``; ``{real}`` in it is the real one."""
     nvme, real = host.root / "bin/nvme", host.root / "bin/real-nvme"
     nvme.rename(real)
-    nvme.write_text(f"""#!/bin/sh
-case "$1 $3" in "create-ns --nsze="*)
-    [ "${{3#--nsze=}}" -le {blocks} ] || exec {real} create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
-esac
-exec {real} "$@"
-""")
+    nvme.write_text(f"#!/bin/sh\n{script.format(real=real)}\n")
     nvme.chmod(0o755)
 
 
@@ -287,7 +282,14 @@ def test_largest_namespace_is_made_on_an_empty_drive(make, style):
 def test_rest_that_no_one_namespace_can_have_gets_its_own(make, rest):
     """Firmware limits the size of a namespace: all that is left over is in another one, to the last block."""
     host = make(namespace_management=True, namespaces=2, unallocated_bytes=rest * 512)
-    limit_create_ns(host, SIZE // 512)
+    # Of 0 blocks, the answer is Invalid Field.
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ "${{{{3#--nsze=}}}}" -le {SIZE // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
+    )
     evidence = erase(host)
     assert evidence["namespaces_made_anew"]
     assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2]
@@ -363,20 +365,83 @@ def test_namespace_is_kept_when_none_can_be_created(make, spec):
     assert namespaces(host) == [SIZE]
 
 
-def test_rest_refused_for_no_lack_of_capacity_is_an_error(make):
+@pytest.mark.parametrize("rest", [MIB, 512])
+def test_rest_refused_for_no_lack_of_capacity_is_an_error(make, rest):
     """Invalid Field does not say that the rest belongs to the drive: a tenant's deleted namespace may lie there."""
-    host = make(namespace_management=True, unallocated_bytes=MIB)
+    host = make(namespace_management=True, unallocated_bytes=rest)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
-    with pytest.raises(EraseFailed, match=f"has {MIB} bytes in no namespace.*nothing was deleted"):
+    with pytest.raises(EraseFailed, match=f"has {rest} bytes in no namespace.*nothing was deleted"):
         erase(host)
     assert namespaces(host) == [SIZE]
 
 
-def test_rest_that_a_new_namespace_leaves_must_be_explained(make):
+@pytest.mark.parametrize("withheld", [WITHHELD, 512])
+def test_rest_that_a_new_namespace_leaves_must_be_explained(make, withheld):
     """After the namespaces were replaced by the largest one, the drive refuses the rest for another reason."""
-    host = make(namespace_management=True, namespaces=2, withheld_bytes=WITHHELD)
+    host = make(namespace_management=True, namespaces=2, withheld_bytes=withheld)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 2))
-    with pytest.raises(EraseFailed, match=f"has {WITHHELD} bytes in no namespace"):
+    with pytest.raises(EraseFailed, match=f"has {withheld} bytes in no namespace"):
+        erase(host)
+
+
+def test_rest_of_one_block_is_reached(make):
+    host = make(namespace_management=True, unallocated_bytes=512)
+    assert erase(host)["bytes"] == SIZE + 512
+    assert namespaces(host) == [SIZE + 512]
+
+
+def test_namespaces_are_kept_when_create_ns_is_invalid(make):
+    """Without a rest, there is nothing that the namespaces do not reach."""
+    host = make(namespace_management=True, namespaces=2)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
+    evidence = erase(host)
+    assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
+    assert namespaces(host) == [SIZE // 2] * 2
+
+
+def test_smallest_namespace_is_the_one_at_stake(make):
+    """A drive that does not create it again keeps the large one, whose id is the lower one."""
+    host = make(namespace_management=True)
+    delete(host, 1)
+    with host.drive(SLOT) as drive:
+        for size in (3 * MIB, MIB):
+            drive.attach(drive.create_namespace(size // 512, 0, shared=False), [0])
+        host.sync_namespaces(drive)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(EraseFailed, match="does not create a namespace of 2048 blocks again"):
+        erase(host)
+    assert namespaces(host) == [3 * MIB]
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_namespace_that_is_not_deleted_is_an_error(make, attached):
+    """The drive reports success for a delete that does nothing."""
+    host = make(namespace_management=True, namespaces=2)
+    if not attached:
+        detach(host, 2)
+    change_tool(host, """case "$1 $4" in "delete-ns 2") exit 0;; esac\nexec {real} "$@\"""")
+    with pytest.raises(EraseFailed, match=r"still has the namespaces \[2\] after they were deleted"):
+        erase(host)
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"),
+    [
+        ("create-ns", "it has no namespace now"),
+        ("list-ns", r"which namespaces it has now is not known \(nvme list-ns .*\)"),
+    ],
+)
+def test_drive_that_fails_after_a_delete_says_what_is_left(make, refused, left):
+    host = make(namespace_management=True)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    change_tool(
+        host,
+        f"""case "$1" in delete-ns) touch {host.root}/deleted;; esac
+if [ "$1" = {refused} ] && [ -e {host.root}/deleted ]; then set -- attach-ns "$2" -n 99 -c 0; fi
+exec {{real}} "$@\"""",
+    )
+    with pytest.raises(EraseFailed, match=f"refused a part of it: .*; {left}$"):
         erase(host)
 
 
