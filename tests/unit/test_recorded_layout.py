@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from erase_doubles import Watcher, by_programs, eraser
 
-from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout
+from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
+from autoclave.hardware import namespace_layout
 from autoclave.hardware.block import open_block
 from autoclave.hardware.command import Commands
 from autoclave.hardware.found_layout import read_layout
@@ -289,6 +290,27 @@ def test_drive_without_a_total_capacity_has_its_namespaces_again(make):
     change_tool(host, """{real} "$@" | sed 's/"tnvmcap": *[0-9]*/"tnvmcap":0/'""")
     erase(host, SANITIZE, recorded)
     assert layout_of(host) == recorded
+
+
+def test_smaller_namespace_is_replaced_on_a_drive_without_capacities(make):
+    """Nothing but the record tells that the one namespace is not all that the drive has."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    split(host, 3)
+    change_tool(host, """{real} "$@" | sed 's/"unvmcap": *[0-9]*/"unvmcap":0/'""")
+    assert erase(host, ZEROES, recorded)["namespaces_made_anew"]
+    assert layout_of(host) == recorded
+
+
+def test_size_that_the_host_does_not_show_is_an_error(make, monkeypatch):
+    """The kernel keeps the size of before the format: nothing is erased by that."""
+    monkeypatch.setattr(namespace_layout, "NODE_TIMEOUT", 0.05)
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 7)
+    change_tool(host, f"""{{real}} "$@"; code=$?; echo 8 >{host.paths.sysfs}/block/nvme0n1/size; exit $code""")
+    with pytest.raises(HardwareError, match=f"this host shows 4096 bytes of namespace 1, which has {SIZE};"):
+        erase(host, SANITIZE, recorded)
 
 
 @pytest.mark.parametrize(
