@@ -318,7 +318,10 @@ def test_size_that_the_host_does_not_show_is_an_error(make, monkeypatch):
     [
         ({"write_protected": True}, "a write-protected namespace is on record"),
         ({"without_storage": 8}, "a namespace with less capacity than its size is on record"),
-        ({"block_bytes": 1024}, "it does not have each recorded LBA format any longer"),
+        (
+            {"block_bytes": 1024},
+            r"it has no LBA format of 1024\+0 bytes now; it does not have each recorded LBA format any longer",
+        ),
         ({"blocks": BLOCKS + 1}, rf"it has {SIZE} bytes \(TNVMCAP\), and {SIZE + 512} are on record"),
     ],
 )
@@ -327,7 +330,7 @@ def test_record_that_create_ns_cannot_restore_is_an_error(make, changes, reason)
     host = make(namespace_management=True)
     before = layout_of(host)
     recorded = DriveLayout((replace(before.namespaces[0], **changes),))
-    with pytest.raises(EraseFailed, match=rf"It was not restored: (.*; )?{reason}\. Restore it with nvme-cli"):
+    with pytest.raises(EraseFailed, match=rf"It was not restored: {reason}\. Restore it with nvme-cli"):
         erase(host, SANITIZE, recorded)
     assert layout_of(host) == before
 
@@ -517,5 +520,22 @@ def test_layout_that_changes_during_the_erase_is_an_error(make):
     recorded = layout_of(host)
     watcher = Watcher()
     watcher.on_progress = lambda progress: progress.percent == 100.0 and host.format(SLOT, 4)
-    with pytest.raises(EraseFailed, match=r"has LBA format 4 \(4096\+0\), recorded is 0"):
+    with pytest.raises(EraseFailed, match=r"has LBA format 4 \(4096\+0\), recorded is 0 \(512\+0\)\. Restore it"):
         erase(host, SANITIZE, recorded, watcher)
+
+
+def test_layout_that_cannot_be_read_after_the_erase(make):
+    """It is an error only where there is a record to compare it with."""
+    host = make()
+    recorded = layout_of(host)
+    watcher = Watcher()
+
+    def on_progress(progress):
+        if progress.step.startswith("reading back") and progress.percent == 100.0:
+            host.set_fault(SLOT, Fault(FaultKind.LIST_NS_REFUSED))
+
+    watcher.on_progress = on_progress
+    assert erase(host, ZEROES, None, watcher).get("layout") is None
+    host.clear_faults()
+    with pytest.raises(HardwareError, match="list-ns"):
+        erase(host, ZEROES, recorded, watcher)
