@@ -87,6 +87,15 @@ def test_each_namespace_has_its_shape(make):
     )
 
 
+def test_write_protected_namespace_is_seen(make):
+    host = make()
+    nvme, real = host.root / "bin/nvme", host.root / "bin/real-nvme"
+    nvme.rename(real)
+    nvme.write_text(f"""#!/bin/sh\n{real} "$@" | sed 's/"nsattr": *0/"nsattr":1/'\n""")
+    nvme.chmod(0o755)
+    assert [shape.write_protected for shape in found(host).layout.namespaces] == [True, True]
+
+
 def test_detached_namespace_is_counted(make):
     host = make(namespace_management=True, unallocated_bytes=MIB)
     detach(host, 2)
