@@ -1,9 +1,12 @@
 """The layout of a drive is a part of clean: what a tenant made of it is undone before the proof of the erase."""
 
+from dataclasses import replace
+
 import pytest
 from erase_doubles import Watcher, by_programs, eraser
 
-from autoclave.exceptions import DeviceInUse, EraseFailed, EraseTimeout
+from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
+from autoclave.hardware import namespace_layout
 from autoclave.hardware.block import open_block
 from autoclave.hardware.command import Commands
 from autoclave.hardware.found_layout import read_layout
@@ -75,6 +78,14 @@ def split(host, *sizes, lba_format=0):
         host.sync_namespaces(drive)
 
 
+def change_tool(host, script):
+    """Run *script* in place of ``nvme``; ``{real}`` in it is the real one."""
+    nvme, real = host.root / "bin/nvme", host.root / "bin/real-nvme"
+    nvme.rename(real)
+    nvme.write_text(f"#!/bin/sh\n{script.format(real=real)}\n")
+    nvme.chmod(0o755)
+
+
 @every_action
 def test_tenants_namespace_without_storage_for_each_block_is_replaced(make, action):
     """It looks as large as the one on record, and the next tenant could not write all of it."""
@@ -103,7 +114,9 @@ def test_tenants_metadata_format_is_undone(make, action):
     recorded = layout_of(host)
     host.format(SLOT, 7)
     assert shown_sizes(host) == [0]
-    evidence = erase(host, action, recorded)
+    watcher = Watcher()
+    evidence = erase(host, action, recorded, watcher)
+    assert [each.percent for each in watcher.seen if each.step == "restoring the layout"][-1] == 100.0
     assert layout_of(host) == recorded
     assert shown_sizes(host) == [SIZE]
     assert not host.find(SLOT, SECRET[:8])
@@ -179,7 +192,12 @@ def test_drive_without_format_and_management_is_an_error(make):
     with host.drive(SLOT) as drive:
         drive.state.namespaces[1].flbas, drive.state.namespaces[1].blocks = 4, SIZE // 4096
         host.sync_namespaces(drive)
-    with pytest.raises(EraseFailed, match=r"has LBA format 4 \(4096\+0\), recorded is 0 .*no Format NVM.*no Namespace"):
+    with pytest.raises(
+        EraseFailed,
+        match=r"has LBA format 4 \(4096\+0\), recorded is 0 .*\. "
+        r"It was not restored: it has no Format NVM \(OACS bit 1\); it has no Namespace Management \(OACS bit 3\)\. "
+        "Restore it with nvme-cli",
+    ):
         erase(host, SANITIZE, recorded)
 
 
@@ -235,6 +253,158 @@ def test_new_namespace_has_the_recorded_format(make):
     host.set_fault(SLOT, Fault(FaultKind.FORMAT_REFUSED))
     erase(host, ZEROES, recorded)
     assert layout_of(host) == recorded
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["by format", "by create-ns"])
+def test_recorded_protection_is_restored(make, refused):
+    """Where the metadata is, and the protection information in it, belong to the format."""
+    host = make(namespace_management=True)
+    with host.drive(SLOT) as drive:
+        namespace = drive.state.namespaces[1]
+        namespace.flbas, namespace.dps, namespace.blocks = 5 | 1 << 4, 1, SIZE // 4096
+        host.sync_namespaces(drive)
+    recorded = layout_of(host)
+    host.format(SLOT, 0)
+    if refused:
+        host.set_fault(SLOT, Fault(FaultKind.FORMAT_REFUSED))
+    erase(host, SANITIZE, recorded)
+    [shape] = layout_of(host).namespaces
+    assert (shape, shape.extended, shape.dps) == (recorded.namespaces[0], True, 1)
+
+
+def test_deleted_namespaces_are_created_again(make):
+    """The tenant left no namespace at all."""
+    host = make(namespace_management=True)
+    host.format(SLOT, 4)
+    recorded = layout_of(host)
+    split(host)
+    erase(host, SANITIZE, recorded)
+    assert layout_of(host) == recorded
+
+
+def test_drive_without_a_total_capacity_has_its_namespaces_again(make):
+    """Controllers such as QEMU's report no TNVMCAP, which says nothing of what fits."""
+    host = make(namespaces=2, namespace_management=True)
+    recorded = layout_of(host)
+    split(host, 4)
+    change_tool(host, """{real} "$@" | sed 's/"tnvmcap": *[0-9]*/"tnvmcap":0/'""")
+    erase(host, SANITIZE, recorded)
+    assert layout_of(host) == recorded
+
+
+def test_smaller_namespace_is_replaced_on_a_drive_without_capacities(make):
+    """Nothing but the record tells that the one namespace is not all that the drive has."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    split(host, 3)
+    change_tool(host, """{real} "$@" | sed 's/"unvmcap": *[0-9]*/"unvmcap":0/'""")
+    assert erase(host, ZEROES, recorded)["namespaces_made_anew"]
+    assert layout_of(host) == recorded
+
+
+def test_size_that_the_host_does_not_show_is_an_error(make, monkeypatch):
+    """The kernel keeps the size of before the format: nothing is erased by that."""
+    monkeypatch.setattr(namespace_layout, "NODE_TIMEOUT", 0.05)
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 7)
+    change_tool(host, f"""{{real}} "$@"; code=$?; echo 8 >{host.paths.sysfs}/block/nvme0n1/size; exit $code""")
+    with pytest.raises(HardwareError, match=f"this host shows 4096 bytes of namespace 1, which has {SIZE};"):
+        erase(host, SANITIZE, recorded)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"write_protected": True}, "a write-protected namespace is on record"),
+        ({"without_storage": 8}, "a namespace with less capacity than its size is on record"),
+        (
+            {"block_bytes": 1024},
+            r"it has no LBA format of 1024\+0 bytes now; it does not have each recorded LBA format any longer",
+        ),
+        ({"blocks": BLOCKS + 1}, rf"it has {SIZE} bytes \(TNVMCAP\), and {SIZE + 512} are on record"),
+    ],
+)
+def test_record_that_create_ns_cannot_restore_is_an_error(make, changes, reason):
+    """Nothing is deleted for it."""
+    host = make(namespace_management=True)
+    before = layout_of(host)
+    recorded = DriveLayout((replace(before.namespaces[0], **changes),))
+    with pytest.raises(EraseFailed, match=rf"It was not restored: {reason}\. Restore it with nvme-cli"):
+        erase(host, SANITIZE, recorded)
+    assert layout_of(host) == before
+
+
+def test_record_of_detached_namespaces_is_not_restored(make):
+    host = make(namespaces=2, namespace_management=True)
+    recorded = replace(layout_of(host), unattached=1)
+    with pytest.raises(
+        EraseFailed,
+        match=r"It was not restored: namespaces that were not attached are on record, and their sizes are not\. "
+        "Restore",
+    ):
+        erase(host, SANITIZE, recorded)
+    assert len(layout_of(host).namespaces) == 2
+
+
+@pytest.mark.parametrize(("no_broadcast", "nsid"), [(0, 0xFFFFFFFF), (1 << 3, 1)])
+def test_format_of_all_namespaces_is_sent_once(make, no_broadcast, nsid):
+    """FNA bit 0: a format of one namespace is one of all. Bit 3: the drive does not take FFFFFFFFh for them."""
+    host = make(namespaces=2, format_all=True)
+    with host.drive(SLOT) as drive:
+        drive.state.fna |= no_broadcast
+    recorded = layout_of(host)
+    host.format(SLOT, 4)
+    watcher = Watcher()
+    eraser(by_programs(host.paths)).erase(controller_of(host), SANITIZE, watcher, recorded)
+    [argv] = [argv for argv in watcher.argvs if argv[1] == "format"]
+    assert argv[argv.index("-n") + 1] == str(nsid)
+    assert layout_of(host) == recorded
+
+
+def test_formats_that_differ_are_not_restored_by_one_of_all(make):
+    host = make(namespaces=2, format_all=True)
+    first, second = layout_of(host).namespaces
+    recorded = DriveLayout((first, replace(second, blocks=second.blocks // 8, block_bytes=4096)))
+    with pytest.raises(
+        EraseFailed,
+        match=r"It was not restored: a format of one namespace is one of all \(FNA bit 0\), and the recorded ones "
+        "differ; it has no Namespace Management",
+    ):
+        erase(host, SANITIZE, recorded)
+    assert layout_of(host).namespaces == (first, second)
+
+
+def test_refused_attachment_says_what_is_left(make):
+    """The drive creates the recorded namespace, and refuses to attach it."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    split(host, 1, 3)
+    change_tool(host, """case "$1" in attach-ns) set -- attach-ns "$2" -n 99 -c 0;; esac\nexec {real} "$@\"""")
+    with pytest.raises(
+        EraseFailed,
+        match=r"it has 2 namespaces, recorded is 1 namespace, .*\. It refused a part of restoring that: .*attach-ns.*; "
+        r"it has the namespaces \[1\] now",
+    ):
+        erase(host, SANITIZE, recorded)
+
+
+@pytest.mark.parametrize("command", ["format", "create-ns"])
+def test_drive_that_is_pulled_while_it_is_restored_has_vanished(make, command):
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    split(host, 4, lba_format=7) if command == "format" else split(host, 1, 3)
+    watcher = Watcher()
+    started = watcher.started
+
+    def pulled_at(pid, argv):
+        started(pid, argv)
+        if argv[1] == command:
+            host.set_fault(SLOT, Fault(FaultKind.VANISHES))
+
+    watcher.started = pulled_at
+    with pytest.raises(DeviceVanished, match=f"went away while it was being erased: .*{command}"):
+        eraser(by_programs(host.paths)).erase(controller_of(host), SANITIZE, watcher, recorded)
 
 
 def test_sanitized_drive_has_its_several_namespaces_again(make):
@@ -350,5 +520,22 @@ def test_layout_that_changes_during_the_erase_is_an_error(make):
     recorded = layout_of(host)
     watcher = Watcher()
     watcher.on_progress = lambda progress: progress.percent == 100.0 and host.format(SLOT, 4)
-    with pytest.raises(EraseFailed, match=r"has LBA format 4 \(4096\+0\), recorded is 0"):
+    with pytest.raises(EraseFailed, match=r"has LBA format 4 \(4096\+0\), recorded is 0 \(512\+0\)\. Restore it"):
         erase(host, SANITIZE, recorded, watcher)
+
+
+def test_layout_that_cannot_be_read_after_the_erase(make):
+    """It is an error only where there is a record to compare it with."""
+    host = make()
+    recorded = layout_of(host)
+    watcher = Watcher()
+
+    def on_progress(progress):
+        if progress.step.startswith("reading back") and progress.percent == 100.0:
+            host.set_fault(SLOT, Fault(FaultKind.LIST_NS_REFUSED))
+
+    watcher.on_progress = on_progress
+    assert erase(host, ZEROES, None, watcher).get("layout") is None
+    host.clear_faults()
+    with pytest.raises(HardwareError, match="list-ns"):
+        erase(host, ZEROES, recorded, watcher)

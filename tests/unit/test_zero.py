@@ -5,9 +5,10 @@ import fcntl
 import json
 import os
 import threading
+import time
 
 import pytest
-from erase_doubles import Watcher, eraser
+from erase_doubles import Watcher, by_programs, eraser
 
 from autoclave.exceptions import (
     DeviceInUse,
@@ -20,6 +21,7 @@ from autoclave.exceptions import (
     WrongDrive,
 )
 from autoclave.hardware import namespace_layout
+from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase_work import EraseWork
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
@@ -27,6 +29,7 @@ from autoclave.rules.drive_layout import DriveLayout, NamespaceShape
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
+from autoclave.simulator.file_disk import FileDisk, claim_file
 from autoclave.simulator.host import STYLES, SimulatedHost
 
 pytestmark = pytest.mark.matrix
@@ -70,6 +73,13 @@ def delete(host, nsid):
         host.sync_namespaces(drive)
 
 
+def lose(host, nsid):
+    """Have a namespace gone, whatever the drive supports."""
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces.pop(nsid, None)
+        host.sync_namespaces(drive)
+
+
 def commands_of(host, command):
     """Have the commands of that name recorded; the result lists those so far."""
     nvme, log = host.root / "bin/nvme", host.root / "commands"
@@ -77,6 +87,14 @@ def commands_of(host, command):
     nvme.write_text(f"""#!/bin/sh\necho "$@" >> {log}\nexec {host.root}/bin/real-nvme "$@"\n""")
     nvme.chmod(0o755)
     return lambda: [line for line in log.read_text().splitlines() if line.split()[0] == command]
+
+
+def change_tool(host, script):
+    """Run *script* in place of ``nvme``; ``{real}`` in it is the real one."""
+    nvme, real = host.root / "bin/nvme", host.root / "bin/real-nvme"
+    nvme.rename(real)
+    nvme.write_text(f"#!/bin/sh\n{script.format(real=real)}\n")
+    nvme.chmod(0o755)
 
 
 def erase(host, action=ZEROES, watcher=None, **changes):
@@ -88,14 +106,21 @@ def erase(host, action=ZEROES, watcher=None, **changes):
 @pytest.mark.parametrize("style", STYLES)
 def test_nothing_of_the_tenant_is_left_whatever_the_version_of_the_tool(make, action, style):
     host = make(style)
+    began = time.monotonic()
     evidence = erase(host, action)
+    took = time.monotonic() - began
     assert not host.find(SLOT, SECRET[:4])
     assert evidence["action"] == str(action)
+    assert evidence["method"] == "zero"
+    assert evidence["tool"] == {ZEROES: "BLKZEROOUT", SHRED: "shred"}[action]
+    assert evidence["namespaces_made_anew"] is False
+    assert "every byte of every namespace" in evidence["verified"]
     assert evidence["bytes"] == SIZE
     [namespace] = evidence["namespaces"]
     assert (namespace["nsid"], namespace["block_device"], namespace["bytes"]) == (1, "nvme0n1", SIZE)
     assert namespace["read_back"] == "full"
     assert namespace["seconds"] > 0 < namespace["read_back_seconds"]
+    assert namespace["seconds"] + namespace["read_back_seconds"] < took + 0.001
     assert json.loads(json.dumps(evidence)) == evidence
 
 
@@ -248,10 +273,69 @@ def test_largest_granted_namespace_is_made_below_tnvmcap(make, spec):
 
 @pytest.mark.parametrize("style", ["1.16", "2.3", "3.0"])
 def test_largest_namespace_is_made_on_an_empty_drive(make, style):
-    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB)
+    """To the last block: nothing else finds the largest size that the drive grants."""
+    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB + 512)
     delete(host, 1)
-    assert erase(host)["bytes"] == 5 * MIB
-    assert namespaces(host) == [5 * MIB]
+    assert erase(host)["bytes"] == 5 * MIB + 512
+    assert namespaces(host) == [5 * MIB + 512]
+
+
+@pytest.mark.parametrize("rest", [1, 3])
+def test_rest_that_no_one_namespace_can_have_gets_its_own(make, rest):
+    """Firmware limits the size of a namespace: all that is left over is in another one, to the last block."""
+    host = make(namespace_management=True, namespaces=2, unallocated_bytes=rest * 512)
+    # Of 0 blocks, the answer is Invalid Field.
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ "${{{{3#--nsze=}}}}" -le {SIZE // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
+    )
+    evidence = erase(host)
+    assert evidence["namespaces_made_anew"]
+    assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2]
+    assert namespaces(host) == [SIZE, rest * 512]
+    assert evidence["bytes"] == SIZE + rest * 512
+
+
+def test_drive_that_grants_no_size_is_an_error(make):
+    """The message has the sizes that were there, for the operator to create them again."""
+    host = make(namespace_management=True)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(
+        EraseFailed,
+        match=r"no namespace of any size up to 8192 blocks \(.*\); it has no namespace now, and had namespaces of 8192 "
+        "blocks: create one",
+    ):
+        erase(host)
+
+
+def test_empty_drive_that_grants_no_size_is_an_error(make):
+    host = make(namespace_management=True)
+    delete(host, 1)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(EraseFailed, match="it has no namespace now, and had none: create one"):
+        erase(host)
+
+
+@pytest.mark.parametrize("command", ["create-ns", "delete-ns", "attach-ns"])
+def test_drive_that_is_pulled_while_it_is_remade_has_vanished(make, command):
+    host = make(namespace_management=True, namespaces=2)
+    watcher = Watcher()
+    started = watcher.started
+
+    def pulled_at(pid, argv):
+        started(pid, argv)
+        if argv[1] == command:
+            host.set_fault(SLOT, Fault(FaultKind.VANISHES))
+
+    watcher.started = pulled_at
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(DeviceVanished, match=f"went away while it was being erased: .*{command}"):
+        eraser(by_programs(host.paths)).erase(controller, ZEROES, watcher)
 
 
 def test_rest_below_the_reported_granularity_is_not_tried(make):
@@ -283,20 +367,83 @@ def test_namespace_is_kept_when_none_can_be_created(make, spec):
     assert namespaces(host) == [SIZE]
 
 
-def test_rest_refused_for_no_lack_of_capacity_is_an_error(make):
+@pytest.mark.parametrize("rest", [MIB, 512])
+def test_rest_refused_for_no_lack_of_capacity_is_an_error(make, rest):
     """Invalid Field does not say that the rest belongs to the drive: a tenant's deleted namespace may lie there."""
-    host = make(namespace_management=True, unallocated_bytes=MIB)
+    host = make(namespace_management=True, unallocated_bytes=rest)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
-    with pytest.raises(EraseFailed, match=f"has {MIB} bytes in no namespace.*nothing was deleted"):
+    with pytest.raises(EraseFailed, match=f"has {rest} bytes in no namespace.*nothing was deleted"):
         erase(host)
     assert namespaces(host) == [SIZE]
 
 
-def test_rest_that_a_new_namespace_leaves_must_be_explained(make):
+@pytest.mark.parametrize("withheld", [WITHHELD, 512])
+def test_rest_that_a_new_namespace_leaves_must_be_explained(make, withheld):
     """After the namespaces were replaced by the largest one, the drive refuses the rest for another reason."""
-    host = make(namespace_management=True, namespaces=2, withheld_bytes=WITHHELD)
+    host = make(namespace_management=True, namespaces=2, withheld_bytes=withheld)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 2))
-    with pytest.raises(EraseFailed, match=f"has {WITHHELD} bytes in no namespace"):
+    with pytest.raises(EraseFailed, match=f"has {withheld} bytes in no namespace"):
+        erase(host)
+
+
+def test_rest_of_one_block_is_reached(make):
+    host = make(namespace_management=True, unallocated_bytes=512)
+    assert erase(host)["bytes"] == SIZE + 512
+    assert namespaces(host) == [SIZE + 512]
+
+
+def test_namespaces_are_kept_when_create_ns_is_invalid(make):
+    """Without a rest, there is nothing that the namespaces do not reach."""
+    host = make(namespace_management=True, namespaces=2)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
+    evidence = erase(host)
+    assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
+    assert namespaces(host) == [SIZE // 2] * 2
+
+
+def test_smallest_namespace_is_the_one_at_stake(make):
+    """A drive that does not create it again keeps the large one, whose id is the lower one."""
+    host = make(namespace_management=True)
+    delete(host, 1)
+    with host.drive(SLOT) as drive:
+        for size in (3 * MIB, MIB):
+            drive.attach(drive.create_namespace(size // 512, 0, shared=False), [0])
+        host.sync_namespaces(drive)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    with pytest.raises(EraseFailed, match="does not create a namespace of 2048 blocks again"):
+        erase(host)
+    assert namespaces(host) == [3 * MIB]
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_namespace_that_is_not_deleted_is_an_error(make, attached):
+    """The drive reports success for a delete that does nothing."""
+    host = make(namespace_management=True, namespaces=2)
+    if not attached:
+        detach(host, 2)
+    change_tool(host, """case "$1 $4" in "delete-ns 2") exit 0;; esac\nexec {real} "$@\"""")
+    with pytest.raises(EraseFailed, match=r"still has the namespaces \[2\] after they were deleted"):
+        erase(host)
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"),
+    [
+        ("create-ns", "it has no namespace now"),
+        ("list-ns", r"which namespaces it has now is not known \(nvme list-ns .*\)"),
+    ],
+)
+def test_drive_that_fails_after_a_delete_says_what_is_left(make, refused, left):
+    host = make(namespace_management=True)
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    change_tool(
+        host,
+        f"""case "$1" in delete-ns) touch {host.root}/deleted;; esac
+if [ "$1" = {refused} ] && [ -e {host.root}/deleted ]; then set -- attach-ns "$2" -n 99 -c 0; fi
+exec {{real}} "$@\"""",
+    )
+    with pytest.raises(EraseFailed, match=f"refused a part of it: .*; {left}$"):
         erase(host)
 
 
@@ -411,6 +558,26 @@ def test_a_disk_that_is_smaller_here_than_on_the_drive_is_not_clean(make):
     assert host.find(SLOT, SECRET)
 
 
+def test_namespaces_that_change_during_zeroing_are_an_error(make):
+    """Another program deletes the first namespace while the second is read back."""
+    host = make(namespaces=2)
+    watcher = Watcher()
+    watcher.on_progress = lambda progress: "reading back nvme0n2" in progress.step and lose(host, 1)
+    two = rf"nvme0n1 \({SIZE // 2} bytes\), nvme0n2 \({SIZE // 2} bytes\)"
+    with pytest.raises(WrongDrive, match=rf"before, it had {two}; now, nvme0n2 \({SIZE // 2} bytes\)$"):
+        erase(host, watcher=watcher)
+
+
+def test_namespaces_that_all_went_during_zeroing_are_an_error(make):
+    host = make()
+    watcher = Watcher()
+    watcher.on_progress = lambda progress: (
+        progress.step.startswith("reading") and progress.percent == 100.0 and lose(host, 1)
+    )
+    with pytest.raises(WrongDrive, match=r"now, no namespace$"):
+        erase(host, watcher=watcher)
+
+
 def test_a_disk_that_another_program_holds_is_not_touched(make):
     host = make()
     descriptor = os.open(host.root / "dev/nvme0n1", os.O_RDWR)
@@ -461,6 +628,23 @@ def test_time_that_is_up_ends_the_tool_and_says_what_is_left(make, action):
         erase(host, action, watcher)
     assert watcher.running == {}
     assert host.find(SLOT, SECRET)
+
+
+def test_time_that_is_up_before_reading_back_is_an_error(make):
+    """The kernel may take long to flush, and what was not read back does not count."""
+    host, watcher = make(), Watcher()
+
+    class SlowDisk(FileDisk):
+        def flush(self):
+            super().flush()
+            watcher.deadline = Deadline.after(0)
+
+    def hold(paths, path, *, writable):
+        return SlowDisk(path, *claim_file(paths, path, writable=writable))
+
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(EraseTimeout, match=r"; it is overwritten, but has not been read back$"):
+        eraser(dataclasses.replace(host.paths, hold_disk=hold)).erase(controller, ZEROES, watcher)
 
 
 def test_progress_comes_while_the_tool_runs(make):
