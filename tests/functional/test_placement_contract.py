@@ -103,7 +103,11 @@ def test_a_provider_that_does_not_exist_is_not_found(client: PlacementClient) ->
 
 @pytest.mark.parametrize("written", ["h_0000:0a:00.0", "h_0000:0A:00.0"])
 @pytest.mark.parametrize("asked", ["h_0000:0a:00.0", "h_0000:0A:00.0"])
-def test_a_name_is_found_however_its_address_is_spelt(client: PlacementClient, written: str, asked: str) -> None:
+@pytest.mark.parametrize("rack", ["", "Rack_"], ids=["plain host", "host with an underscore"])
+def test_a_name_is_found_however_its_address_is_spelt(
+    client: PlacementClient, rack: str, written: str, asked: str
+) -> None:
+    written, asked = rack + written, rack + asked
     made = host(client, written)
     assert client.find_provider(asked) == made
     assert made.is_named(asked)
@@ -309,8 +313,9 @@ def test_a_resource_class_is_made_once_and_may_be_asked_for_again(client: Placem
 
 
 def test_a_standard_class_that_placement_lacks_is_named(client: PlacementClient) -> None:
-    with pytest.raises(PlacementRefused, match=r"WARP_DRIVE.*os-resource-classes"):
+    with pytest.raises(PlacementRefused, match=r"WARP_DRIVE.*os-resource-classes") as refused:
         client.ensure_resource_class("WARP_DRIVE")
+    assert refused.value.status == 400
 
 
 def test_the_classes_that_placement_lacks_are_told(client: PlacementClient) -> None:
@@ -352,8 +357,9 @@ def test_a_trait_that_does_not_exist_is_refused_by_name(client: PlacementClient)
 
 
 def test_a_standard_trait_that_placement_lacks_is_named_with_the_version_to_have(client: PlacementClient) -> None:
-    with pytest.raises(PlacementRefused, match=r"HW_NVME_TELEPORT.*os-traits.*3\.9\.0"):
+    with pytest.raises(PlacementRefused, match=r"HW_NVME_TELEPORT.*os-traits.*3\.9\.0") as refused:
         client.ensure_traits(["CUSTOM_A", "HW_NVME_TELEPORT", "HW_CPU_X86_AVX"])
+    assert refused.value.status == 400
 
 
 def test_no_traits_need_no_making(client: PlacementClient) -> None:

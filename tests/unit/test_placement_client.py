@@ -5,7 +5,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
+from wsgiref.validate import validator
 
 import pytest
 
@@ -33,13 +35,18 @@ REQUESTS: dict[str, Callable[[PlacementClient], Any]] = {
     "get_provider": lambda client: client.get_provider(UUID),
     "find_provider": lambda client: client.find_provider("h_0000:0A:00.0"),
     "providers_in_tree": lambda client: client.providers_in_tree(UUID),
+    "providers_with_trait": lambda client: client.providers_with_trait("CUSTOM_A"),
+    "providers_offering": lambda client: client.providers_offering("VCPU"),
     "create_provider": lambda client: client.create_provider(UUID, "h"),
+    "rename_provider": lambda client: client.rename_provider(UUID, "h"),
     "delete_provider": lambda client: client.delete_provider(UUID),
     "get_inventories": lambda client: client.get_inventories(UUID),
     "put_inventories": lambda client: client.put_inventories(UUID, 0, {"VCPU": ONE}),
     "get_traits": lambda client: client.get_traits(UUID),
     "put_traits": lambda client: client.put_traits(UUID, 0, []),
     "ensure_traits": lambda client: client.ensure_traits(["CUSTOM_A"]),
+    "unknown_traits": lambda client: client.unknown_traits(["CUSTOM_A"]),
+    "unknown_resource_classes": lambda client: client.unknown_resource_classes(["CUSTOM_A"]),
     "ensure_resource_class": lambda client: client.ensure_resource_class("CUSTOM_A"),
     "ensure_standard_class": lambda client: client.ensure_resource_class("VCPU"),
     "get_usages": lambda client: client.get_usages(UUID),
@@ -59,14 +66,22 @@ def answering(status: int, body: bytes, content_type: str = "text/html") -> Faul
     return faults
 
 
+def only_request(faults: Faults) -> str:
+    """Return the method and the path of the one request, as messages name it."""
+    (call,) = faults.calls
+    return f"{call.method} {call.path}"
+
+
 @every_request
 @pytest.mark.parametrize(
     "body", [b"<html>Log in first</html>", b"\xff\xfe\x00", b"[]", b'"yes"', b"null", b'{"errors": 7}', b"{"]
 )
 def test_a_success_that_is_not_placements_is_not_believed(ask: Callable[[PlacementClient], Any], body: bytes) -> None:
+    faults = answering(200, body, JSON)
     with pytest.raises(PlacementRefused, match=r"not as Placement answers.*\[placement\] endpoint") as refused:
-        ask(answering(200, body, JSON).client())
+        ask(faults.client())
     assert refused.value.status == 200
+    assert str(refused.value).startswith(only_request(faults))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +124,10 @@ def test_a_document_with_a_hole_in_it_is_refused_by_the_name_of_the_hole(name: s
 def test_no_answer_is_unavailable_and_asked_once(ask: Callable[[PlacementClient], Any], effect: Any) -> None:
     faults = Faults(FakePlacement())
     faults.add(effect)
-    with pytest.raises(PlacementUnavailable, match="did not answer"):
+    with pytest.raises(PlacementUnavailable) as unavailable:
         ask(faults.client())
-    assert len(faults.calls) == 1
+    assert str(unavailable.value).startswith(f"Placement did not answer {only_request(faults)}")
+    assert "as arranged" in str(unavailable.value), "the reason"
 
 
 @every_request
@@ -127,9 +143,11 @@ def test_a_proxys_answer_is_no_answer(ask: Callable[[PlacementClient], Any], sta
 def test_an_error_of_placements_is_told_with_its_detail(ask: Callable[[PlacementClient], Any]) -> None:
     faults = Faults(FakePlacement())
     faults.add(effects.answer(500, detail="the disk is full"))
-    with pytest.raises(PlacementRefused, match="500: the disk is full") as refused:
+    with pytest.raises(PlacementRefused) as refused:
         ask(faults.client())
     assert refused.value.status == 500
+    assert str(refused.value).startswith(only_request(faults))
+    assert str(refused.value).endswith(" was answered 500: the disk is full")
 
 
 @every_request
@@ -139,6 +157,43 @@ def test_a_conflict_keeps_placements_code(ask: Callable[[PlacementClient], Any])
     with pytest.raises(PlacementConflict) as conflict:
         ask(faults.client())
     assert conflict.value.code == "placement.concurrent_update"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<p>" + b"x" * 200, f"418: <p>{'x' * 117}"),
+        ("Kein Tee für Gäste.".encode(), "418: Kein Tee für Gäste"),
+        (b"", "418: Arranged"),
+        (b'{"errors": []}', '418: {"errors": []}'),
+    ],
+    ids=["a long page", "a sentence", "nothing", "no error in the document"],
+)
+def test_an_error_of_another_server_is_told_with_its_start(body: bytes, told: str) -> None:
+    with pytest.raises(PlacementRefused) as refused:
+        answering(418, body).client().get_provider(UUID)
+    assert str(refused.value) == f"GET /resource_providers/{UUID} was answered {told}"
+
+
+def test_a_conflict_of_another_server_has_no_code() -> None:
+    with pytest.raises(PlacementConflict, match=r"was answered 409: busy$") as conflict:
+        answering(409, b"busy").client().delete_provider(UUID)
+    assert conflict.value.code == ""
+
+
+def test_a_300_without_a_body_is_no_success() -> None:
+    with pytest.raises(PlacementRefused) as refused:
+        answering(300, b"").client().delete_provider(UUID)
+    assert refused.value.status == 300
+
+
+def test_a_success_of_another_server_is_told_with_its_start() -> None:
+    with pytest.raises(PlacementRefused) as refused:
+        answering(200, b"<p>" + b"x" * 200).client().delete_provider(UUID)
+    assert str(refused.value) == (
+        f"DELETE /resource_providers/{UUID} was answered 200, but not as Placement answers "
+        f"(a body where there is none): '<p>{'x' * 117}'. Is [placement] endpoint the URL of Placement?"
+    )
 
 
 def test_a_404_of_any_web_server_does_not_say_that_a_provider_is_absent() -> None:
@@ -187,6 +242,50 @@ def test_an_application_that_raises_is_what_a_server_makes_of_it() -> None:
     with pytest.raises(PlacementRefused) as refused:
         PlacementClient(wsgi_adapter(broken)).get_provider(UUID)
     assert refused.value.status == 500
+    assert str(refused.value).endswith(" was answered 500: Internal Server Error")
+
+
+def test_an_application_is_called_as_wsgi_asks() -> None:
+    seen: dict[str, Any] = {}
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        seen.update(environ)
+        start_response("200 OK", [("Content-Type", JSON)])
+        return [b'{"resource_providers": []}']
+
+    assert PlacementClient(wsgi_adapter(validator(app))).providers_in_tree("h") == []
+    assert {name: value for name, value in seen.items() if not name.startswith(("HTTP_", "wsgi.input"))} == {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": "/placement",
+        "PATH_INFO": "/resource_providers",
+        "QUERY_STRING": "in_tree=h",
+        "SERVER_NAME": "placement.embedded",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "CONTENT_LENGTH": "0",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.errors": seen["wsgi.errors"],
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    assert (seen["HTTP_X_AUTH_TOKEN"], seen["HTTP_X_ROLES"]) == ("autoclave", "admin,service,member,reader")
+
+
+def test_a_netrc_names_no_user_to_the_embedded_placement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("default login other password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    seen: dict[str, Any] = {}
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        seen.update(environ)
+        start_response("200 OK", [("Content-Type", JSON)])
+        return [b'{"resource_providers": []}']
+
+    assert PlacementClient(wsgi_adapter(app)).providers_in_tree("h") == []
+    assert "HTTP_AUTHORIZATION" not in seen
 
 
 def test_a_body_is_closed_and_a_path_decoded_as_wsgi_asks() -> None:
@@ -201,12 +300,17 @@ def test_a_body_is_closed_and_a_path_decoded_as_wsgi_asks() -> None:
         start_response("200 OK", [("Content-Type", JSON)])
         return Body([b'{"name"', b': "ok"}'])
 
-    response = wsgi_adapter(app).request("/things/a%20b%2Fc?x=1%202", "PUT", json={"k": "ü"})
+    headers = {"Content-Length": "0", "X-After": "1"}
+    response = wsgi_adapter(app).request("/things/a%20b%2Fc?x=1%202", "PUT", json={"k": "ü"}, headers=headers)
     assert response.json() == {"name": "ok"}
+    assert response.headers["content-type"] == JSON
+    assert response.url == "http://placement.embedded/placement/things/a%20b%2Fc?x=1%202"
+    assert response.request.method == "PUT"
     assert seen["closed"]
     assert (seen["SCRIPT_NAME"], seen["PATH_INFO"], seen["QUERY_STRING"]) == ("/placement", "/things/a b/c", "x=1%202")
     assert seen["CONTENT_TYPE"] == JSON
-    assert "HTTP_CONTENT_TYPE" not in seen
+    assert not {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"} & seen.keys()
+    assert seen["HTTP_X_AFTER"] == "1"
     assert json.loads(seen["wsgi.input"].read(int(seen["CONTENT_LENGTH"]))) == {"k": "ü"}
 
 
@@ -230,7 +334,7 @@ def test_a_tree_a_found_name_and_known_traits_cost_one_request_each() -> None:
 
 class _Recorder(BaseHTTPRequestHandler):
     seen: list[dict[str, str]] = []  # noqa: RUF012 - one per server, set by the fixture
-    answer = b'{"resource_providers": []}'
+    answer = b'{"resource_providers": [], "traits": []}'
 
     def do_GET(self) -> None:
         self.seen.append({**dict(self.headers), "path": self.path})
@@ -245,12 +349,17 @@ class _Recorder(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.answer)
 
+    do_PUT = do_GET
+
     def do_POST(self) -> None:
         """What Keystone answers to who wants a token."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append({"path": self.path, "body": body.decode()})
         answer = json.dumps({"token": {"expires_at": "2100-01-01T00:00:00.000000Z", "methods": ["password"]}}).encode()
-        self.send_response(201)
+        _, status, _ = self.path.split("/", 2)
+        if status != "v3":
+            answer = b"no token"
+        self.send_response(int(status) if status != "v3" else 201)
         self.send_header("X-Subject-Token", "issued")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -289,10 +398,11 @@ def test_the_password_is_never_sent_to_placement(recorder: Any) -> None:
     url, seen = recorder
     nowhere = "http://127.0.0.1:1/v3"
     client = external(endpoint=url, auth_type="password", auth_url=nowhere, username="u", password="p")
-    with pytest.raises(
-        PlacementUnavailable, match=r"^no token for GET .*see that Keystone answers at \[placement\] auth_url$"
-    ):
-        client.find_provider("h")
+    for ask in (lambda: client.find_provider("h"), lambda: client.get_provider(UUID)):
+        with pytest.raises(
+            PlacementUnavailable, match=r"^no token for GET .*see that Keystone answers at \[placement\] auth_url$"
+        ):
+            ask()
     assert seen == []
 
 
@@ -311,10 +421,62 @@ def test_a_token_is_asked_of_keystone_with_all_that_names_the_user(recorder: Any
     assert seen[1]["X-Auth-Token"] == "issued"
 
 
+def tokens_answered(url: str, status: int) -> PlacementClient:
+    """Return a client of a Keystone that answers *status*, and no token."""
+    keystone = f"{url.removesuffix('/placement')}/{status}/v3"
+    return external(endpoint=url, auth_type="password", auth_url=keystone, username="u", password="p")
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_failure_of_keystone_is_unavailable(recorder: Any, status: int) -> None:
+    url, seen = recorder
+    with pytest.raises(
+        PlacementUnavailable, match=rf"^no token for GET /resource_providers\?name=h: Keystone answered {status}: "
+    ):
+        tokens_answered(url, status).find_provider("h")
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_of_keystone_points_at_the_options(recorder: Any, status: int) -> None:
+    url, _seen = recorder
+    with pytest.raises(
+        PlacementRefused,
+        match=rf"^no token for GET /resource_providers\?name=h: Keystone answered {status}: "
+        r".*; see \[placement\] auth_url, username, password$",
+    ) as refused:
+        tokens_answered(url, status).find_provider("h")
+    assert refused.value.status == status
+
+
+def test_a_success_that_is_not_keystones_is_unavailable(recorder: Any) -> None:
+    url, _seen = recorder
+    with pytest.raises(PlacementUnavailable, match=r"^no token for GET /resource_providers\?name=h: "):
+        tokens_answered(url, 200).find_provider("h")
+
+
 def test_without_authentication_the_token_is_not_sent(recorder: Any) -> None:
     url, seen = recorder
     assert external(endpoint=url, auth_type="none", token="secret").find_provider("h") is None
     assert seen[0].get("X-Auth-Token") != "secret"
+
+
+@pytest.mark.parametrize(
+    ("ask", "path"),
+    [
+        (lambda client: client.get_provider("a/b"), "resource_providers/a%2Fb"),
+        (lambda client: client.get_allocations("a/b"), "allocations/a%2Fb"),
+        (lambda client: client.ensure_resource_class("CUSTOM_A/B"), "resource_classes/CUSTOM_A%2FB"),
+        (lambda client: client.ensure_traits(["CUSTOM_A/B"]), "traits/CUSTOM_A%2FB"),
+    ],
+)
+def test_a_slash_in_a_name_leads_to_no_other_path(
+    recorder: Any, ask: Callable[[PlacementClient], Any], path: str
+) -> None:
+    url, seen = recorder
+    with pytest.raises(PlacementRefused, match=rf"^(GET|PUT) /{path} was answered 200, "):
+        ask(external(endpoint=url))
+    assert seen[-1]["path"] == f"/placement/{path}"
 
 
 def test_an_external_redirect_is_not_followed(recorder: Any) -> None:
@@ -347,8 +509,9 @@ def test_certificates_are_checked_unless_that_is_waived(options: dict[str, Any],
     assert http_adapter(conf).session.verify == verify
 
 
-def test_nobody_at_the_endpoint_is_unavailable() -> None:
-    client = external(endpoint="http://127.0.0.1:1", timeout=60.0)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_nobody_at_the_endpoint_is_unavailable(scheme: str) -> None:
+    client = external(endpoint=f"{scheme}://127.0.0.1:1", timeout=60.0)
     with pytest.raises(
         PlacementUnavailable, match=r"did not answer GET .*see that it answers at \[placement\] endpoint$"
     ):
@@ -380,7 +543,7 @@ def test_an_option_that_is_needed_and_missing_is_named(options: dict[str, str], 
 
 
 def test_the_wsgi_adapter_can_be_closed_and_used_again() -> None:
-    adapter = WsgiAdapter(FakePlacement())
+    adapter = WsgiAdapter(validator(FakePlacement()))
     adapter.close()
     import requests
 

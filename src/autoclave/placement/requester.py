@@ -50,7 +50,7 @@ class Requester:
         try:
             response = self._adapter.request(path, method, json=body)
         except ksa.ConnectionError as exc:
-            if path.partition("?")[0] not in str(exc):  # it was on the way to Keystone, for a token
+            if path not in str(exc):  # it was on the way to Keystone, for a token
                 raise PlacementUnavailable(
                     f"no token for {method} {path}: {exc}; see that Keystone answers at [placement] auth_url"
                 ) from exc
@@ -59,7 +59,7 @@ class Requester:
             ) from exc
         except ksa.HttpError as exc:
             # Keystone's answer, when a token was asked for; Placement's come back as responses.
-            status = int(exc.http_status or 500)
+            status = exc.http_status
             kind = f"no token for {method} {path}: Keystone answered {status}: {exc}"
             if status >= 500:
                 raise PlacementUnavailable(kind) from exc
