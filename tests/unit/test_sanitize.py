@@ -403,7 +403,7 @@ def test_progress_that_stands_still_is_reported_as_stalled_and_the_timeout_decid
     drive.logs(log(0, 0), log(2, progress=655))
     drive.tool.says("sanitize")
     drive.watcher = Watcher(4)
-    with pytest.raises(EraseTimeout, match="it may still be sanitizing$"):
+    with pytest.raises(EraseTimeout, match=r"it may still be sanitizing$"):
         drive.erase(stall_timeout=0.1)
     stalled = [progress for progress in drive.watcher.seen if progress.stalled]
     assert stalled
@@ -457,7 +457,9 @@ OTHERS_VERIFICATION = log(2, 4, state=VERIFICATION)
         pytest.param([OTHERS_VERIFICATION], False, LEAVE, 1, "ours was not started", id="as another one verifies"),
         pytest.param([log(0)], False, BEGIN, 1, "a sanitize may have been started", id="as ours is started"),
         pytest.param([log(0)], False, READ_LOG, 2, "it may still be sanitizing", id="after ours was started"),
-        pytest.param([log(2, state=VERIFICATION)], False, LEAVE, 1, "it may still be sanitizing", id="as ours verifies"),
+        pytest.param(
+            [log(2, state=VERIFICATION)], False, LEAVE, 1, "it may still be sanitizing", id="as ours verifies"
+        ),
     ],
 )
 def test_hanging_tool_ends_the_erase_with_the_state(drive, state, pages, refused, hanging, number, left_behind):
@@ -653,7 +655,7 @@ def test_drive_that_goes_away_is_reported_with_the_tools_words(drive, command, f
     if command != "sanitize-log":
         drive.logs(first)
     drive.tool.says(command, **gone)
-    with pytest.raises(DeviceVanished, match="went away while it was being erased: .*Input/output error"):
+    with pytest.raises(DeviceVanished, match=r"went away while it was being erased: .*Input/output error"):
         drive.erase()
 
 
