@@ -343,6 +343,53 @@ def test_small_namespace_is_proved_at_both_ends(make, size, markers):
     assert namespace["markers"] >= min(markers, 2)
 
 
+def test_many_small_namespaces_are_proved(make):
+    """Each has room for two markers, and none is written past its end."""
+    host = make(size_bytes=32 * 8192, namespaces=32, format_all=True)
+    evidence = erase(host)
+    assert {namespace["markers"] for namespace in evidence["namespaces"]} == {2}
+
+
+class UnreadableDisk:
+    """A disk whose markers cannot be read once *fails* says so."""
+
+    def __init__(self, disk, fails):
+        self._disk, self._fails = disk, fails
+
+    def __getattr__(self, name):
+        return getattr(self._disk, name)
+
+    def has_marker(self, offset, seed):
+        if self._fails():
+            raise EraseFailed(f"{self._disk.path} cannot be read at byte {offset}: Input/output error")
+        return self._disk.has_marker(offset, seed)
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+def test_drive_that_cannot_be_read_back_is_not_proved(make, pulled):
+    """An I/O error at the proof is no proof; of a drive that was pulled it means no more than that."""
+    host = make()
+    formatted = []
+
+    def answer(argv):
+        formatted.extend(argv[1:2] if argv[1] == "format" else [])
+        return host.paths.answer_tool(argv)
+
+    def fails():
+        if formatted and pulled:
+            host.pull(SLOT)
+        return bool(formatted)
+
+    def hold(paths, path, *, writable):
+        return UnreadableDisk(host.paths.hold_disk(paths, path, writable=writable), fails)
+
+    words = "nvme0n1 cannot be read at byte 0: Input/output error"
+    gone = DeviceVanished, f"went away while it was being erased: .*{words}"
+    error, message = gone if pulled else (EraseFailed, f"^[^ ]*{words}")
+    with pytest.raises(error, match=message):
+        erase(host, paths=replace(host.paths, answer_tool=answer, hold_disk=hold))
+
+
 def test_namespace_that_the_host_cannot_see_is_not_formatted(make):
     """Linux shows no bytes of some formats: a marker cannot be written there, so nothing could be proved."""
     host = make()
