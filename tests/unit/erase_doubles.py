@@ -61,7 +61,10 @@ def eraser(paths: HostPaths, **changes: object) -> Eraser:
 
 
 def hangs(paths: HostPaths, watcher: Watcher, hanging: Callable[[Sequence[str]], bool]) -> HostPaths:
-    """The host on which the command of *hanging* hangs until the watcher's deadline, without the wait for it."""
+    """Return the host on which a command hangs until the watcher's deadline, without the wait for it.
+
+    :param hanging: whether a command is the one that hangs.
+    """
 
     def answer(argv: Sequence[str]) -> Completed | None:
         if hanging(argv):

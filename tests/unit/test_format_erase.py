@@ -116,7 +116,7 @@ def test_evidence_shares_the_time_of_the_formats(make):
 
 
 def answered_as(host, **fields):
-    """The host with some fields of Identify Controller replaced."""
+    """Return the host with some fields of Identify Controller replaced."""
 
     def answer(argv):
         answered = host.paths.answer_tool(argv)
@@ -128,7 +128,7 @@ def answered_as(host, **fields):
 
 
 def sent(paths, seen):
-    """The host that puts the namespace ids of the formats that are sent into *seen*."""
+    """Return the host that records the namespace id of each format in *seen*."""
 
     def answer(argv):
         if argv[1] == "format":
@@ -367,7 +367,7 @@ class UnreadableDisk:
 
 @pytest.mark.parametrize("pulled", [False, True])
 def test_drive_that_cannot_be_read_back_is_not_proved(make, pulled):
-    """An I/O error at the proof is no proof; of a drive that was pulled it means no more than that."""
+    """An I/O error of the read-back is quoted; that of a drive that was pulled is reported as such."""
     host = make()
     formatted = []
 

@@ -438,11 +438,6 @@ def test_a_tool_that_hangs_is_ended_at_the_deadline(drive):
     assert drive.watcher.running == {}
 
 
-def has_hung(argv, options):
-    """Whether *argv* is the command with *options*."""
-    return [*argv[1:2], *argv[3:]] == options
-
-
 READ_LOG, BEGIN, LEAVE = ["sanitize-log", "-o", "json"], ["sanitize", "--sanact=2"], ["sanitize", "--sanact=5"]
 OTHERS_VERIFICATION = log(2, 4, state=VERIFICATION)
 
@@ -463,14 +458,14 @@ OTHERS_VERIFICATION = log(2, 4, state=VERIFICATION)
     ],
 )
 def test_hanging_tool_ends_the_erase_with_the_state(drive, state, pages, refused, hanging, number, left_behind):
-    """The deadline passes while nvme-cli hangs: the error says in which state the drive was left, and of no answer."""
+    """The deadline passes while nvme-cli hangs: the error names the state of the drive, and quotes no answer."""
     drive.logs(*pages)
     drive.tool.says("sanitize", stderr=IN_PROGRESS if refused else "", rc=int(refused))
     times = iter(range(1, 100))
 
     def hang(argv):
         (drive.function / "nvme/nvme7/state").write_text(state)
-        return has_hung(argv, hanging) and next(times) == number
+        return [*argv[1:2], *argv[3:]] == hanging and next(times) == number
 
     drive.paths = hangs(drive.paths, drive.watcher, hang)
     with pytest.raises(EraseTimeout, match=f"within .nvme. cleanup_timeout; .*{left_behind}$"):
@@ -637,7 +632,9 @@ def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
             shutil.rmtree(drive.function.resolve())
 
     drive.watcher.on_progress = pull
-    with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away while it was being erased: cannot read "):
+    with pytest.raises(
+        DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away while it was being erased: cannot read "
+    ):
         drive.erase()
 
 
@@ -659,8 +656,8 @@ def test_drive_that_goes_away_is_reported_with_the_tools_words(drive, command, f
         drive.erase()
 
 
-def test_read_only_namespace_is_sanitized(drive):
-    """A sanitize writes nothing through the block device, so its write protection is no obstacle."""
+def test_sanitize_opens_no_namespace_for_writing(drive):
+    """udev probes a disk after a writable close, and a write-protected namespace could not be opened."""
     node = drive.host.dev / drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1").name
     drive.controller = controller_at(drive.paths, ADDRESS)
     held = []
