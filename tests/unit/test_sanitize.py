@@ -632,9 +632,7 @@ def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
             shutil.rmtree(drive.function.resolve())
 
     drive.watcher.on_progress = pull
-    with pytest.raises(
-        DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away while it was being erased: cannot read "
-    ):
+    with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001\) went away .* erased: cannot read "):
         drive.erase()
 
 
