@@ -321,6 +321,21 @@ def test_drive_pulled_before_its_format_is_reported(make):
         erase(host, watcher=watcher)
 
 
+def test_format_that_the_kernel_gives_up_has_timed_out(make):
+    """The kernel ends the command at the deadline: nvme-cli fails then, and the drive did not."""
+    host = make()
+    host.set_fault(SLOT, Fault(FaultKind.FORMAT_FAILS))
+    watcher = Watcher()
+
+    def answer(argv):
+        if argv[1] == "format":
+            watcher.deadline = Deadline.after(0)
+        return host.paths.answer_tool(argv)
+
+    with pytest.raises(EraseTimeout, match=r"cleanup_timeout; it may still be formatting$"):
+        erase(host, watcher=watcher, paths=replace(host.paths, answer_tool=answer))
+
+
 def test_drive_pulled_during_its_format_is_reported(make):
     """What the tool said may tell why the drive went away."""
     host = make()
