@@ -1,14 +1,16 @@
 """What tests of erasing stand on: somebody who watches, and a way to the Eraser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from autoclave.exceptions import ToolTimeout
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase import Eraser
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.progress import Progress
+from autoclave.hardware.tool import Completed
 
 
 class Watcher:
@@ -56,3 +58,18 @@ def eraser(paths: HostPaths, **changes: object) -> Eraser:
     commands = Commands(paths)
     settings = {"poll_interval": 0.01, "stall_timeout": 60.0, "verify": "full"} | changes
     return Eraser(paths, commands, NvmeCli(commands, command_timeout=30), **settings)
+
+
+def hangs(paths: HostPaths, watcher: Watcher, hanging: Callable[[Sequence[str]], bool]) -> HostPaths:
+    """Return the host on which a command hangs until the watcher's deadline, without the wait for it.
+
+    :param hanging: whether a command is the one that hangs.
+    """
+
+    def answer(argv: Sequence[str]) -> Completed | None:
+        if hanging(argv):
+            watcher.deadline = Deadline.after(0)
+            raise ToolTimeout(f"nvme {argv[1]} ran past its deadline and was killed", argv)
+        return None if paths.answer_tool is None else paths.answer_tool(argv)
+
+    return replace(paths, answer_tool=answer)

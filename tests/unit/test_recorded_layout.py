@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from erase_doubles import Watcher, by_programs, eraser
+from erase_doubles import Watcher, by_programs, eraser, hangs
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
 from autoclave.hardware import namespace_layout
@@ -502,6 +502,43 @@ def test_layout_is_restored_after_a_failed_sanitize(make):
     erase(host, SANITIZE, recorded)
     assert layout_of(host) == recorded
     assert not host.find(SLOT, SECRET[:8])
+
+
+def test_drive_that_takes_a_format_is_sanitized_once(make):
+    """Only a drive that has failed, or is sanitizing, needs a sanitize before its layout can be restored."""
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 4)
+    watcher = Watcher()
+    erase(host, SANITIZE, recorded, watcher)
+    assert [progress.step for progress in watcher.seen if progress.percent == 100.0] == [
+        "restoring the layout",
+        "sanitize, block erase",
+    ]
+
+
+def test_tool_that_hangs_before_the_layout_is_restored_starts_nothing(make):
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 4)
+    watcher = Watcher()
+    paths = hangs(host.paths, watcher, lambda argv: argv[1] == "sanitize-log")
+    with pytest.raises(EraseTimeout, match=r"cleanup_timeout; nothing was started$"):
+        eraser(paths).erase(controller_of(host), SANITIZE, watcher, recorded)
+    assert layout_of(host) != recorded
+
+
+@pytest.mark.parametrize("fault", [None, FaultKind.LIST_NS_REFUSED])
+def test_layout_that_cannot_be_recorded_is_not_in_the_evidence(make, fault):
+    """A drive without a namespace has no layout, and without list-ns it shows none; it is clean without."""
+    host = make(namespace_management=True)
+    if fault is None:
+        split(host)
+    else:
+        host.set_fault(SLOT, Fault(fault))
+    evidence = erase(host, SANITIZE, None)
+    assert evidence["method"] == "sanitize"
+    assert "layout" not in evidence
 
 
 def test_namespaces_of_other_formats_are_formatted_alone(make):

@@ -4,9 +4,10 @@ import fcntl
 import json
 import shutil
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
-from erase_doubles import Watcher, eraser
+from erase_doubles import Watcher, eraser, hangs
 from scripted_nvme import SAMPLES, ScriptedNvme
 
 from autoclave.exceptions import (
@@ -26,6 +27,7 @@ from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.simulator import file_disk
 from sysfs_tree import DISK_BYTES, SysfsTree
 
 BLOCK, CRYPTO = CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO
@@ -98,12 +100,17 @@ def test_a_sanitize_is_started_watched_and_proved_by_the_log(drive):
     drive.tool.says("sanitize")
     evidence = drive.erase()
     assert drive.tool.calls.count(f"sanitize {drive.controller.path} --sanact=2") == 1
+    nodes = {call.split()[1] for call in drive.tool.calls if call != "version"}
+    assert nodes == {str(drive.controller.path)}
     assert evidence["action"] == "sanitize_block"
     assert evidence["nvme_cli"] == "2.13"
     assert (evidence["serial"], evidence["model"], evidence["firmware"]) == ("LAB0001", "QEMU NVMe Ctrl", firmware)
     assert evidence["bytes"] == DISK_BYTES
     assert evidence["began"] <= evidence["ended"]
+    assert {datetime.fromisoformat(evidence[name]).utcoffset() for name in ("began", "ended")} == {timedelta(0)}
     assert evidence["started"] is True
+    assert evidence["method"] == "sanitize"
+    assert evidence["verified"].startswith("the sanitize status log page (81h) shows the operation completed")
     assert evidence["log_before"]["status"] == 0
     assert evidence["log_after"] == {
         "status": 1,
@@ -305,6 +312,29 @@ def test_a_running_sanitize_of_another_action_is_waited_out_and_ours_follows(dri
     assert drive.watcher.steps == ["waiting for sanitize, crypto erase to end", "sanitize, block erase"]
 
 
+def test_running_sanitize_of_unknown_action_is_waited_out(drive):
+    """Old versions of nvme-cli do not show dword 10; the progress shown is that of the running operation."""
+    drive.logs(log(2, None, 16384), log(2, None, 32768), log(1, None), log(2, 2, 49152), log(1, 2))
+    drive.tool.says("sanitize")
+    assert drive.erase(BLOCK)["started"] is True
+    waiting, sanitizing = "waiting for a sanitize of unknown kind to end", "sanitize, block erase"
+    assert [(progress.step, progress.percent) for progress in drive.watcher.seen] == [
+        (waiting, None),
+        (waiting, 25.0),
+        (waiting, 50.0),
+        (sanitizing, None),
+        (sanitizing, 75.0),
+        (sanitizing, 100.0),
+    ]
+
+
+def test_joined_sanitize_counts_at_the_first_look_after_its_end(drive):
+    """It was seen running, so its log needs no second look."""
+    drive.logs(log(2), log(1))
+    assert drive.erase()["started"] is False
+    assert drive.sanitizing == ["sanitize-log", "sanitize-log"]
+
+
 def test_the_failure_of_another_action_does_not_keep_ours_from_starting(drive):
     drive.logs(log(2, 3, 100), log(3, 3), log(2, 2, 100), log(1, 2))
     drive.tool.says("sanitize")
@@ -338,7 +368,8 @@ def test_a_drive_that_fails_is_quoted(drive):
 def test_a_success_with_another_action_in_the_log_is_not_ours(drive, shown):
     drive.logs(log(0, 0), log(2, 2, 1), log(1, shown))
     drive.tool.says("sanitize")
-    with pytest.raises(EraseFailed, match="not ours"):
+    words = "no action" if shown is None else f"action {shown}"
+    with pytest.raises(EraseFailed, match=f"not ours: its log has {words}, and sanitize_block is action 2"):
         drive.erase(BLOCK)
 
 
@@ -374,7 +405,7 @@ def test_progress_that_stands_still_is_reported_as_stalled_and_the_timeout_decid
     drive.logs(log(0, 0), log(2, progress=655))
     drive.tool.says("sanitize")
     drive.watcher = Watcher(4)
-    with pytest.raises(EraseTimeout, match="may still be sanitizing"):
+    with pytest.raises(EraseTimeout, match=r"it may still be sanitizing$"):
         drive.erase(stall_timeout=0.1)
     stalled = [progress for progress in drive.watcher.seen if progress.stalled]
     assert stalled
@@ -409,6 +440,40 @@ def test_a_tool_that_hangs_is_ended_at_the_deadline(drive):
     assert drive.watcher.running == {}
 
 
+READ_LOG, BEGIN, LEAVE = ["sanitize-log", "-o", "json"], ["sanitize", "--sanact=2"], ["sanitize", "--sanact=5"]
+OTHERS_VERIFICATION = log(2, 4, state=VERIFICATION)
+
+
+@pytest.mark.parametrize("state", ["live", "dead"])
+@pytest.mark.parametrize(
+    ("pages", "refused", "hanging", "number", "left_behind"),
+    [
+        pytest.param([], False, READ_LOG, 1, "no sanitize was started", id="at the first look"),
+        pytest.param([log(0)], True, READ_LOG, 2, "ours was not started", id="after another one was quicker"),
+        pytest.param([log(2, 4)], False, READ_LOG, 2, "ours was not started", id="while another one runs"),
+        pytest.param([OTHERS_VERIFICATION], False, LEAVE, 1, "ours was not started", id="as another one verifies"),
+        pytest.param([log(0)], False, BEGIN, 1, "a sanitize may have been started", id="as ours is started"),
+        pytest.param([log(0)], False, READ_LOG, 2, "it may still be sanitizing", id="after ours was started"),
+        pytest.param(
+            [log(2, state=VERIFICATION)], False, LEAVE, 1, "it may still be sanitizing", id="as ours verifies"
+        ),
+    ],
+)
+def test_hanging_tool_ends_the_erase_with_the_state(drive, state, pages, refused, hanging, number, left_behind):
+    """The deadline passes while nvme-cli hangs: the error names the state of the drive, and quotes no answer."""
+    drive.logs(*pages)
+    drive.tool.says("sanitize", stderr=IN_PROGRESS if refused else "", rc=int(refused))
+    times = iter(range(1, 100))
+
+    def hang(argv):
+        (drive.function / "nvme/nvme7/state").write_text(state)
+        return [*argv[1:2], *argv[3:]] == hanging and next(times) == number
+
+    drive.paths = hangs(drive.paths, drive.watcher, hang)
+    with pytest.raises(EraseTimeout, match=f"within .nvme. cleanup_timeout; .*{left_behind}$"):
+        drive.erase()
+
+
 def test_a_drive_that_does_not_answer_for_a_while_is_asked_again(drive):
     drive.logs(log(0, 0), log(2, progress=1))
     drive.tool.says("sanitize-log", stderr="Resource temporarily unavailable\n", rc=1)
@@ -436,14 +501,16 @@ def test_tool_that_cannot_be_executed_any_longer_ends_the_wait(drive):
         drive.erase()
 
 
-def test_drive_in_reset_is_asked_until_it_answers(drive):
-    """A reset may take longer than any number of looks; it ends the cleaning only at the deadline."""
+def test_drive_in_reset_is_asked_until_it_answers(drive, monkeypatch, caplog):
+    """A reset may take longer than any number of looks; it ends the cleaning only at the deadline. One line logs it."""
+    monkeypatch.setattr(sanitize, "PATIENCE", 0.0)
     drive.logs(log(0, 0), log(2, progress=1))
     for _ in range(8):
         drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1)
     drive.logs(log(2, progress=2), log(1))
     drive.tool.says("sanitize")
     assert drive.erase()["log_after"]["status"] == 1
+    assert caplog.text.count("does not tell how far its sanitize is") == 1
 
 
 @pytest.mark.parametrize("command", ["id-ctrl", "sanitize-log", "sanitize"])
@@ -519,6 +586,14 @@ def test_media_verification_that_ended_by_itself_is_judged(drive):
     assert drive.erase()["log_after"]["status"] == 1
 
 
+def test_media_verification_is_left_once_for_each_operation(drive):
+    waiting = log(2, state=VERIFICATION)
+    drive.logs(waiting, waiting, waiting, waiting, log(1))
+    drive.tool.says("sanitize")
+    drive.erase()
+    assert drive.tool.commands.count("sanitize") == 1
+
+
 def test_old_tool_leaves_media_verification_to_be_guessed(drive):
     drive.logs(log(2))
     drive.watcher = Watcher(2)
@@ -538,7 +613,15 @@ def test_a_first_log_that_cannot_be_read_starts_nothing(drive):
     drive.tool.replays("sanitize-log", "2.13", "sanitize-log-raw")
     with pytest.raises(ToolFailed, match="Invalid Field"):
         drive.erase()
-    assert "sanitize" not in drive.tool.commands
+    assert drive.sanitizing == ["sanitize-log"]
+
+
+def test_first_log_is_read_again_after_an_io_error(drive):
+    """The drive resets itself as the cleaning begins: that says nothing of its log."""
+    drive.tool.says("sanitize-log", stderr="Input/output error\n", rc=1)
+    drive.logs(log(0, 0), log(2, progress=1), log(1))
+    drive.tool.says("sanitize")
+    assert drive.erase()["log_before"]["status"] == 0
 
 
 def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
@@ -551,8 +634,43 @@ def test_a_drive_that_goes_away_is_told_from_one_that_fails(drive):
             shutil.rmtree(drive.function.resolve())
 
     drive.watcher.on_progress = pull
-    with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001.* went away"):
+    with pytest.raises(DeviceVanished, match=r"0000:41:00\.0 .*LAB0001\) went away .* erased: cannot read "):
         drive.erase()
+
+
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        pytest.param("sanitize-log", log(0), id="sanitize-log"),
+        pytest.param("sanitize", log(0), id="sanitize"),
+        pytest.param("sanitize", log(2, state=VERIFICATION), id="exit of Media Verification"),
+    ],
+)
+def test_drive_that_goes_away_is_reported_with_the_tools_words(drive, command, first):
+    """What the tool said may tell why the drive went away."""
+    gone = {"stderr": "Input/output error\n", "rc": 1, "hook": f"rm -rf {drive.function.resolve()} {drive.function}"}
+    if command != "sanitize-log":
+        drive.logs(first)
+    drive.tool.says(command, **gone)
+    with pytest.raises(DeviceVanished, match=r"went away while it was being erased: .*Input/output error"):
+        drive.erase()
+
+
+def test_sanitize_opens_no_namespace_for_writing(drive):
+    """udev probes a disk after a writable close, and a write-protected namespace could not be opened."""
+    node = drive.host.dev / drive.host.disk(drive.function / "nvme/nvme7", "nvme7n1").name
+    drive.controller = controller_at(drive.paths, ADDRESS)
+    held = []
+
+    def hold(paths, path, *, writable):
+        held.append((path, writable))
+        return file_disk.hold(paths, path, writable=writable)
+
+    drive.paths = replace(drive.paths, hold_disk=hold)
+    drive.logs(log(0), log(2), log(1))
+    drive.tool.says("sanitize")
+    drive.erase()
+    assert held == [(node, False)]
 
 
 def test_the_log_of_another_drive_that_took_the_name_proves_nothing(drive):

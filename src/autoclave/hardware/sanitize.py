@@ -140,7 +140,7 @@ class Sanitizer:
         :raises DeviceVanished: the controller went away.
         :raises ToolError: nvme-cli did not do what was asked.
         """
-        with HeldNamespaces(self._work, writable=False) as self._held:
+        with self._held:
             with self._work.bounded("no sanitize was started"):
                 before = self._look_patiently("no sanitize was started", patience=0.0)
             if self._taken_by is not None:
@@ -196,9 +196,10 @@ class Sanitizer:
             said = self._start()
             if said is not None:
                 return False, said
-            with self._work.bounded("another sanitize was running, and ours was not started"):
-                self._pause("another sanitize was running all the time, and ours was not started")
-                latest = self._look_patiently("ours was not started")
+            left_behind = "another sanitize was running, and ours was not started"
+            with self._work.bounded(left_behind):
+                self._work.pause()
+                latest = self._look_patiently(left_behind)
 
     def _start(self) -> str | None:
         """Start our operation, and return what the tool said; None if another one got there first."""
@@ -223,7 +224,7 @@ class Sanitizer:
             while running.in_progress:
                 meter.update(running.percent)
                 self._end_verification(running)
-                self._pause(left_behind)
+                self._work.pause()
                 running = self._look_patiently(left_behind)
 
     def _watch(self, *, seen_running: bool, said: str) -> SanitizeLog:
@@ -247,7 +248,7 @@ class Sanitizer:
                 else:
                     looked_twice = True
                 still = STILL + _BUT_VERIFYING if latest.may_be_verifying else STILL
-                self._pause(still)
+                self._work.pause()
 
     def _look_patiently(self, left_behind: str, *, patience: float | None = None) -> SanitizeLog:
         """Look until the drive answers: some reset themselves while they sanitize.
@@ -270,9 +271,11 @@ class Sanitizer:
                 if unanswered is None:
                     LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
                 # At the deadline the tool is killed, which says nothing of the drive.
-                if not self._work.control.deadline.passed:
-                    unanswered = e
-                self._pause(left_behind if unanswered is None else f"{left_behind}; its latest answer: {unanswered}")
+                if self._work.control.deadline.passed:
+                    answer = "" if unanswered is None else f"; its latest answer: {unanswered}"
+                    raise self._work.out_of_time(left_behind + answer) from e
+                unanswered = e
+                self._work.pause()
 
     def _end_verification(self, latest: SanitizeLog) -> None:
         """Have the drive leave Media Verification, once for each operation.
@@ -327,11 +330,6 @@ class Sanitizer:
                 f"{self._work.drive} shows a completed sanitize that was never seen running, and the command that "
                 f"should have started it said: {said}"
             )
-
-    def _pause(self, left_behind: str) -> None:
-        if self._work.control.deadline.passed:
-            raise self._work.out_of_time(left_behind)
-        self._work.pause()
 
 
 def evidence_of(page: SanitizeLog) -> Mapping[str, Any]:
