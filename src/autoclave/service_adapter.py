@@ -67,8 +67,10 @@ def make_adapter(conf: cfg.ConfigOpts, group: str, *, microversion: str, instead
         raise InvalidConfiguration(str(error), option=f"[{group}] version, min_version, max_version") from error
 
 
-def without_endpoint(group: str, adapter: Any) -> str:
-    """Return what to do where the catalog has no endpoint that *adapter* of *group* could use."""
+def reason(group: str, adapter: Any, error: ksa.ClientException) -> str:
+    """Return why a request of *adapter*, made of *group*, ended with *error*; what to do if the catalog lacks it."""
+    if not isinstance(error, ksa.EndpointNotFound):
+        return str(error)
     region = f"region {adapter.region_name}" if adapter.region_name else "any region"
     return (
         f"the catalog has no endpoint of service type {adapter.service_type} and interface "

@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 from keystoneauth1 import exceptions as ksa
 
+from autoclave.conf.placement import GROUP
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused, PlacementUnavailable
 from autoclave.placement import document
-from autoclave.service_adapter import without_endpoint
+from autoclave.service_adapter import reason
 
 _T = TypeVar("_T")
 
@@ -71,9 +72,7 @@ class Requester:
                 raise PlacementUnavailable(kind) from exc
             raise PlacementRefused(f"{kind}; see [placement] auth_type and its credentials", status) from exc
         except ksa.EndpointNotFound as exc:
-            raise PlacementUnavailable(
-                f"{method} {path} was not sent: {without_endpoint('placement', self._adapter)}"
-            ) from exc
+            raise PlacementUnavailable(f"{method} {path} was not sent: {reason(GROUP, self._adapter, exc)}") from exc
         except ksa.ClientException as exc:
             raise PlacementUnavailable(f"no token for {method} {path}: {exc}") from exc
         if not 200 <= response.status_code < 300:
