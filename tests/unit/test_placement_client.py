@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autoclave.conf import new_config
+from autoclave.conf.placement import is_external
 from autoclave.exceptions import (
     InvalidConfiguration,
     PlacementConflict,
@@ -376,6 +377,30 @@ def test_a_section_of_another_service_can_hold_the_authentication(tmp_path: Path
             external_by_file(tmp_path, text)
         with pytest.raises(InvalidConfiguration, match=r"auth_type.*kerberos"):
             external_by_file(tmp_path, f"{text}[{section}]\nauth_type = kerberos\n")
+
+
+def test_a_catalog_without_placement_is_described_with_the_options_to_set(recorder: Any) -> None:
+    url, seen = recorder
+    keystone = f"{url.removesuffix('/placement')}/v3"
+    client = external(auth_type="password", auth_url=keystone, username="u", password="p", region_name="two")
+    said = "endpoint of service type placement and interface internal or public in region two: create it, or set"
+    with pytest.raises(PlacementUnavailable, match=rf"{said} \[placement\] region_name, .* or endpoint_override$"):
+        client.find_provider("h")
+    assert {each["path"] for each in seen} == {"/v3", "/v3/auth/tokens"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("auth_type", "password"),
+        ("auth_section", "nova"),
+        ("endpoint_override", "http://p"),
+        ("endpoint", "http://p"),
+    ],
+)
+def test_an_option_that_reaches_a_placement_makes_it_external(option: str, value: str) -> None:
+    assert is_external(new_config(overrides={("placement", option): value}))
+    assert not is_external(new_config(overrides={("placement", "create_root_provider"): True}))
 
 
 def test_a_write_is_sent_once_where_reads_are_repeated(recorder: Any) -> None:
