@@ -24,7 +24,7 @@ OPTS = service_options(
         cfg.BoolOpt(
             "create_root_provider",
             default=False,
-            help="Make this host's root provider if nobody else does. Off where nova-compute makes it.",
+            help="Create this host's root provider if Placement lacks it. Leave off where nova-compute creates it.",
         ),
     ],
 )
