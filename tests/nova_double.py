@@ -60,14 +60,14 @@ def client_at(url: str, **more: Any) -> NovaClient:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """*app* on a socket; the URL below which it is Nova."""
+def served(app: Any, mount: str = MOUNT) -> Iterator[str]:
+    """*app* on a socket; the URL of *mount*, below which it is Nova."""
     server = wsgi.Server(("127.0.0.1", 0), app, numthreads=4)
     server.prepare()
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.bind_addr[1]}{MOUNT}"
+        yield f"http://127.0.0.1:{server.bind_addr[1]}{mount}"
     finally:
         server.stop()
         thread.join()

@@ -39,10 +39,12 @@ def test_a_clock_that_differs_from_the_servers_is_told(
 
 def test_a_placement_that_is_not_there_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    conf = new_config((), {("placement", "endpoint"): "http://127.0.0.1:1", ("placement", "auth_type"): "token"})
+    conf = new_config(
+        (), {("placement", "endpoint_override"): "http://127.0.0.1:1", ("placement", "auth_type"): "none"}
+    )
     look_at_placement(PlacementClient(http_adapter(conf)))
     for thread in threading.enumerate():
         if thread.name == "first look at Placement":
             thread.join(60)
     [told] = caplog.messages
-    assert "see that it answers at [placement] endpoint" in told
+    assert "[placement] endpoint_override" in told

@@ -93,11 +93,13 @@ def test_a_conductor_without_a_nova_owes_it_nothing(one_drive: AgentWorld) -> No
     ("said", "missing"),
     [
         ({"auth_type": "password", "password": "x"}, "auth_url"),
-        ({"auth_type": "password", "auth_url": "http://keystone/v3"}, "password"),
-        ({"auth_type": "admin_token", "token": "x"}, "endpoint"),
+        ({"auth_type": "password", "auth_url": "http://keystone/v3", "user_id": "u"}, "password"),
+        ({"auth_type": "password", "auth_url": "http://keystone/v3", "password": "x"}, "username"),
+        ({"auth_type": "admin_token", "token": "x"}, "endpoint_override"),
         ({"auth_type": "admin_token", "endpoint": "http://nova/v2.1"}, "token"),
-        ({"auth_type": "none"}, "endpoint"),
-        ({"auth_type": "v3applicationcredential", "auth_url": "http://keystone/v3"}, "auth_type"),
+        ({"auth_type": "none"}, "endpoint_override"),
+        ({"auth_type": "v3applicationcredential", "auth_url": "http://k/v3"}, "application_credential_id"),
+        ({"auth_type": "v3multifactor", "auth_url": "http://k/v3"}, "auth_methods"),
     ],
 )
 def test_a_nova_that_cannot_be_reached_with_what_is_configured_stops_the_conductor(
@@ -119,6 +121,7 @@ def test_a_nova_that_cannot_be_reached_with_what_is_configured_stops_the_conduct
             "application_credential_secret": "s",
         },
         {"auth_type": "none", "endpoint": "http://nova/v2.1", "timeout": 3.0, "region_name": "one"},
+        {"auth_type": "http_basic", "username": "u", "password": "p", "endpoint_override": "http://nova/v2.1"},
     ],
 )
 def test_each_way_to_authenticate_can_be_configured(said: dict[str, Any]) -> None:

@@ -175,7 +175,6 @@ class DocumentedCloud:
             "-p autoclave autoclave": f"-p {self._name} {self._name}",
             "RegionOne": "one",
             "http://identity.example.com:5000": f"http://127.0.0.1:{self._ports['identity']}",
-            "http://placement.example.com:8778": f"http://127.0.0.1:{self._ports['placement']}",
             "http://controller:6666": self.url,
             "/etc/autoclave/autoclave.conf": str(self._directory / _CONFIGS[machine]),
             "/etc/autoclave/policy.yaml": str(EXAMPLES / "policy.yaml"),

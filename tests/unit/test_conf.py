@@ -27,6 +27,7 @@ def refusal(tmp_path: Path, *texts: str) -> str:
         ("[nova]\nauth-url = http://x", "[nova] auth-url: {} did you mean auth_url?"),
         ("[NVME]\nVerify = full", "[nvme] Verify: {} did you mean verify?"),
         ("[conductor]\nx = 1", "[conductor] x: {} there are bind_lease, rpc_timeout, sweep_interval"),
+        ("[placement]\nregion = x", "[placement] region: {} did you mean region_name?"),
     ],
 )
 def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(
@@ -65,9 +66,11 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
         ("[nova]\ntimeout = 0", "'0', which is not a number from 0.1 to 60.0"),
         (
             "[nova]\nauth_type = kerberos",
-            "'kerberos', which is not one of password, v3applicationcredential, admin_token, none",
+            "'kerberos', which is not one of password, v3applicationcredential, admin_token, none, or another plugin "
+            "of keystoneauth1 that is installed",
         ),
         ("[nova]\ninsecure = maybe", "'maybe', which is not true or false"),
+        ("[placement]\nvalid_interfaces = inside", "'inside', which is not a list of any of public, internal, admin"),
         ("[api]\nport = 70000", "'70000', which is not a whole number from 0 to 65535"),
         ("[api]\nhost_ip = a b", "'a b', which is not an address or a host name"),
         (
@@ -110,7 +113,13 @@ def test_a_number_that_cannot_be_waited_for_or_counted_to_is_refused(tmp_path: P
 
 @pytest.mark.parametrize(
     ("section", "line"),
-    [("placement", "endpoint = garbage"), ("placement", "endpoint = http://"), ("agent", "rpc_version_cap = banana")],
+    [
+        ("placement", "endpoint = garbage"),
+        ("placement", "endpoint = http://"),
+        ("placement", "endpoint_override = garbage"),
+        ("nova", "endpoint_override = http://"),
+        ("agent", "rpc_version_cap = banana"),
+    ],
 )
 def test_a_text_that_means_nothing_is_refused(tmp_path: Path, section: str, line: str) -> None:
     file = tmp_path / "autoclave.conf"
@@ -119,6 +128,24 @@ def test_a_text_that_means_nothing_is_refused(tmp_path: Path, section: str, line
         new_config([str(file)])
     file.write_text("[placement]\nendpoint = https://placement.example.org/v1\n[agent]\nrpc_version_cap = 1.0\n")
     assert new_config([str(file)]).agent.rpc_version_cap == "1.0"
+
+
+def test_the_options_of_an_undocumented_plugin_are_known_where_it_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "autoclave.conf"
+    file.write_text("[placement]\nauth_type = v3oidcpassword\nidentity_provider = idp\n")
+    assert new_config([str(file)]).placement.identity_provider == "idp"
+    assert "identity_provider: 0.conf sets an option that does not exist" in refusal(
+        tmp_path, "[placement]\nauth_type = password\nidentity_provider = idp\n"
+    )
+
+
+def test_interface_is_the_old_name_of_valid_interfaces(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "[placement]\ninterface = inside\n") == (
+        "[placement] valid_interfaces: 0.conf says 'inside', which is not a list of any of public, internal, admin"
+    )
+    file = tmp_path / "autoclave.conf"
+    file.write_text("[placement]\ninterface = public\n")
+    assert new_config([str(file)]).placement.valid_interfaces == ["public"]
 
 
 def test_a_dollar_that_begins_no_options_name_is_refused_with_how_to_write_it(tmp_path: Path) -> None:

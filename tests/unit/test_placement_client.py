@@ -12,6 +12,7 @@ from wsgiref.validate import validator
 import pytest
 
 from autoclave.conf import new_config
+from autoclave.conf.placement import is_external
 from autoclave.exceptions import (
     InvalidConfiguration,
     PlacementConflict,
@@ -192,7 +193,8 @@ def test_a_success_of_another_server_is_told_with_its_start() -> None:
         answering(200, b"<p>" + b"x" * 200).client().delete_provider(UUID)
     assert str(refused.value) == (
         f"DELETE /resource_providers/{UUID} was answered 200, but not as Placement answers "
-        f"(a body where there is none): '<p>{'x' * 117}'. Is [placement] endpoint the URL of Placement?"
+        f"(a body where there is none): '<p>{'x' * 117}'. Is [placement] endpoint_override, or else the "
+        "placement endpoint in the catalog, the URL of Placement?"
     )
 
 
@@ -341,15 +343,25 @@ class _Recorder(BaseHTTPRequestHandler):
         if self.path.endswith("/resource_providers?name=lost"):
             self.close_connection = True  # without an answer
             return
+        answer = self.answer
+        if self.path.endswith("/v3"):
+            at = f"http://{self.headers['Host']}{self.path}"
+            version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": at}]}
+            answer = json.dumps({"version": version}).encode()
         moved = self.path.endswith("/resource_providers?name=moved")
         self.send_response(302 if moved else 200)
         if moved:
             self.send_header("Location", "/placement/resource_providers?name=there")
-        self.send_header("Content-Length", str(len(self.answer)))
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(self.answer)
+        self.wfile.write(answer)
 
     do_PUT = do_GET
+
+    def do_DELETE(self) -> None:
+        """Take the request, and lose the connection."""
+        self.seen.append({"path": self.path})
+        self.close_connection = True
 
     def do_POST(self) -> None:
         """What Keystone answers to who wants a token."""
@@ -412,6 +424,7 @@ def test_a_token_is_asked_of_keystone_with_all_that_names_the_user(recorder: Any
     domains = {"user_domain_name": "users", "project_domain_name": "projects"}
     keystone = f"{url.removesuffix('/placement')}/v3"
     external(endpoint=url, auth_type="password", auth_url=keystone, **identity, **domains).find_provider("h")
+    seen = [each for each in seen if each["path"] != "/v3"]  # which is what Keystone supports
     assert seen[0]["path"] == "/v3/auth/tokens"
     user = {"name": "autoclave", "password": "p", "domain": {"name": "users"}}
     assert json.loads(seen[0]["body"])["auth"] == {
@@ -434,7 +447,7 @@ def test_a_failure_of_keystone_is_unavailable(recorder: Any, status: int) -> Non
         PlacementUnavailable, match=rf"^no token for GET /resource_providers\?name=h: Keystone answered {status}: "
     ):
         tokens_answered(url, status).find_provider("h")
-    assert len(seen) == 1
+    assert len([each for each in seen if "body" in each]) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -453,6 +466,104 @@ def test_a_success_that_is_not_keystones_is_unavailable(recorder: Any) -> None:
     url, _seen = recorder
     with pytest.raises(PlacementUnavailable, match=r"^no token for GET /resource_providers\?name=h: "):
         tokens_answered(url, 200).find_provider("h")
+
+
+def external_by_file(directory: Path, text: str) -> PlacementClient:
+    file = directory / "autoclave.conf"
+    file.write_text(text)
+    return PlacementClient(http_adapter(new_config([str(file)])))
+
+
+@pytest.mark.parametrize(
+    ("old", "token", "present"),
+    [
+        ("", "admin", ", auth_type = admin_token, token = admin"),
+        ("auth_type = token", "admin", ", auth_type = admin_token, token = admin"),
+        ("auth_type = token\ntoken = secret", "secret", ", auth_type = admin_token"),
+        ("token = secret\nauth_url = http://127.0.0.1:1/v3", "secret", ", auth_type = admin_token"),
+        ("auth_type = none\ntoken = secret", "notused", ""),
+        ("auth_type = admin_token\ntoken = secret", "secret", ""),
+    ],
+)
+def test_a_file_with_an_endpoint_means_what_it_meant_and_the_log_says_how_to_write_it(
+    tmp_path: Path, recorder: Any, caplog: pytest.LogCaptureFixture, old: str, token: str, present: str
+) -> None:
+    url, seen = recorder
+    external_by_file(tmp_path, f"[placement]\nendpoint = {url}\n{old}\n").find_provider("h")
+    assert [seen[0]["X-Auth-Token"], seen[0]["path"]] == [token, "/placement/resource_providers?name=h"]
+    assert (
+        f"[placement] endpoint is deprecated. Write instead of it, in the same section: endpoint_override = {url}"
+        in (caplog.text)
+    )
+    [told] = [each for each in caplog.messages if each.startswith("[placement] endpoint is deprecated")]
+    assert told.endswith(f"endpoint_override = {url}{present}")
+
+
+def test_an_endpoint_with_a_password_is_of_the_project_service_and_the_domain_default(
+    tmp_path: Path, recorder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, seen = recorder
+    keystone = f"{url.removesuffix('/placement')}/v3"
+    text = f"[placement]\nendpoint = {url}\nauth_type = password\nauth_url = {keystone}\nusername = u\npassword = p\n"
+    external_by_file(tmp_path, text).find_provider("h")
+    [asked] = [json.loads(each["body"])["auth"] for each in seen if "body" in each]
+    assert asked["identity"]["password"]["user"]["domain"] == {"name": "Default"}
+    assert asked["scope"] == {"project": {"name": "service", "domain": {"name": "Default"}}}
+    assert "project_name = service, user_domain_name = Default, project_domain_name = Default" in caplog.text
+    caplog.clear()
+    external_by_file(tmp_path, f"{text}project_id = a\nuser_domain_id = b\n")
+    assert "Default" not in caplog.text
+    assert "service" not in caplog.text
+
+
+def test_a_section_of_another_service_can_hold_the_authentication(tmp_path: Path, recorder: Any) -> None:
+    url, seen = recorder
+    for section in ("nova", "keystone_authtoken"):
+        text = f"[placement]\nauth_section = {section}\nendpoint_override = {url}\n"
+        external_by_file(tmp_path, f"{text}[{section}]\nauth_type = admin_token\ntoken = shared\n").find_provider("h")
+        assert seen.pop()["X-Auth-Token"] == "shared"
+        with pytest.raises(InvalidConfiguration, match=rf"^\[{section}\] auth_type: is not set"):
+            external_by_file(tmp_path, text)
+        with pytest.raises(InvalidConfiguration, match=r"auth_type.*kerberos"):
+            external_by_file(tmp_path, f"{text}[{section}]\nauth_type = kerberos\n")
+
+
+def test_a_catalog_without_placement_is_described_with_the_options_to_set(recorder: Any) -> None:
+    url, seen = recorder
+    keystone = f"{url.removesuffix('/placement')}/v3"
+    client = external(auth_type="password", auth_url=keystone, username="u", password="p", region_name="two")
+    said = "endpoint of service type placement and interface internal or public in region two: create it, or set"
+    with pytest.raises(PlacementUnavailable, match=rf"{said} \[placement\] region_name, .* or endpoint_override$"):
+        client.find_provider("h")
+    assert {each["path"] for each in seen} == {"/v3", "/v3/auth/tokens"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("auth_type", "password"),
+        ("auth_section", "nova"),
+        ("endpoint_override", "http://p"),
+        ("endpoint", "http://p"),
+    ],
+)
+def test_an_option_that_reaches_a_placement_makes_it_external(option: str, value: str) -> None:
+    assert is_external(new_config(overrides={("placement", option): value}))
+    assert not is_external(new_config(overrides={("placement", "create_root_provider"): True}))
+
+
+def test_a_write_is_sent_once_where_reads_are_repeated(recorder: Any) -> None:
+    url, seen = recorder
+    client = external(
+        auth_type="none", endpoint_override=url, connect_retries=2, connect_retry_delay=0.001, status_code_retries=2
+    )
+    with pytest.raises(PlacementUnavailable):
+        client.find_provider("lost")
+    assert len(seen) == 3
+    seen.clear()
+    with pytest.raises(PlacementUnavailable):
+        client.delete_allocations(UUID)
+    assert len(seen) == 1
 
 
 def test_without_authentication_the_token_is_not_sent(recorder: Any) -> None:
@@ -513,7 +624,7 @@ def test_certificates_are_checked_unless_that_is_waived(options: dict[str, Any],
 def test_nobody_at_the_endpoint_is_unavailable(scheme: str) -> None:
     client = external(endpoint=f"{scheme}://127.0.0.1:1", timeout=60.0)
     with pytest.raises(
-        PlacementUnavailable, match=r"did not answer GET .*see that it answers at \[placement\] endpoint$"
+        PlacementUnavailable, match=r"did not answer GET .*see that it runs, and that \[placement\] endpoint_override.*"
     ):
         client.get_provider(UUID)
 
@@ -528,7 +639,12 @@ def test_an_endpoint_that_never_answers_is_unavailable_after_the_timeout() -> No
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({}, r"^\[placement\] endpoint: is empty; set it to the URL of the external Placement$"),
+        ({}, r"^\[placement\] auth_type: is not set; set it to password, v3applicationcredential, admin_token, none, "),
+        ({"endpoint_override": "http://p"}, r"^\[placement\] auth_type: is not set; "),
+        ({"auth_type": "none"}, r"^\[placement\] endpoint_override: is needed for auth_type = none$"),
+        ({"auth_type": "none", "endpoint_override": "http://p", "version": "1", "min_version": "1"}, r"\] version, "),
+        ({"auth_type": "admin_token", "endpoint_override": "http://p"}, r"\[placement\] token: is needed"),
+        ({"auth_type": "token", "endpoint_override": "http://p", "token": "x"}, r"\[placement\] auth_url: is needed"),
         ({"endpoint": "http://p", "auth_type": "password"}, r"\[placement\] auth_url"),
         ({"endpoint": "http://p", "auth_type": "password", "auth_url": "http://k"}, r"\[placement\] username"),
         (

@@ -20,6 +20,7 @@ from autoclave.conf import (
     upgrade_levels,
 )
 from autoclave.conf.check import as_in_a_file, check_files, require_text
+from autoclave.conf.keystoneauth import chosen_plugin_options
 
 _GROUPS = (
     agent,
@@ -35,6 +36,8 @@ _GROUPS = (
     privileged,
     upgrade_levels,
 )
+
+_SERVICES = (nova, placement)
 
 
 def new_config(
@@ -53,7 +56,11 @@ def new_config(
     conf.register_opts(TOP_OPTS)
     require_text(config_files)
     conf([], project="autoclave", default_config_files=list(config_files))
-    check_files(conf, conf.config_file, {group.GROUP: {opt.dest: opt for opt in group.OPTS} for group in _GROUPS})
+    options = {group.GROUP: {opt.dest: opt for opt in group.OPTS} for group in _GROUPS}
+    for service in _SERVICES:
+        for opt in chosen_plugin_options(conf, service.GROUP):
+            options[service.GROUP].setdefault(opt.dest, opt)
+    check_files(conf, conf.config_file, options)
     for (group_name, option), value in (overrides or {}).items():
         conf.set_override(option, _literal(value), group=group_name)
     return conf

@@ -11,6 +11,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
+from autoclave.conf.keystoneauth import AUTH_TYPES, AuthPlugin
 from autoclave.exceptions import InvalidConfiguration
 
 _Options = Mapping[str, Mapping[str, cfg.Opt]]
@@ -82,8 +83,9 @@ def as_in_a_file(conf: cfg.ConfigOpts, group: str, name: str, values: Sequence[s
 
 
 def _refuse_unknown(file: str, group: str, keys: Mapping[str, Any], known: Mapping[str, cfg.Opt]) -> None:
+    names = {name for option in known.values() for name in _names(option)}
     for key in keys:
-        if key not in known:
+        if key not in names:
             close = get_close_matches(key.replace("-", "_"), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
             raise InvalidConfiguration(f"{file} sets an option that does not exist; {hint}", option=f"[{group}] {key}")
@@ -99,13 +101,13 @@ def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, op
     try:
         conf[group][option.dest]
     except (cfg.TemplateSubstitutionError, cfg.NoSuchOptError) as error:
-        file, value = _last(files, group, option.dest)
+        file, value = _last(files, group, option)
         raise InvalidConfiguration(
             f"{file} says {value!r}: {_DOLLAR}",
             option=f"[{group}] {option.dest}",
         ) from error
     except ValueError as error:
-        file, value = _last(files, group, option.dest)
+        file, value = _last(files, group, option)
         hint = "; a comment needs a line of its own" if any(mark in value for mark in (" #", " ;")) else ""
         raise InvalidConfiguration(
             f"{file} says {value!r}, which is not {_allowed(option) or f'possible ({error})'}{hint}",
@@ -113,10 +115,16 @@ def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, op
         ) from error
 
 
-def _last(files: Sequence[str], group: str, name: str) -> tuple[str, str]:
+def _names(option: cfg.Opt) -> list[str]:
+    """Return the names that a file may give *option*, the present one last."""
+    return [*(old.name for old in option.deprecated_opts), option.dest]
+
+
+def _last(files: Sequence[str], group: str, option: cfg.Opt) -> tuple[str, str]:
     """The file that counts, and what it says."""
     found = [
         (file, values[-1])
+        for name in _names(option)
         for file in files
         for section, keys in _sections(file).items()
         if section.lower() == group and (values := keys.get(name))
@@ -126,8 +134,12 @@ def _last(files: Sequence[str], group: str, name: str) -> tuple[str, str]:
 
 def _allowed(option: cfg.Opt) -> str | None:
     kind = option.type
+    if isinstance(kind, AuthPlugin):
+        return f"one of {', '.join(AUTH_TYPES)}, or another plugin of keystoneauth1 that is installed"
     if getattr(kind, "choices", None):
         return f"one of {', '.join(map(str, kind.choices))}"
+    if isinstance(kind, types.List) and getattr(kind.item_type, "choices", None):
+        return f"a list of any of {', '.join(map(str, kind.item_type.choices))}"
     if isinstance(kind, types.Boolean):
         return "true or false"
     if isinstance(kind, types.Number):

@@ -1,31 +1,60 @@
-"""[placement]: the inventory ledger."""
+"""[placement]: the inventory ledger. All options but three are keystoneauth's."""
 
 from oslo_config import cfg
 
+from autoclave.conf.keystoneauth import service_options
 from autoclave.conf.numbers import FiniteFloatOpt
 
 GROUP = "placement"
 
-OPTS = [
-    cfg.StrOpt(
-        "endpoint",
-        regex=r"^(https?://[^/\s]+.*)?$",
-        help="URL of an external Placement. Empty: the embedded one of `autoclave up`.",
-    ),
-    cfg.StrOpt("auth_type", default="token", choices=["token", "password", "none"], help="How to authenticate there."),
-    cfg.StrOpt("token", default="admin", secret=True, help="Static token, for auth_type = token."),
-    cfg.StrOpt("auth_url", help="Keystone, for auth_type = password."),
-    cfg.StrOpt("username", help="Service user, for auth_type = password."),
-    cfg.StrOpt("password", secret=True, help="Its password."),
-    cfg.StrOpt("project_name", default="service", help="Its project."),
-    cfg.StrOpt("user_domain_name", default="Default", help="The user's domain."),
-    cfg.StrOpt("project_domain_name", default="Default", help="The project's domain."),
-    cfg.StrOpt("cafile", help="File of the certificates that vouch for Placement and Keystone. Default: the system's."),
-    cfg.BoolOpt("insecure", default=False, help="Do not check the certificates of Placement and Keystone."),
-    FiniteFloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for an answer."),
-    cfg.BoolOpt(
-        "create_root_provider",
-        default=False,
-        help="Make this host's root provider if nobody else does. Off where nova-compute makes it.",
-    ),
-]
+OPTS = service_options(
+    "placement",
+    "Not set: the embedded Placement of `autoclave up`.",
+    [
+        cfg.StrOpt(
+            "endpoint",
+            regex=r"^(https?://[^/\s]+.*)?$",
+            deprecated_for_removal=True,
+            deprecated_reason="Set auth_type and endpoint_override, or leave the URL to the catalog.",
+            help="URL of an external Placement. Without auth_type, requests carry the static token `token`, which is "
+            "`admin` by default. With auth_type = password, the project is `service` and both domains are `Default`, "
+            "unless set.",
+        ),
+        FiniteFloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for a connection, and for data."),
+        cfg.BoolOpt(
+            "create_root_provider",
+            default=False,
+            help="Create this host's root provider if Placement lacks it. Leave off where nova-compute creates it.",
+        ),
+    ],
+)
+
+_DOMAIN = ("default_domain_id", "default_domain_name")
+_SCOPE = ("project_id", "project_name", "domain_id", "domain_name", "system_scope", "trust_id")
+
+
+def is_external(conf: cfg.ConfigOpts) -> bool:
+    """Return whether ``[placement]`` names a Placement; without one, ``autoclave up`` embeds its own."""
+    group = conf[GROUP]
+    return bool(group.auth_type or group.auth_section or group.endpoint_override or group.endpoint)
+
+
+def present_form(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """Return the options that say what a file with the deprecated ``endpoint`` means; none without it."""
+    group = conf[GROUP]
+    if not group.endpoint or group.endpoint_override or group.auth_section:
+        return {}
+    found: dict[str, str] = {}
+    if group.auth_type in (None, "token"):  # before keystoneauth's plugin `token`, which asks Keystone
+        found["auth_type"] = "admin_token"
+        if not group.token:
+            found["token"] = "admin"  # noqa: S105 - its old default, which is no secret
+    elif group.auth_type == "password":
+        if not any(group[option] for option in _SCOPE):
+            found["project_name"] = "service"
+        if not any(group[option] for option in ("user_id", "user_domain_id", "user_domain_name", *_DOMAIN)):
+            found["user_domain_name"] = "Default"
+        by_name = group.project_name or "project_name" in found
+        if by_name and not any(group[option] for option in ("project_domain_id", "project_domain_name", *_DOMAIN)):
+            found["project_domain_name"] = "Default"
+    return {"endpoint_override": group.endpoint, **found}

@@ -5,8 +5,10 @@ from typing import Any
 
 from keystoneauth1 import exceptions as ksa
 
+from autoclave.conf.nova import GROUP
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.port import Outcome, Reception
+from autoclave.service_adapter import reason
 
 PATH = "/os-server-external-events"
 EVENT = "accelerator-request-bound"
@@ -43,7 +45,9 @@ class NovaClient:
         try:
             response = self._adapter.post(PATH, json={"events": events})
         except ksa.ClientException as error:  # of Nova's or of Keystone's connection, or no token
-            raise NovaUnavailable(f"POST {PATH} was not sent, or not answered: {error}") from error
+            raise NovaUnavailable(
+                f"POST {PATH} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+            ) from error
         if response.status_code == 400:
             return dict.fromkeys((outcome.arq_uuid for outcome in outcomes), Reception.NOT_UNDERSTOOD)
         if response.status_code not in (200, 207):

@@ -5,10 +5,12 @@ from typing import Any
 
 from keystoneauth1 import exceptions as ksa
 
+from autoclave.conf.nova import GROUP
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import hint
 from autoclave.nova.port import Presence, Server
 from autoclave.rules.plain_text import excerpt
+from autoclave.service_adapter import reason
 
 LIST, DETAILS = "/servers", "/servers/detail"
 PAGE = 1000
@@ -100,7 +102,9 @@ class NovaServers:
         try:
             response = self._adapter.get(path, params=dict(query))
         except ksa.ClientException as error:  # of Nova's or of Keystone's connection, or no token
-            raise NovaUnavailable(f"GET {path} was not sent, or not answered: {error}") from error
+            raise NovaUnavailable(
+                f"GET {path} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+            ) from error
         try:
             document = response.json()
         except ValueError:

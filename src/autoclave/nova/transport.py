@@ -2,15 +2,11 @@
 
 from typing import Any
 
-from keystoneauth1 import exceptions as ksa
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 from autoclave.conf.nova import GROUP
-from autoclave.exceptions import InvalidConfiguration
 from autoclave.nova.client import MICROVERSION
-
-_NEEDED = {"password": ("auth_url", "password"), "admin_token": ("endpoint", "token"), "none": ("endpoint",)}
+from autoclave.service_adapter import make_adapter
 
 
 def http_adapter(conf: cfg.ConfigOpts) -> Any:
@@ -20,19 +16,6 @@ def http_adapter(conf: cfg.ConfigOpts) -> Any:
 
     :raises InvalidConfiguration: an option that auth_type needs is not set.
     """
-    if not conf.nova.auth_type:
+    if not conf.nova.auth_type and not conf.nova.auth_section:
         return None
-    made = loading.load_session_from_conf_options(conf, GROUP, auth=_auth(conf.nova), redirect=False)
-    return loading.load_adapter_from_conf_options(
-        conf, GROUP, session=made, default_microversion=MICROVERSION, raise_exc=False
-    )
-
-
-def _auth(group: Any) -> Any:
-    for option in _NEEDED.get(group.auth_type, ()):
-        if not group[option]:
-            raise InvalidConfiguration(f"is needed for auth_type = {group.auth_type}", option=f"[nova] {option}")
-    try:
-        return loading.get_plugin_loader(group.auth_type).load_from_options_getter(lambda option: group[option.dest])
-    except ksa.AuthPluginException as error:
-        raise InvalidConfiguration(f"{group.auth_type}: {error}", option="[nova] auth_type") from error
+    return make_adapter(conf, GROUP, microversion=MICROVERSION)

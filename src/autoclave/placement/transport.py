@@ -12,13 +12,12 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import requests
 import requests.adapters
 from keystoneauth1 import adapter, session, token_endpoint
-from keystoneauth1.identity import v3
-from keystoneauth1.noauth import NoAuth
 from oslo_config import cfg
 from oslo_log import log as logging
 from requests.structures import CaseInsensitiveDict
 
-from autoclave.exceptions import InvalidConfiguration
+from autoclave.conf.placement import GROUP, present_form
+from autoclave.service_adapter import make_adapter
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -31,7 +30,6 @@ MICROVERSION = "1.39"
 OWN_ROLES = "admin,service,member,reader"
 """What requests of our own may do; /reshaper demands ``service``. Keystone would add the implied ones."""
 
-_CONNECTIONS = 32
 _EMBEDDED_URL = "http://placement.embedded/placement"
 
 
@@ -142,63 +140,29 @@ def wsgi_adapter(app: "WSGIApplication") -> Any:
     split = urlsplit(_EMBEDDED_URL)
     direct.mount(f"{split.scheme}://{split.netloc}/", WsgiAdapter(app, mount=split.path))
     made = session.Session(auth=token_endpoint.Token(_EMBEDDED_URL, "autoclave"), session=direct, redirect=False)
-    return _adapter(made, _EMBEDDED_URL, {"X-Roles": OWN_ROLES})
+    return adapter.Adapter(
+        made,
+        service_type="placement",
+        endpoint_override=_EMBEDDED_URL,
+        default_microversion=MICROVERSION,
+        additional_headers={"X-Roles": OWN_ROLES},
+        # Every status comes back as an answer; the requester tells them apart.
+        raise_exc=False,
+    )
 
 
 def http_adapter(conf: cfg.ConfigOpts) -> Any:
     """A keystoneauth1 adapter for the external Placement of the ``[placement]`` options.
 
-    Make one per process: it holds the connection pool and the token. No request is retried and
-    no redirect is followed, since either would send a request twice.
+    Make one per process: it holds the connection pool and the token. No redirect is followed, since it would send a
+    request twice.
 
     :raises InvalidConfiguration: an option that auth_type needs is not set.
     """
-    group = conf.placement
-    if not group.endpoint:
-        raise InvalidConfiguration(
-            "is empty; set it to the URL of the external Placement", option="[placement] endpoint"
+    instead = present_form(conf)
+    if instead:
+        LOG.warning(
+            "[placement] endpoint is deprecated. Write instead of it, in the same section: %s",
+            ", ".join(f"{option} = {value}" for option, value in instead.items()),
         )
-    pooled = requests.Session()
-    pool = requests.adapters.HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, max_retries=0)
-    pooled.mount("http://", pool)
-    pooled.mount("https://", pool)
-    made = session.Session(
-        auth=_auth(group),
-        session=pooled,
-        timeout=group.timeout,
-        verify=group.cafile or not group.insecure,
-        redirect=False,
-    )
-    return _adapter(made, group.endpoint, {})
-
-
-def _auth(group: Any) -> Any:
-    if group.auth_type == "none":
-        return NoAuth(endpoint=group.endpoint)
-    if group.auth_type == "token":
-        return token_endpoint.Token(group.endpoint, group.token)
-    for option in ("auth_url", "username", "password"):
-        if not getattr(group, option):
-            raise InvalidConfiguration("is needed for auth_type = password", option=f"[placement] {option}")
-    return v3.Password(
-        auth_url=group.auth_url,
-        username=group.username,
-        password=group.password,
-        project_name=group.project_name,
-        user_domain_name=group.user_domain_name,
-        project_domain_name=group.project_domain_name,
-    )
-
-
-def _adapter(made: Any, endpoint: str, headers: Mapping[str, str]) -> Any:
-    return adapter.Adapter(
-        made,
-        service_type="placement",
-        endpoint_override=endpoint,
-        default_microversion=MICROVERSION,
-        additional_headers=dict(headers),
-        # Every status comes back as an answer; the requester tells them apart.
-        raise_exc=False,
-        connect_retries=0,
-        status_code_retries=0,
-    )
+    return make_adapter(conf, GROUP, microversion=MICROVERSION, instead=instead)

@@ -10,6 +10,7 @@ from oslo_config import cfg
 from autoclave.audit.hosts import HostView
 from autoclave.conf import new_config
 from autoclave.conf.agent import allowed_host_devices, patience_with_agents
+from autoclave.conf.placement import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
@@ -79,12 +80,13 @@ def _placement(
     directory: Path,
     resources: Resources,
 ) -> PlacementClient:
-    if conf.placement.endpoint:
+    if is_external(conf):
         return PlacementClient(http_adapter(conf))
     lock = DataDirectory(directory)
     if not lock.take_as_it_is():
-        there = {("placement", "endpoint"): CloudsFile(directory).placement, ("placement", "auth_type"): "token"}
-        return PlacementClient(http_adapter(new_config(config_files, overrides | there)))
+        there = {"auth_type": "admin_token", "token": "admin", "endpoint_override": CloudsFile(directory).placement}
+        overrides = overrides | {("placement", option): value for option, value in there.items()}
+        return PlacementClient(http_adapter(new_config(config_files, overrides)))
     resources.add(lock.give_back)
     return embedded_placement(directory, resources)
 

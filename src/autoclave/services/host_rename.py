@@ -9,6 +9,7 @@ from autoclave.agent.host_lock import HostLock
 from autoclave.agent.host_record import HostRecord
 from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
+from autoclave.conf.placement import is_external
 from autoclave.db import host_renames, schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
@@ -116,10 +117,7 @@ def host_site(
                 f"{directory} is used by an `autoclave up`; stop it, then rename the host", option=_OPTION
             )
         resources.add(lock.give_back)
-    if conf.placement.endpoint:
-        placement = PlacementClient(http_adapter(conf))
-    else:
-        placement = embedded_placement(directory, resources)
+    placement = PlacementClient(http_adapter(conf)) if is_external(conf) else embedded_placement(directory, resources)
     simulated = _simulated(directory, hostname, new_hostname)
     sysfs = Path(conf.agent.sysfs_root) if simulated is None else simulated.paths.sysfs
     owns_root = of_up or conf.compute.enabled or conf.placement.create_root_provider

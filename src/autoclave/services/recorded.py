@@ -36,7 +36,7 @@ def embedded_placement(directory: Path, resources: Resources) -> PlacementClient
     """
     path = directory / "placement.db"
     if not path.exists():
-        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] endpoint")
+        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] auth_type")
     require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
     # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
     from autoclave.placement.embedded import EmbeddedPlacement

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from autoclave.api.app import create_app
 from autoclave.conf import is_set, new_config
+from autoclave.conf.placement import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import require_sound, sqlite_url
@@ -124,7 +125,7 @@ class AllInOne:
 
     def _start_placement(self) -> "tuple[PlacementClient, dict[str, WSGIApplication]]":
         """The client of Placement, and where the embedded one is mounted if it is that."""
-        if self._conf.placement.endpoint:
+        if is_external(self._conf):
             return PlacementClient(http_adapter(self._conf)), {}
         path = self.data_dir / "placement.db"
         require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")

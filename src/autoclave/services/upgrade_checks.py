@@ -8,6 +8,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy
+from autoclave.conf.placement import is_external
 from autoclave.db import agents, backlog, handles, revision, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
@@ -131,7 +132,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         return common_checks.check_policy_json(self, self._conf)
 
     def _placement(self) -> Any:
-        if not self._conf.placement.endpoint:
+        if not is_external(self._conf):
             return Result(Code.SUCCESS)
         try:
             # It makes only custom traits that are missing, and these are none.
