@@ -456,7 +456,7 @@ def test_a_refusal_of_keystone_points_at_the_options(recorder: Any, status: int)
     with pytest.raises(
         PlacementRefused,
         match=rf"^no token for GET /resource_providers\?name=h: Keystone answered {status}: "
-        r".*; see \[placement\] auth_url, username, password$",
+        r".*; see \[placement\] auth_type and its credentials$",
     ) as refused:
         tokens_answered(url, status).find_provider("h")
     assert refused.value.status == status
