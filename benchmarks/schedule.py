@@ -31,7 +31,7 @@ from autoclave.placement.records import Inventory
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.flavor import Flavor
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.rules.resource_request import build_request

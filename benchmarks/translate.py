@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_device_spec import parse_pci_device_spec
 from autoclave.rules.pci_function import DevType, PCIFunction
+from autoclave.rules.pci_inventory import parse_pci_device_spec
 from autoclave.rules.pci_providers import translate
 
 ROUNDS = 15

@@ -11,7 +11,7 @@ from autoclave.lifecycle.burn import Settled, burn, settle_provider
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 CLASS = "CUSTOM_PCI_10DE_25B6"
 TRAIT = "HW_PCI_ONE_TIME_USE"

@@ -25,7 +25,7 @@ from autoclave.db import arqs, compute_tables, devices, handles, profiles, schem
 from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
 from autoclave.db.tables import AttachType, DeviceType
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 SERVERS = {
     "postgresql": os.environ.get("AUTOCLAVE_TEST_POSTGRESQL", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"),

@@ -16,8 +16,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.tables import devices
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.model import Finding
 from autoclave.testing.domains import GivenDomains
 from autoclave.virt.domains import Domains
 

@@ -14,7 +14,7 @@ from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, settle_provider
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults
 

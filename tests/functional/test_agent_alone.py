@@ -12,7 +12,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.holds import forget
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 
 PERIOD = 60.0
 

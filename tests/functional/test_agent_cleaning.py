@@ -11,7 +11,7 @@ from autoclave.agent import attempt
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.host_volumes import LVM_LABEL, MD_SUPERBLOCK
 from autoclave.testing.placement.faults import refuse

@@ -22,7 +22,7 @@ from autoclave.exceptions import RPCUnavailable
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.services.agent import AgentService
 from autoclave.testing.placement.faults import refuse
 from dbfixtures import make_device

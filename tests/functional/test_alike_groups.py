@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from autoclave.conductor.alike import MANY, one_of_each, with_enough
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
-from autoclave.rules.flavor import Flavor
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS
 from autoclave.rules.resource_request import ResourceRequest, build_request

@@ -22,10 +22,10 @@ from autoclave.exceptions import Conflict, HardwareError, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.model import Finding
 from autoclave.rules.burn import BurnState
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.guests import Guests
 from autoclave.testing.domains import GivenDomains

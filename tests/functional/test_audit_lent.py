@@ -13,8 +13,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import instances
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import Inventory
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.model import Finding
 from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OneTimeUse
 from computerows import make_instance

@@ -13,7 +13,7 @@ from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.burn import BurnState
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, before, lose_answer, refuse
 from burnedrows import OPERATOR
 

@@ -13,7 +13,7 @@ from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from burnedrows import OPERATOR
 
 # What its agent need not look at again

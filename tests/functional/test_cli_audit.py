@@ -17,7 +17,7 @@ from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.db.sqlite_file import sqlite_url
 from autoclave.db.tables import agents, devices
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.thorough
 

@@ -34,7 +34,7 @@ from autoclave.exceptions import (
 from autoclave.lifecycle.burn import ask_release, burn
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import before, refuse
 from autoclave.virt.loader import load_compute_driver

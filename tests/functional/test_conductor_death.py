@@ -6,7 +6,7 @@ from strikes import Death, Strike, death
 from tenant import Tenant, recover
 
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.matrix
 

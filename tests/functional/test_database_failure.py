@@ -14,7 +14,7 @@ from autoclave.agent import cleanup
 from autoclave.agent.manager import AgentManager
 from autoclave.exceptions import DatabaseUnavailable, NotFound
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.matrix
 

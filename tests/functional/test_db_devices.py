@@ -15,7 +15,7 @@ from autoclave.db.tables import DeviceStatus, DeviceType, attributes, controlpat
 from autoclave.db.tables import devices as table
 from autoclave.exceptions import DatabaseUnavailable
 from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 
 

@@ -11,7 +11,7 @@ from autoclave.db.tables import DeviceType
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import TRANSITIONS, Actor, DeviceState, Event, Transition
+from autoclave.rules.device_lifecycle import TRANSITIONS, Actor, DeviceState, Event, Transition
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 
 pytestmark = pytest.mark.matrix

@@ -14,7 +14,7 @@ from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.simulator.drive_spec import MIB
 from autoclave.simulator.faults import Fault, FaultKind

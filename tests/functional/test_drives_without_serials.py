@@ -12,7 +12,7 @@ from autoclave.db import ledger
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 
 NONE = "0000000000"
 OPERATOR = Cause(Actor.OPERATOR, "admin")

@@ -11,7 +11,7 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle.holds import accept, forget, hold
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, answer, refuse
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", reason="sold")

@@ -28,7 +28,7 @@ from autoclave.db.sqlite_file import sqlite_url
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
 from autoclave.lifecycle.host_rename import Carried
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.services.host_rename import HostSite, rename_host
 from autoclave.services.service import Resources
 from dbfixtures import make_device

@@ -12,7 +12,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.db import events
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.simulator.faults import Fault, FaultKind
 
 BLOCK = '{"address": "*:41:00.*", "clear_action": "sanitize", "clear_strategy": "block"}'

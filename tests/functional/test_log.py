@@ -8,7 +8,7 @@ from tenant import Tenant
 
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", reason="noisy fan")
 

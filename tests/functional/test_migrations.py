@@ -22,7 +22,7 @@ from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
 from autoclave.db.revision import current
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from dbfixtures import make_device
 from oldrows import address, column, insert, old_device
 

@@ -15,7 +15,7 @@ from autoclave.lifecycle.holds import release
 from autoclave.lifecycle.settle import Settled, settle
 from autoclave.lifecycle.status import disable
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, before, refuse
 from burnedrows import OPERATOR
 

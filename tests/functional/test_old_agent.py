@@ -21,7 +21,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.services.wiring import remote_versions, version_caps
 from autoclave.testing.casts import HeldCasts
 

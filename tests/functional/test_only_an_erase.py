@@ -5,7 +5,7 @@ from agentworld import AgentWorld
 
 from autoclave.db.tables import attach_handles
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 
 
 def test_a_handle_that_is_found_anew_does_not_release_a_drive_that_has_yet_to_be_erased(one_drive: AgentWorld) -> None:

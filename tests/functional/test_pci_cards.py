@@ -24,7 +24,7 @@ from autoclave.exceptions import Conflict, InvalidConfiguration
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import lose_answer, refuse
 from burnedrows import OneTimeUse

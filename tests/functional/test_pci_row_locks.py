@@ -19,7 +19,7 @@ from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import burn
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 PLAIN = {name: value for name, value in GPU_SPEC.items() if name != "one_time_use"}
 PATIENCE = 60.0

@@ -29,7 +29,7 @@ from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import PlacementConflict
 from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from burnedrows import OPERATOR
 from computerows import make_instance
 from dbfixtures import make_slot

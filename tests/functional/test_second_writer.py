@@ -19,7 +19,7 @@ from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.testing.placement.faults import after
 from burnedrows import OPERATOR
 

@@ -12,7 +12,7 @@ from autoclave.exceptions import PlacementConflict, PlacementNotFound, Placement
 from autoclave.lifecycle.settle import Settled, secure, settle
 from autoclave.placement.provider_tree import ATTEMPTS
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults, after, before, refuse

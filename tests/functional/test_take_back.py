@@ -11,7 +11,7 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.take_back import take_back
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 CARD = ("0000:82:02.0", "0000:82:02.1")
 ANN = Cause(Actor.OPERATOR, "ann")

@@ -11,7 +11,7 @@ from autoclave.db import compute_hosts as host_rows
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.taken_out import take_out
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 OPERATOR = Cause(Actor.OPERATOR, "ann")
 

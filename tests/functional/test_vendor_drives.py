@@ -5,7 +5,7 @@ from pathlib import Path
 from agentworld import SANITIZING, SECRET, AgentWorld, sanitizing_drive
 
 from autoclave.conf import new_config
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "source" / "examples" / "inspur.conf"
 

@@ -12,7 +12,7 @@ from autoclave.lifecycle import holds, status, withdrawn
 from autoclave.lifecycle.distrust import distrust
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import Withdrawals
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.testing.placement.faults import answer, refuse
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "smells")

@@ -12,7 +12,7 @@ from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import IDLE_STATES, DeviceState
+from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState
 
 if TYPE_CHECKING:
     from promises.world import World

@@ -15,7 +15,7 @@ from autoclave.db.tables import DeviceStatus, device_events
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from promises.checks import Broken
 from promises.gates import Actor
 from promises.host import NVME, Entry

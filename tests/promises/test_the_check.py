@@ -30,7 +30,7 @@ from autoclave.lifecycle.swap import swap
 from autoclave.objects.context import RequestContext
 from autoclave.placement.client import PlacementClient as Placement
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState, Event
+from autoclave.rules.device_lifecycle import DeviceState, Event
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.testing.placement import FakePlacement
 from promises import rehearsal

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from autoclave.rules.device_states import IDLE_STATES, TRANSITIONS, Actor, DeviceState, Event, dot, transition
+from autoclave.rules.device_lifecycle import IDLE_STATES, TRANSITIONS, Actor, DeviceState, Event, dot, transition
 
 # (from, event, to), as drawn in the specification.
 SPECIFIED = {

@@ -4,13 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoclave.rules.drive_layout import (
-    MOST_RECORDED,
-    DriveLayout,
-    NamespaceShape,
-    difference,
-    is_what_zeroing_makes,
-)
+from autoclave.rules.drive_layout import MOST_RECORDED, DriveLayout, NamespaceShape, difference, is_what_zeroing_makes
 
 ONE = NamespaceShape(blocks=8192, block_bytes=512)
 BIG = NamespaceShape(blocks=1024, block_bytes=4096, metadata_bytes=64, lba_format=7)

@@ -15,7 +15,7 @@ from autoclave.objects.base import AutoclaveSerializer
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.rpc import wire
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 SERIALIZER = AutoclaveSerializer()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoclave.conf import new_config
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import DeviceSpec
-from autoclave.rules.pci_device_spec import DEVICE_SPEC_KEYS, left_to_neutron, parse_pci_device_spec
+from autoclave.rules.pci_inventory import DEVICE_SPEC_KEYS, left_to_neutron, parse_pci_device_spec
 
 GPU = {"vendor_id": "10de", "product_id": "25b6"}
 KEYS = ["vendor_id", "product_id", "address", *DEVICE_SPEC_KEYS.parsers]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.reserved import SHOWN_STATES, Offer, Withheld, must_be_reserved, shown_state
 
 FREE = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)

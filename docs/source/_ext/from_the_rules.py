@@ -19,7 +19,7 @@ from autoclave.hardware.privileged import CAPABILITIES
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.severity import Severity
 from autoclave.rules.cleanup_policy import MATRIX
-from autoclave.rules.device_states import TRANSITIONS, DeviceState
+from autoclave.rules.device_lifecycle import TRANSITIONS, DeviceState
 from autoclave.simulator.faults import NEEDS_VALUE, FaultKind
 
 

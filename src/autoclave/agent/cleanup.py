@@ -25,7 +25,7 @@ from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
 
 LOG = logging.getLogger(__name__)

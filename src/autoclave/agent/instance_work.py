@@ -23,7 +23,7 @@ from autoclave.objects.context import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notification, Notifications
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import TaskState
 from autoclave.virt.driver import ComputeDriver
 

@@ -35,7 +35,7 @@ from autoclave.placement.provider_tree import (
 )
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.burn import BurnState
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_providers import PCIProvider

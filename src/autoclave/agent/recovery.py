@@ -16,7 +16,7 @@ from autoclave.lifecycle.rewritten import fail_rewritten
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import BEING_CLEANED, Actor, Event
+from autoclave.rules.device_lifecycle import BEING_CLEANED, Actor, Event
 
 LOG = logging.getLogger(__name__)
 

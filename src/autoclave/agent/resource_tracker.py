@@ -19,7 +19,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.burn import BurnState, may_be_claimed
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.resource_request import ALIAS_KEY
 
 LOG = logging.getLogger(__name__)

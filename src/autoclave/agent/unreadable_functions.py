@@ -13,7 +13,7 @@ from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
 

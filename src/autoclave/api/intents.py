@@ -7,7 +7,7 @@ import falcon
 from autoclave.api.operation import Asked
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 Action = Callable[[Ports, str, Cause], bool]
 """Does what the operator said of a device, and returns whether Placement agrees already."""

@@ -14,12 +14,12 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import NotFound
 from autoclave.placement.client import PlacementClient
+from autoclave.rules.audit.devices import SILENCE, about, loose_request, of_agents, of_drives, of_row
 from autoclave.rules.audit.facts import Lent, Row
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.instances import Part, of_functions
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.lent import about_lent, of_doubt, uncleaned
-from autoclave.rules.audit.rows import SILENCE, about, loose_request, of_agents, of_drives, of_row
+from autoclave.rules.audit.model import Finding
 from autoclave.rules.audit.severity import Severity
 
 _MORE_LOOKS = 2

@@ -6,9 +6,9 @@ from autoclave.audit.offers import unreadable
 from autoclave.audit.rows import Records
 from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.instances import Amounts, Part, by_consumer, of_consumers, of_instance, of_unknown
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.model import Finding
 
 
 class Holdings:

@@ -22,7 +22,7 @@ from autoclave.placement.provider_tree import whole_record
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
 from autoclave.rules.audit.instances import Amounts
-from autoclave.rules.flavor import Flavor
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.instance_states import UNSETTLED
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.rules.resource_request import unnumbered_resources

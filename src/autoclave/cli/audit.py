@@ -15,7 +15,7 @@ from autoclave.audit.remedies import Remedies
 from autoclave.cli.cells import Cell
 from autoclave.cli.tables import Rows
 from autoclave.exceptions import AutoclaveError
-from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.model import Finding
 from autoclave.services.audit import Audited, audited
 from autoclave.services.service import Resources
 

@@ -17,7 +17,7 @@ from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 
 class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types

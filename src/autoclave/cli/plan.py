@@ -20,7 +20,7 @@ from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, parse_pci_device_spec
+from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.simulator.fleet import Fleet

@@ -12,7 +12,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, first_match, parse_device_spec
-from autoclave.rules.option_entries import option_entries
+from autoclave.rules.json_options import option_entries
 from autoclave.rules.pci_address import PCIAddress
 
 _MATCH_KEYS = ("vendor_id", "product_id", "address")

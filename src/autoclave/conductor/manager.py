@@ -13,7 +13,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
 from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 
 class ConductorManager:

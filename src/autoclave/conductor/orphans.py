@@ -24,7 +24,7 @@ from autoclave.lifecycle.recorded_unbind import take_back_orphan
 from autoclave.lifecycle.swap import Cause
 from autoclave.nova.port import Presence, Servers
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from autoclave.db import profiles as profile_rows
 from autoclave.db.profiles import ProfileRecord
 from autoclave.exceptions import BadRequest
 from autoclave.lifecycle.ports import Ports
-from autoclave.rules.flavor import Flavor
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.resource_request import PROFILE_KEY, ResourceRequest, build_request, device_profile_name
 

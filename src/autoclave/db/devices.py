@@ -23,7 +23,7 @@ from autoclave.db.tables import (
     devices,
 )
 from autoclave.rules.arq_states import ACTIVE
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.reserved import Offer
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from autoclave.db.columns import counter, enum_column, flag, metadata, moment, timestamps, utcnow
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 class DeviceType(StrEnum):

@@ -12,7 +12,7 @@ from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
 

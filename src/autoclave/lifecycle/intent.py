@@ -13,7 +13,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import NOT_THERE, THERE_AGAIN, miss
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
-from autoclave.rules.device_states import BEING_CLEANED, IDLE_STATES, DeviceState, Event
+from autoclave.rules.device_lifecycle import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout, difference
 from autoclave.rules.plain_text import tells_apart
 

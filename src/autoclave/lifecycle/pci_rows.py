@@ -18,7 +18,7 @@ from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.lifecycle.burn_moves import move, record
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_matches import ONE_TIME_USE
 from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider
 

@@ -24,7 +24,7 @@ from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.device_states import DeviceState, Event
+from autoclave.rules.device_lifecycle import DeviceState, Event
 
 LOG = logging.getLogger(__name__)
 

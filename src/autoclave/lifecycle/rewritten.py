@@ -14,7 +14,7 @@ from autoclave.db.engine import Database
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.device_states import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.resource_names import OWNER_NOVA
 
 LOG = logging.getLogger(__name__)

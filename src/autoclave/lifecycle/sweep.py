@@ -14,7 +14,7 @@ from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.reserved import must_be_reserved
 
 LOG = logging.getLogger(__name__)

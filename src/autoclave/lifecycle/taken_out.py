@@ -25,7 +25,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import change_inventories, delete_provider, reserve_all
-from autoclave.rules.device_states import BEING_CLEANED, Event
+from autoclave.rules.device_lifecycle import BEING_CLEANED, Event
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from oslo_utils import versionutils
 from oslo_versionedobjects import fields
 
 from autoclave.objects.base import AutoclaveObject, register
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 CLEANED_TYPE = "NVME"
 """The one device type that is erased between two instances."""

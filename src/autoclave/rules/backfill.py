@@ -1,6 +1,6 @@
 """The state that the NVMe specification's online data migration gives to a device that has none."""
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 def is_taken(holders: int, handles: int) -> bool:

@@ -14,7 +14,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import strict_json
 from autoclave.rules.address_pattern import ANY_ADDRESS, AddressPattern
 from autoclave.rules.cleanup_policy import ClearAction, ClearStrategy, allowed_actions
-from autoclave.rules.option_entries import option_entries, unknown_key
+from autoclave.rules.json_options import option_entries, unknown_key
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_id import parse_pci_id
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 class Slot(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import placement_names, strict_json
-from autoclave.rules.option_entries import option_entries, unknown_key
+from autoclave.rules.json_options import option_entries, unknown_key
 from autoclave.rules.pci_function import DevType
 from autoclave.rules.pci_id import parse_pci_id
 from autoclave.rules.pci_matches import LIVE_MIGRATABLE

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_device_spec import DEVICE_SPEC_OPTION, left_to_neutron
 from autoclave.rules.pci_function import DevType, PCIFunction
+from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, left_to_neutron
 from autoclave.rules.resource_names import pci_resource_class
 from autoclave.rules.spec_index import SpecIndex
 

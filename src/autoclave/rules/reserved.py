@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 class Offer(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from autoclave.exceptions import BadRequest
 from autoclave.rules.extra_specs import specs_of
-from autoclave.rules.flavor import Flavor
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.ignored import ignored_extra_specs, ignored_properties
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_matches import ALWAYS as PCI_PROVIDER_TRAITS

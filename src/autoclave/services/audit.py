@@ -16,9 +16,9 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
-from autoclave.rules.audit.findings import Finding
+from autoclave.rules.audit.devices import SILENCE
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.rows import SILENCE
+from autoclave.rules.audit.model import Finding
 from autoclave.services.clouds import CloudsFile
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths

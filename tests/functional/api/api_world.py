@@ -43,7 +43,7 @@ from autoclave.rpc import conductor_api
 from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults

@@ -12,7 +12,7 @@ from falcon.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from keystone_world import USERS, ask, cloud, keystone
 
 from autoclave.api.policy import ADMIN, BASE_RULES, COMPUTE_RULES, MEMBER_OR_ADMIN, READER_OR_ADMIN, list_rules
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.matrix
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from api_world import World, fault, new_uuid
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.matrix
 

@@ -10,7 +10,7 @@ from autoclave.cli.main import main
 from autoclave.db import devices as device_rows
 from autoclave.drivers.base import AttachHandle
 from autoclave.lifecycle.attaching import insert_handle
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 PATH = "/autoclave/v1/devices"
 

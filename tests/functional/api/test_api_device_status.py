@@ -3,7 +3,7 @@
 import pytest
 from api_world import World, fault, new_uuid
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.testing.placement import faults as effects
 from autoclave.testing.placement.faults import Effect
 

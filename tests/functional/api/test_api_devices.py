@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from api_world import HOST, World, fault, new_uuid
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 COMMON = {
     "uuid",

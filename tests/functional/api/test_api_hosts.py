@@ -11,7 +11,7 @@ from autoclave.lifecycle.host_maintenance import follow_hosts
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.lifecycle.withdrawn import Withdrawals
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.testing.placement import faults as effects
 
 PATH = f"/autoclave/v1/hosts/{HOST}"

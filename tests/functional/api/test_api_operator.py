@@ -11,7 +11,7 @@ from api_world import HOST, World, fault, new_uuid
 
 from autoclave.db import tables
 from autoclave.db.columns import utcnow
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.testing.placement import faults as effects
 
 pytestmark = pytest.mark.matrix

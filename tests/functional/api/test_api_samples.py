@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from api_world import World, new_uuid
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 SOURCE = Path(__file__).parents[3] / "docs" / "source"
 SAMPLES = SOURCE / "api-samples"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from api_world import HOST, World, fault
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 WITHHELD: list[tuple[dict[str, Any], str, tuple[str, str], str]] = [
     ({"excluded_reason": "it cannot sanitize"}, "excluded", ("enabled", "excluded"), "it cannot sanitize"),

@@ -11,7 +11,7 @@ from keystone_world import ask, cloud, keystone
 from routed import routed
 
 from autoclave.db.devices import DeviceRecord
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from burnedrows import OneTimeUse
 
 pytestmark = pytest.mark.matrix

@@ -6,7 +6,7 @@ import pytest
 from api_world import HOST, World, new_uuid
 
 from autoclave.cli.main import main
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.services.clouds import CloudsFile
 from autoclave.simulator.fleet import Fleet
 

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from api_world import HOST, World, new_uuid, said
 
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.testing.placement import faults as effects
 
 

@@ -30,7 +30,7 @@ from autoclave.lifecycle.requesting import make_arqs
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rules.arq_states import RESOLVED, ARQState
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
 

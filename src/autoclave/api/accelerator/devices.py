@@ -22,7 +22,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.reserved import shown_state
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {

@@ -18,7 +18,7 @@ from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.taken_out import take_out
 from autoclave.rules.availability_zone import ZONE
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 BINARY = "nova-compute"
 """What users of Nova know such a service by, and what their commands ask for."""

@@ -27,7 +27,7 @@ from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
 
 LOG = logging.getLogger(__name__)

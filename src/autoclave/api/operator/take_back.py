@@ -17,7 +17,7 @@ from autoclave.exceptions import Conflict, RPCError
 from autoclave.lifecycle.recorded_unbind import note_take_back, to_take_back
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.device_states import Actor
+from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from autoclave.db.device_views import DeviceView, Holder
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.pci import ProviderRecord
 from autoclave.db.tables import DeviceStatus
-from autoclave.rules.audit.rows import SILENCE
-from autoclave.rules.device_states import BEING_CLEANED, DeviceState
+from autoclave.rules.audit.devices import SILENCE
+from autoclave.rules.device_lifecycle import BEING_CLEANED, DeviceState
 
 
 def silence(view: DeviceView, now: datetime) -> timedelta | None:

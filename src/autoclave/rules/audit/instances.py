@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from autoclave.rules.audit.facts import Instance, Lent, Root
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.lent import about_lent
+from autoclave.rules.audit.model import Finding
 from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.resource_names import CONSUMER_TYPE
 

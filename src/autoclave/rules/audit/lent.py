@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autoclave.rules.audit.facts import Found, Guest, Lent
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
+from autoclave.rules.audit.model import Finding
 from autoclave.rules.burn import Reading, Verdict, must_be_reserved, verdict
 
 _NAMED = 8

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
+from autoclave.rules.audit.devices import UNFINISHED, about
 from autoclave.rules.audit.facts import Found, Row, Stock, Wanted
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.rows import UNFINISHED, about
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.audit.model import Finding
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.reserved import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA, may_be_the_operators, same_provider_name
 

@@ -20,7 +20,7 @@ goes to error as well: it may be with another guest.
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Row
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 
 
 def unproved(row: Row) -> str | None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from autoclave.rules.arq_states import ARQState
+from autoclave.rules.audit.devices import about
 from autoclave.rules.audit.facts import Guest, Row, Slot
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.rows import about
-from autoclave.rules.device_states import IDLE_STATES, DeviceState
+from autoclave.rules.audit.model import Finding
+from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState
 
 _HOST_DRIVER = "nvme"
 

@@ -1,13 +1,7 @@
 """Provider configuration: inventories and traits that an operator adds to resource providers in YAML files."""
 
-from autoclave.rules.provider_config.entries import (
-    COMPUTE_NODE,
-    AddedInventory,
-    Place,
-    ProviderConfig,
-    ProviderEntry,
-)
 from autoclave.rules.provider_config.merging import Conflict, Merge, ProviderChange, TreeProvider, merge
+from autoclave.rules.provider_config.model import COMPUTE_NODE, AddedInventory, Place, ProviderConfig, ProviderEntry
 from autoclave.rules.provider_config.parsing import parse
 
 __all__ = [

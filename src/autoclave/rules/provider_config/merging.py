@@ -9,7 +9,7 @@ made anew has none of it.
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoclave.rules.provider_config.entries import AddedInventory, Place, ProviderConfig, ProviderEntry
+from autoclave.rules.provider_config.model import AddedInventory, Place, ProviderConfig, ProviderEntry
 
 
 @dataclass(frozen=True)

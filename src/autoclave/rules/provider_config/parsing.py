@@ -9,13 +9,7 @@ from typing import Any, NamedTuple
 from autoclave.exceptions import ProviderConfigFaults
 from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, read, shown
 from autoclave.rules.provider_config import schema
-from autoclave.rules.provider_config.entries import (
-    COMPUTE_NODE,
-    AddedInventory,
-    Place,
-    ProviderConfig,
-    ProviderEntry,
-)
+from autoclave.rules.provider_config.model import COMPUTE_NODE, AddedInventory, Place, ProviderConfig, ProviderEntry
 
 _DEFAULTS: Mapping[str, Any] = {
     name: field.get("default") for name, field in schema.SCHEMA["$defs"]["inventory"]["properties"].items()

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from autoclave.db.migrations.steps import add_column, alter_table, create_table, moment, one_of, unique
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.pci_address import PCIAddress
 
 revision = "0002_device_state"

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.facts import Agent, Drive, Hold, Row
-from autoclave.rules.audit.findings import Finding
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.device_states import DeviceState
+from autoclave.rules.audit.model import Finding
+from autoclave.rules.device_lifecycle import DeviceState
 
 SILENCE = 300.0
 """Seconds after which an agent that was not seen is taken for dead: five periods of the default."""
