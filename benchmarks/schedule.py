@@ -33,7 +33,7 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_matches import ALWAYS
+from autoclave.rules.pci_inventory import ALWAYS
 from autoclave.rules.resource_request import build_request
 from autoclave.testing.placement.faults import Faults
 

@@ -14,9 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import parse_pci_device_spec
-from autoclave.rules.pci_providers import translate
+from autoclave.rules.pci_inventory import DevType, PCIFunction, parse_pci_device_spec, translate
 
 ROUNDS = 15
 AIM = 25.0

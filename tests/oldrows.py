@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from autoclave.db.engine import Database
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from dbfixtures import Slot, make_arq
 
 NOW = "2026-01-02 03:04:05"

@@ -25,8 +25,7 @@ from autoclave.lifecycle.swap import Cause, swap
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.inprocess import InProcessTransport
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.functions import FunctionSpec

@@ -30,7 +30,7 @@ from autoclave.rpc.casts import Cast, Deliver
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_matches import ALWAYS
+from autoclave.rules.pci_inventory import ALWAYS
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement.faults import Faults

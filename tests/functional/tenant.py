@@ -13,7 +13,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from dbfixtures import make_arq
 
 

@@ -26,9 +26,7 @@ from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import answer, before, refuse

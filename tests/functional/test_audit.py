@@ -20,9 +20,8 @@ from autoclave.lifecycle.holds import accept, hold, release
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.testing.domains import GivenDomains
 from autoclave.testing.placement.faults import answer, refuse

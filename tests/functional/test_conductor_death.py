@@ -5,8 +5,7 @@ from agentworld import SANITIZING, SECRET, AgentWorld
 from strikes import Death, Strike, death
 from tenant import Tenant, recover
 
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 
 pytestmark = pytest.mark.matrix
 

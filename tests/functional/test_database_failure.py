@@ -13,8 +13,7 @@ from tenant import Tenant, recover
 from autoclave.agent import cleanup
 from autoclave.agent.manager import AgentManager
 from autoclave.exceptions import DatabaseUnavailable, NotFound
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 
 pytestmark = pytest.mark.matrix
 

@@ -10,7 +10,7 @@ import pytest
 from autoclave.db import arqs
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
+from autoclave.rules.device_lifecycle import ACTIVE, BINDABLE, ARQState
 from dbfixtures import make_arq, make_slot
 
 ROUNDS = 15

@@ -17,7 +17,7 @@ from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.db.hostdevs import Hostdev
 from autoclave.db.tables import attach_handles
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from computerows import make_flavor, make_image, make_instance
 from dbfixtures import make_arq, make_slot, sqlite_database

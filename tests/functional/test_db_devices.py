@@ -14,8 +14,7 @@ from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceStatus, DeviceType, attributes, controlpath_ids, deployables
 from autoclave.db.tables import devices as table
 from autoclave.exceptions import DatabaseUnavailable
-from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ACTIVE, ARQState, DeviceState
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 
 

@@ -8,7 +8,7 @@ from oslo_db.exception import DBDuplicateEntry
 from autoclave.db import handles
 from autoclave.db.engine import Database
 from autoclave.db.tables import AttachType
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from dbfixtures import make_arq, make_handle, make_slot
 
 

@@ -14,9 +14,7 @@ from autoclave.db.engine import Database
 from autoclave.db.filters import FIELDS
 from autoclave.db.paging import Order
 from autoclave.db.tables import DeviceStatus, devices
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import SHOWN_STATES, shown_state
+from autoclave.rules.device_lifecycle import SHOWN_STATES, ARQState, DeviceState, shown_state
 from dbfixtures import make_arq, make_slot
 
 pytestmark = pytest.mark.matrix

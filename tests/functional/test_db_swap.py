@@ -10,8 +10,7 @@ from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import TRANSITIONS, Actor, DeviceState, Event, Transition
+from autoclave.rules.device_lifecycle import TRANSITIONS, Actor, ARQState, DeviceState, Event, Transition
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 
 pytestmark = pytest.mark.matrix

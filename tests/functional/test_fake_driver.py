@@ -21,8 +21,7 @@ from autoclave.exceptions import Conflict
 from autoclave.lifecycle.release import begin_unbind
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.testing.placement.faults import Effect, answer, lose_answer
 
 SLOT = "0000:0c:00.0"

@@ -16,8 +16,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Effect, answer, before, refuse

@@ -17,7 +17,7 @@ from autoclave.db import instances
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.testing.placement import FakePlacement
 

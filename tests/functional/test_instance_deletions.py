@@ -6,7 +6,7 @@ from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import pci
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import refuse

@@ -13,8 +13,7 @@ from autoclave.db import events
 from autoclave.db.tables import DeviceType, attach_handles
 from autoclave.rpc.notifications import Notification
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.guests import Guests

@@ -22,8 +22,7 @@ from autoclave.lifecycle.settle import Settled, settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.placement.provider_tree import whole_record
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement.faults import Effect, refuse
 

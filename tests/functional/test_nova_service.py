@@ -15,7 +15,7 @@ from autoclave.db import bind_events
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.nova.transport import http_adapter
 from autoclave.rpc.conductor_api import ConductorAPI
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.services.conductor import ConductorService
 from autoclave.testing.nova import FakeNova, FakeServer
 from autoclave.testing.placement.faults import Faults

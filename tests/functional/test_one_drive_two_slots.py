@@ -15,8 +15,7 @@ from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import forget
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event
 
 NEW_NAME = "host-renamed"
 CONDUCTOR = Cause(Actor.CONDUCTOR, "conductor-1")

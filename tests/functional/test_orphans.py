@@ -27,8 +27,7 @@ from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.swap import Cause
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.testing.domains import GivenDomains
 from autoclave.testing.nova import FakeNova, FakeServer

@@ -11,8 +11,7 @@ from tenant import Tenant, assert_promises, conductor, recover
 from autoclave.db.tables import DeviceType, devices
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.placement.provider_tree import whole_record
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import Effect, answer

@@ -16,8 +16,7 @@ from autoclave.audit.remedies import Remedies
 from autoclave.db import events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import DeviceType, arqs, devices
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.testing.placement.faults import before, refuse
 
 

@@ -34,9 +34,7 @@ from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import ACTIVE, Actor, ARQState, DeviceState, Event, must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement import FakePlacement

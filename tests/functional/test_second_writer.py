@@ -17,9 +17,8 @@ from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import release
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.arq_states import ARQState
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.testing.placement.faults import after
 from burnedrows import OPERATOR
 

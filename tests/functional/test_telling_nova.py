@@ -21,7 +21,7 @@ from autoclave.db.engine import Database
 from autoclave.db.tables import arqs
 from autoclave.exceptions import BadRequest, Conflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.testing.nova import FakeNova
 from autoclave.testing.placement.faults import Faults, answer, before, lose_answer, refuse
 from dbfixtures import make_arq, make_profile

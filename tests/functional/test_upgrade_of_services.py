@@ -15,8 +15,7 @@ from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.testing.placement.faults import refuse
 
 pytestmark = pytest.mark.matrix

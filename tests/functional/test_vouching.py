@@ -15,8 +15,7 @@ from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import accept, forget
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import refuse
 from dbfixtures import make_arq

@@ -11,8 +11,7 @@ from autoclave.db import handles as handle_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState
+from autoclave.rules.device_lifecycle import IDLE_STATES, ARQState, DeviceState
 
 if TYPE_CHECKING:
     from promises.world import World

@@ -11,8 +11,7 @@ from autoclave.lifecycle import holds, status
 from autoclave.objects.context import RequestContext
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from dbfixtures import make_arq
 from promises.host import CARD, Entry
 from promises.simulated import SimulatedSlot, Way

@@ -14,8 +14,7 @@ from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.context import RequestContext
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.testing.placement import FakePlacement
 from dbfixtures import make_arq
 from promises.gates import Actor, GatedDatabase

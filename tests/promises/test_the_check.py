@@ -29,9 +29,7 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.swap import swap
 from autoclave.objects.context import RequestContext
 from autoclave.placement.client import PlacementClient as Placement
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event, must_be_reserved
 from autoclave.testing.placement import FakePlacement
 from promises import rehearsal
 from promises.checks import Broken

@@ -36,8 +36,8 @@ from autoclave.placement.transport import wsgi_adapter
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
-from autoclave.rules.arq_states import ARQState
 from autoclave.rules.device_lifecycle import Actor as Who
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.testing.casts import HeldCasts
 from autoclave.testing.nova import FakeNova, FakeServer
 from nova_double import servers_within

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from autoclave.rules.audit.facts import Guest, Instance, Lent, Root
-from autoclave.rules.audit.instances import Part, of_consumers, of_functions, of_instance, of_unknown
-from autoclave.rules.audit.lent import of_lent_guests
-from autoclave.rules.audit.model import Finding
+from autoclave.rules.audit.instances import Part, of_consumers, of_functions, of_instance, of_lent_guests, of_unknown
+from autoclave.rules.audit.model import Finding, Guest, Instance, Lent, Root
 from autoclave.rules.burn import BurnFacts
 from autoclave.rules.resource_names import CONSUMER_TYPE
 

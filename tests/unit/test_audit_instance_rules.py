@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import pytest
 from auditfacts import BURNED, HOST_HAS, RC, card, instance, part
 
-from autoclave.rules.audit.facts import Guest, Instance
 from autoclave.rules.audit.instances import (
     Amounts,
     Part,
@@ -14,10 +13,11 @@ from autoclave.rules.audit.instances import (
     of_consumers,
     of_functions,
     of_instance,
+    of_lent_guests,
     of_unknown,
 )
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import of_lent_guests
+from autoclave.rules.audit.model import Guest, Instance
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 AT_HOME: Mapping[str, Amounts] = {"root": HOST_HAS}

@@ -6,19 +6,23 @@ from typing import Any
 import pytest
 from auditfacts import every_finding as instance_findings
 
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.devices import loose_request, of_agents, of_drives, of_row
-from autoclave.rules.audit.facts import Agent, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
-from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import of_doubt, of_lent, uncleaned
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.audit.providers import of_provider, taken_name, without_device
-from autoclave.rules.audit.quarantine import unproved
-from autoclave.rules.audit.severity import Fix, Severity
-from autoclave.rules.audit.slots import of_guests, of_slot
+from autoclave.rules.audit.devices import (
+    loose_request,
+    of_agents,
+    of_drives,
+    of_guests,
+    of_provider,
+    of_row,
+    of_slot,
+    taken_name,
+    unproved,
+    without_device,
+)
+from autoclave.rules.audit.instances import of_doubt, of_lent, uncleaned
+from autoclave.rules.audit.kinds import Fix, Kind, Severity
+from autoclave.rules.audit.model import Agent, Finding, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
 from autoclave.rules.burn import BurnFacts
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import Offer
+from autoclave.rules.device_lifecycle import ARQState, DeviceState, Offer
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 
 RC = "CUSTOM_NVME_144D_A808"

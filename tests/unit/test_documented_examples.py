@@ -18,15 +18,12 @@ from autoclave.nova import transport as nova
 from autoclave.objects.context import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
-from autoclave.rules.flavor_image import Flavor
+from autoclave.rules.flavor_image import Flavor, image_traits
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_alias import parse_pci_alias
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import parse_pci_device_spec
-from autoclave.rules.pci_providers import translate
+from autoclave.rules.pci_inventory import DevType, PCIFunction, parse_pci_device_spec, translate
 from autoclave.rules.provider_config import parse
 from autoclave.rules.resource_request import build_request
-from autoclave.rules.traits import image_traits
 
 PAGES = Path(__file__).parents[2] / "docs" / "source"
 EXAMPLES = PAGES / "examples"

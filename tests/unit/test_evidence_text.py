@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autoclave.rules.evidence_text import MOST_BYTES, evidence_text
+from autoclave.rules.plain_text import MOST_BYTES, evidence_text
 
 
 def of_zeroing(namespaces: int) -> dict[str, Any]:

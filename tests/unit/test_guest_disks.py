@@ -15,7 +15,7 @@ import pytest
 from autoclave.exceptions import GuestError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
-from autoclave.rules.image_hardware import DiskFormat
+from autoclave.rules.flavor_image import DiskFormat
 from autoclave.virt import disks
 from autoclave.virt.disks import GIB, InstanceFiles
 from autoclave.virt.image_file import virtual_size

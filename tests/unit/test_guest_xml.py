@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from autoclave.exceptions import GuestError
-from autoclave.rules.image_hardware import DiskFormat, Firmware
+from autoclave.rules.flavor_image import DiskFormat, Firmware
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.guest import DomainType, GuestSpec, domain_name, domain_xml
 

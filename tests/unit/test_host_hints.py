@@ -6,7 +6,7 @@ import pytest
 
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.host_hints import read_hints
-from autoclave.rules.host_hints import NO_HINTS, HostHints, former_name, hint
+from autoclave.rules.host_setup import NO_HINTS, HostHints, former_name, hint
 
 A = HostHints("0f" * 16, "1e" * 16)
 B = HostHints("2d" * 16, "3c" * 16)

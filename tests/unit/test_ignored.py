@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoclave.rules.ignored import ignored_extra_specs, ignored_properties
+from autoclave.rules.resource_request import ignored_extra_specs, ignored_properties
 
 HARDWARE, UNKNOWN, ASK_BY_TRAIT = "no guest gets other virtual hardware", "does not know it", "ask for a trait"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules.image_hardware import Firmware, firmware_of
+from autoclave.rules.flavor_image import Firmware, firmware_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import GuestError, InvalidConfiguration
-from autoclave.rules.image_hardware import DiskFormat, Firmware
+from autoclave.rules.flavor_image import DiskFormat, Firmware
 from autoclave.rules.instance_states import PowerState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt import libvirt as libvirt_driver

@@ -4,9 +4,7 @@ import pytest
 
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_claims import double_claims
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import parse_pci_device_spec
+from autoclave.rules.pci_inventory import DevType, PCIFunction, double_claims, parse_pci_device_spec
 
 DRIVE, PF, VF0, VF1 = (PCIAddress(0, bus, slot, 0) for bus, slot in ((0x41, 0), (0x82, 0), (0x82, 2), (0x82, 3)))
 FUNCTIONS = (

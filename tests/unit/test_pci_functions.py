@@ -9,10 +9,7 @@ from pci_host import BRIDGE, DRIVE, GPU, NIC, VF0, VF1, add_virtual_functions, w
 
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import parse_pci_device_spec
-from autoclave.rules.pci_matches import all_matches, matches
-from autoclave.rules.pci_providers import translate
+from autoclave.rules.pci_inventory import DevType, PCIFunction, all_matches, matches, parse_pci_device_spec, translate
 from autoclave.simulator.functions import default_functions
 from autoclave.simulator.host import SimulatedHost
 from sysfs_tree import SysfsTree

@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import parse_pci_device_spec
-from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider, translate
+from autoclave.rules.pci_inventory import (
+    ClaimableFunction,
+    DevType,
+    PCIFunction,
+    PCIProvider,
+    SpecIndex,
+    parse_pci_device_spec,
+    translate,
+)
 from autoclave.rules.resource_names import provider_name
-from autoclave.rules.spec_index import SpecIndex
 
 ALWAYS = {"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"}
 

@@ -17,8 +17,8 @@ from placement.schemas.resource_class import POST_RC_SCHEMA_V1_2
 from autoclave.exceptions import InvalidConfiguration, ProviderConfigFaults
 from autoclave.rules.located_yaml import MAX_VALUES
 from autoclave.rules.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry, parse
+from autoclave.rules.provider_config.model import SCHEMA
 from autoclave.rules.provider_config.parsing import MAX_FAULTS
-from autoclave.rules.provider_config.schema import SCHEMA
 
 UUID = "9f2c6c1e-4d53-4d5c-8c0b-0a6f1f6d7b11"
 HEAD = "meta: {schema_version: 1.0}\nproviders:\n"

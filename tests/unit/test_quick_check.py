@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoclave.rules.provider_config import schema
+from autoclave.rules.provider_config import model
 from autoclave.rules.provider_config.quick_check import compiled
 
 GOOD: dict[str, Any] = {
@@ -48,12 +48,12 @@ def changed(path: tuple[Any, ...]) -> Iterator[Any]:
 @pytest.mark.parametrize("path", list(paths(GOOD)), ids=str)
 def test_quick_check_agrees_with_jsonschema(path: tuple[Any, ...]) -> None:
     for document in changed(path):
-        assert schema._IS_SOUND(document) == schema._VALIDATOR.is_valid(document), document
+        assert model._IS_SOUND(document) == model._VALIDATOR.is_valid(document), document
 
 
 @pytest.mark.parametrize("document", [GOOD, *VALUES], ids=repr)
 def test_quick_check_agrees_on_whole_documents(document: Any) -> None:
-    assert schema._IS_SOUND(document) == schema._VALIDATOR.is_valid(document)
+    assert model._IS_SOUND(document) == model._VALIDATOR.is_valid(document)
 
 
 def test_unknown_keyword_is_refused() -> None:

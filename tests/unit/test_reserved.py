@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import SHOWN_STATES, Offer, Withheld, must_be_reserved, shown_state
+from autoclave.rules.device_lifecycle import SHOWN_STATES, DeviceState, Offer, Withheld, must_be_reserved, shown_state
 
 FREE = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 

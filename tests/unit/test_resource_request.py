@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules.flavor_image import Flavor
+from autoclave.rules.flavor_image import Flavor, forbidden_anywhere, image_traits
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.resource_request import ResourceRequest, build_request
-from autoclave.rules.traits import forbidden_anywhere, image_traits
 
 ALIASES = {
     "gpu": PCIAlias("gpu", "CUSTOM_GPU", frozenset({"HW_GPU_API_VULKAN"})),

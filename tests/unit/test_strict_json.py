@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autoclave.rules.strict_json import MAX_DEPTH, TooDeep, loads
+from autoclave.rules.json_options import MAX_DEPTH, TooDeep, loads
 
 DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
 

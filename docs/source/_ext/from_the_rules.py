@@ -16,8 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from autoclave.hardware.privileged import CAPABILITIES
-from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.severity import Severity
+from autoclave.rules.audit.kinds import Kind, Severity
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_lifecycle import TRANSITIONS, DeviceState
 from autoclave.simulator.faults import NEEDS_VALUE, FaultKind

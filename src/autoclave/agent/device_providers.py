@@ -15,8 +15,8 @@ from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named, whole_record
 from autoclave.placement.records import Inventories, Provider
-from autoclave.rules.attributes import traits_in
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import must_be_reserved
+from autoclave.rules.resource_names import traits_in
 
 LOG = logging.getLogger(__name__)
 

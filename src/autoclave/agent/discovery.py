@@ -30,9 +30,8 @@ from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
 from autoclave.placement.provider_tree import provider_named
 from autoclave.placement.records import Provider
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState, must_be_reserved, shown_state
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.reserved import must_be_reserved, shown_state
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)

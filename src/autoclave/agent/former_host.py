@@ -9,7 +9,7 @@ from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.ports import Ports
-from autoclave.rules.host_hints import HostHints, former_name
+from autoclave.rules.host_setup import HostHints, former_name
 
 LOG = logging.getLogger(__name__)
 

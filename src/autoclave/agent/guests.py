@@ -13,10 +13,10 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import GuestError
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.attach_info import read
-from autoclave.rules.image_hardware import DiskFormat, disk_format_of, firmware_of
+from autoclave.rules.device_lifecycle import ARQState
+from autoclave.rules.flavor_image import DiskFormat, disk_format_of, firmware_of
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_names import read
 from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.guest import GuestSpec
 

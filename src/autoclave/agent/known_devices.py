@@ -10,7 +10,7 @@ from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.handles import HandleUse
 from autoclave.placement.records import Provider
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import must_be_reserved
 
 
 @dataclass(frozen=True)

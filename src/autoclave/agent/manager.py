@@ -33,7 +33,7 @@ from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.rpc import agent_api
 from autoclave.rules.device_lifecycle import Actor, DeviceState
-from autoclave.rules.host_hints import NO_HINTS, HostHints
+from autoclave.rules.host_setup import NO_HINTS, HostHints
 
 LOG = logging.getLogger(__name__)
 

@@ -13,10 +13,14 @@ from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_claims import double_claims
-from autoclave.rules.pci_inventory import parse_pci_device_spec
-from autoclave.rules.pci_matches import all_matches, matches
-from autoclave.rules.pci_providers import PCIProvider, translate
+from autoclave.rules.pci_inventory import (
+    PCIProvider,
+    all_matches,
+    double_claims,
+    matches,
+    parse_pci_device_spec,
+    translate,
+)
 
 LOG = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from autoclave.rules.burn import BurnState
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_providers import PCIProvider
+from autoclave.rules.pci_inventory import PCIProvider
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)

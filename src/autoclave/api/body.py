@@ -11,7 +11,7 @@ from jsonschema.exceptions import best_match
 
 from autoclave.exceptions import BadRequest
 from autoclave.request_body import BodyTooLarge, RequestBody
-from autoclave.rules import strict_json
+from autoclave.rules import json_options
 
 _JSON_TYPES = ("application/json", "application/json-patch+json")
 _NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
@@ -100,10 +100,10 @@ def _parsed(raw: bytes) -> object:
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from None
     try:
-        document = strict_json.loads(text)
-    except strict_json.DuplicateKey as error:
+        document = json_options.loads(text)
+    except json_options.DuplicateKey as error:
         raise BadRequest(f"The body gives the key {shortened(repr(error.key))} twice.") from None
-    except strict_json.TooDeep as error:
+    except json_options.TooDeep as error:
         raise BadRequest(f"The body is {error}.") from None
     except ValueError as error:
         known = str(error).startswith("not ")

@@ -8,8 +8,8 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import GENERATIONS_OF_NOTHING, ConsumerAllocations, Resources
-from autoclave.rules.audit.facts import Instance
 from autoclave.rules.audit.instances import Part, lacking
+from autoclave.rules.audit.model import Instance
 
 
 def allocate_again(

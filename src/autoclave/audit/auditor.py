@@ -15,12 +15,9 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import NotFound
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.devices import SILENCE, about, loose_request, of_agents, of_drives, of_row
-from autoclave.rules.audit.facts import Lent, Row
-from autoclave.rules.audit.instances import Part, of_functions
-from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import about_lent, of_doubt, uncleaned
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.audit.severity import Severity
+from autoclave.rules.audit.instances import Part, about_lent, of_doubt, of_functions, uncleaned
+from autoclave.rules.audit.kinds import Kind, Severity
+from autoclave.rules.audit.model import Finding, Lent, Row
 
 _MORE_LOOKS = 2
 """Looks after the first, at most."""

@@ -8,12 +8,10 @@ from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import pci_function
-from autoclave.rules.audit.devices import about
-from autoclave.rules.audit.facts import Guest, Lent, Row, Slot
+from autoclave.rules.audit.devices import about, of_guests, of_slot
+from autoclave.rules.audit.instances import of_lent_guests
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import of_lent_guests
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.audit.slots import of_guests, of_slot
+from autoclave.rules.audit.model import Finding, Guest, Lent, Row, Slot
 from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt.domains import Domains

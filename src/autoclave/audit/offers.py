@@ -6,12 +6,10 @@ from dataclasses import astuple
 from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Provider
-from autoclave.rules.audit.devices import about
-from autoclave.rules.audit.facts import Found, Lent, Row, Stock
+from autoclave.rules.audit.devices import about, of_provider, taken_name, without_device
+from autoclave.rules.audit.instances import about_lent, of_lent, taken_lent_name
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.lent import about_lent, of_lent, taken_lent_name
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.audit.providers import of_provider, taken_name, without_device
+from autoclave.rules.audit.model import Finding, Found, Lent, Row, Stock
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 
 

@@ -14,11 +14,9 @@ from autoclave.lifecycle.distrust import distrust, quarantine
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.devices import SILENCE
-from autoclave.rules.audit.facts import Lent, Row
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.audit.quarantine import unproved
-from autoclave.rules.audit.severity import Fix
+from autoclave.rules.audit.devices import SILENCE, unproved
+from autoclave.rules.audit.kinds import Fix
+from autoclave.rules.audit.model import Finding, Lent, Row
 from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 

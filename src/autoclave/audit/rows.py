@@ -19,9 +19,9 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import BadRequest
 from autoclave.placement.provider_tree import whole_record
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.facts import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
 from autoclave.rules.audit.instances import Amounts
+from autoclave.rules.audit.model import Agent, Drive, Hold, Instance, Lent, Root, Row, Stock, Wanted
+from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.instance_states import UNSETTLED
 from autoclave.rules.resource_names import OWNER_CYBORG

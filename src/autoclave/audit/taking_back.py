@@ -9,7 +9,7 @@ from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.take_back import TakenBack, on_record, take_back
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.facts import Guest
+from autoclave.rules.audit.model import Guest
 
 
 class TakingBack:

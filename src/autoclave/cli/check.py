@@ -8,8 +8,7 @@ from autoclave.cli.tables import Rows
 from autoclave.conf import new_config, read_as_option
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
-from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_id import parse_pci_id
+from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 
 
 class NamedDevice(NamedTuple):

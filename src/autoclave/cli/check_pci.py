@@ -9,11 +9,15 @@ from autoclave.cli.tables import Rows
 from autoclave.rules.device_spec import DeviceSpec
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_alias import parse_pci_alias
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_inventory import left_to_neutron, parse_pci_device_spec
-from autoclave.rules.pci_providers import translate
+from autoclave.rules.pci_inventory import (
+    DevType,
+    PCIFunction,
+    SpecIndex,
+    left_to_neutron,
+    parse_pci_device_spec,
+    translate,
+)
 from autoclave.rules.resource_names import pci_resource_class
-from autoclave.rules.spec_index import SpecIndex
 
 
 class CheckPCIDeviceSpec(CheckEntries):

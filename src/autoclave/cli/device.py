@@ -10,7 +10,7 @@ from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
 from autoclave.cli.durations import in_words
 from autoclave.cli.tables import Fields, Rows, with_details
-from autoclave.rules.reserved import SHOWN_STATES
+from autoclave.rules.device_lifecycle import SHOWN_STATES
 
 _DEVICES = "/autoclave/v1/devices"
 _LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")

@@ -15,9 +15,15 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.hardware.sysfs import iommu_group_members
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
-from autoclave.rules.pci_matches import Match, all_matches, matches
-from autoclave.rules.pci_providers import PCIProvider, translate
+from autoclave.rules.pci_inventory import (
+    DEVICE_SPEC_OPTION,
+    Match,
+    PCIProvider,
+    all_matches,
+    matches,
+    parse_pci_device_spec,
+    translate,
+)
 from autoclave.rules.resource_names import provider_name
 
 BURNED_AFTER_USE = "one-time-use: burned after every instance"

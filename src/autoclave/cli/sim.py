@@ -9,7 +9,7 @@ from cliff import command
 
 from autoclave.cli.tables import Rows
 from autoclave.exceptions import SimulatorError
-from autoclave.rules.pci_id import parse_pci_id
+from autoclave.rules.pci_address import parse_pci_id
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.fleet import Fleet

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autoclave.placement.records import Summary
-from autoclave.rules.request_group import RequestGroup
-from autoclave.rules.resource_request import ResourceRequest
+from autoclave.rules.resource_request import RequestGroup, ResourceRequest
 
 MANY = 6
 """As many that are alike are worth a question beforehand."""

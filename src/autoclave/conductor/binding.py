@@ -24,9 +24,16 @@ from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ACTIVE, BINDABLE, ARQState
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
-from autoclave.rules.reserved import Offer, must_be_reserved
+from autoclave.rules.device_lifecycle import (
+    ACTIVE,
+    BINDABLE,
+    Actor,
+    ARQState,
+    DeviceState,
+    Event,
+    Offer,
+    must_be_reserved,
+)
 
 LOG = logging.getLogger(__name__)
 

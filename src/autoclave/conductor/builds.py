@@ -44,7 +44,7 @@ from autoclave.lifecycle.requesting import make_arqs
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.instance_states import TaskState, VMState
-from autoclave.rules.profile_groups import suffix_of
+from autoclave.rules.resource_request import suffix_of
 
 LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.ports import Ports
-from autoclave.rules.image_fit import require_fit
-from autoclave.rules.request_group import RequestGroup
-from autoclave.rules.resource_request import HOST_TRAIT, ResourceRequest
+from autoclave.rules.flavor_image import require_fit
+from autoclave.rules.resource_request import HOST_TRAIT, RequestGroup, ResourceRequest
 
 
 class Explainer:

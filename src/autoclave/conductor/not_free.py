@@ -9,8 +9,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.pci import ProviderRecord
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import Withheld, shown_state
+from autoclave.rules.device_lifecycle import DeviceState, Withheld, shown_state
 
 _MOST = 10
 """Devices that are named."""

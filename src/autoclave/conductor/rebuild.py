@@ -13,8 +13,8 @@ from autoclave.exceptions import AutoclaveError, BadRequest, DatabaseUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.context import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rules.flavor_image import forbidden_anywhere, image_traits
 from autoclave.rules.instance_states import TaskState
-from autoclave.rules.traits import forbidden_anywhere, image_traits
 
 LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.records import GENERATIONS_OF_NOTHING, Candidates, ConsumerAllocations, Resources
-from autoclave.rules.availability_zone import ZONE
+from autoclave.rules.instance_states import ZONE
 from autoclave.rules.resource_request import ResourceRequest
 
 LOG = logging.getLogger(__name__)

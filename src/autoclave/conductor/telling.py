@@ -14,7 +14,7 @@ from autoclave.db.bind_events import EventRecord
 from autoclave.exceptions import NovaUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.port import Nova, Outcome, Reception
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 
 LOG = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from oslo_config import cfg
 
-from autoclave.rules import strict_json
+from autoclave.rules import json_options
 from autoclave.rules.device_spec import ExtraKeys
 
 GROUP = "pci"
@@ -36,7 +36,7 @@ OPTS = [
 
 
 PASSTHROUGH_KEYS = ExtraKeys(
-    parsers={"managed": strict_json.boolean},
+    parsers={"managed": json_options.boolean},
     refused={
         "devname": "names a network interface, which has no name any more while a guest has it; give its address",
         "one_time_use": "is for [pci] device_spec; what this driver offers comes back as its guest has left it",

@@ -12,7 +12,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.paging import paged
 from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import arqs, attach_handles, device_profiles
-from autoclave.rules.arq_states import ACTIVE, ARQState
+from autoclave.rules.device_lifecycle import ACTIVE, ARQState
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.paging import paged
 from autoclave.db.rows import columns, fetch_all, fetch_one
 from autoclave.db.tables import attributes
-from autoclave.rules.attributes import is_discovered, traits_in
+from autoclave.rules.resource_names import is_discovered, traits_in
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs, attach_handles, deployables, devices
-from autoclave.rules.arq_states import ACTIVE, ARQState
+from autoclave.rules.device_lifecycle import ACTIVE, ARQState
 
 _UNLINKED = sa.and_(arqs.c.device_id.is_(None), arqs.c.deployable_id.is_not(None), arqs.c.state.in_(list(ACTIVE)))
 _HALF_WAY = sa.and_(arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING]), arqs.c.lease_expires_at.is_(None))

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import arqs
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 
 NOT_OWED: dict[str, Any] = {"event_owed_at": None, "event_due_at": None}
 """The columns of an ARQ of which nobody is to be told."""

@@ -14,8 +14,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.rows import MOST_NAMED
 from autoclave.db.tables import DeviceStatus, arqs, devices
-from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.reserved import Offer, shown_state
+from autoclave.rules.device_lifecycle import ACTIVE, ARQState, Offer, shown_state
 
 
 @dataclass(frozen=True)

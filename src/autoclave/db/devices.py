@@ -22,9 +22,7 @@ from autoclave.db.tables import (
     deployables,
     devices,
 )
-from autoclave.rules.arq_states import ACTIVE
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import Offer
+from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Offer
 
 
 @dataclass(frozen=True)

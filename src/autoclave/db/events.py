@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import device_events
-from autoclave.rules.evidence_text import evidence_text
+from autoclave.rules.plain_text import evidence_text
 
 
 @dataclass(frozen=True)

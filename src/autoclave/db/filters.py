@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from autoclave.db.shown_states import is_shown
 from autoclave.db.tables import arqs, attach_handles, deployables, devices
-from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.device_lifecycle import ACTIVE
 
 Condition = sa.ColumnElement[bool]
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.rows import columns, fetch_all
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
-from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.device_lifecycle import ACTIVE
 
 
 @dataclass(frozen=True)

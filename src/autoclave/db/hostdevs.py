@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.attach_info import read
+from autoclave.rules.device_lifecycle import ARQState
+from autoclave.rules.resource_names import read
 
 
 @dataclass(frozen=True)

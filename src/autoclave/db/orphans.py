@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.compute_tables import instances
 from autoclave.db.rows import fetch_all
 from autoclave.db.tables import arqs, attach_handles, devices
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 import sqlalchemy as sa
 
 from autoclave.db.tables import DeviceStatus, devices
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import Withheld
+from autoclave.rules.device_lifecycle import DeviceState, Withheld
 
 _IS_SET: Mapping[Withheld, sa.ColumnElement[bool]] = {
     Withheld.MISSING: devices.c.missing.is_(True),

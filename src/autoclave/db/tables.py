@@ -9,8 +9,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 
 from autoclave.db.columns import counter, enum_column, flag, metadata, moment, timestamps, utcnow
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 
 
 class DeviceType(StrEnum):

@@ -16,7 +16,7 @@ from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
 from autoclave.hardware.tool import ToolSink
 from autoclave.rules.drive_layout import DriveLayout
-from autoclave.rules.managed_mode import is_managed
+from autoclave.rules.resource_names import is_managed
 
 __all__ = [
     "AttachHandle",

@@ -7,7 +7,7 @@ from oslo_log import log as logging
 from autoclave.exceptions import HardwareError
 from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
-from autoclave.rules.host_hints import HostHints, hint
+from autoclave.rules.host_setup import HostHints, hint
 
 LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from autoclave.hardware import sysfs
 from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.pci_address import PCIAddress, unattachable
-from autoclave.rules.pci_function import DevType, PCIFunction
-from autoclave.rules.pci_matches import Match
+from autoclave.rules.pci_inventory import DevType, Match, PCIFunction
 
 
 class HostFunctions:

@@ -26,9 +26,7 @@ from autoclave.db.tables import devices
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause, note_dirty, swap, tell_history
 from autoclave.lifecycle.withdrawn import raise_reserved
-from autoclave.rules.backfill import backfilled_state, is_taken
-from autoclave.rules.device_lifecycle import DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import DeviceState, Event, backfilled_state, is_taken, must_be_reserved
 
 LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from autoclave.lifecycle.release import end_unbind, fail_bind
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState, Event
+from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event
 
 LOG = logging.getLogger(__name__)
 

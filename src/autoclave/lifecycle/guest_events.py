@@ -9,7 +9,7 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.tenants import of_instance
-from autoclave.rules.arq_states import ACTIVE
+from autoclave.rules.device_lifecycle import ACTIVE
 
 _START, _END = "guest_start", "guest_end"
 

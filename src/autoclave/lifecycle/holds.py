@@ -22,8 +22,7 @@ from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause, note_dirty, swap
 from autoclave.placement.provider_tree import delete_provider
 from autoclave.rules.burn import Reading
-from autoclave.rules.device_lifecycle import DeviceState, Event
-from autoclave.rules.reserved import must_be_reserved, shown_state
+from autoclave.rules.device_lifecycle import DeviceState, Event, must_be_reserved, shown_state
 
 LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from autoclave.lifecycle.burn_moves import move, record
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import Actor
-from autoclave.rules.pci_matches import ONE_TIME_USE
-from autoclave.rules.pci_providers import ClaimableFunction, PCIProvider
+from autoclave.rules.pci_inventory import ONE_TIME_USE, ClaimableFunction, PCIProvider
 
 
 @dataclass(frozen=True)

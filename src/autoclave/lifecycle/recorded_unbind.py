@@ -16,7 +16,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import begin_unbind
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 
 
 def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delete: bool) -> bool:

@@ -17,8 +17,7 @@ from autoclave.lifecycle.described import attributes_of, board_info, recorded_la
 from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.swap import Cause, note_dirty, tell_history
-from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState
-from autoclave.rules.first_discovery import Slot, initial_state
+from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState, Slot, initial_state
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import provider_name
 

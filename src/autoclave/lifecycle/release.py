@@ -23,8 +23,7 @@ from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ACTIVE, ARQState
-from autoclave.rules.device_lifecycle import DeviceState, Event
+from autoclave.rules.device_lifecycle import ACTIVE, ARQState, DeviceState, Event
 
 LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db.profiles import ProfileRecord
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.profile_groups import counts
+from autoclave.rules.device_lifecycle import ARQState
+from autoclave.rules.resource_request import counts
 
 
 def make_arqs(

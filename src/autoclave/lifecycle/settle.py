@@ -21,7 +21,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
 from autoclave.placement.records import Inventory
 from autoclave.rules.burn import Reading
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 
 LOG = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import arqs, devices
 from autoclave.exceptions import StateConflict
-from autoclave.rules.arq_states import ACTIVE
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event, transition
+from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, transition
 
 # Built once: to build a statement takes as long as to execute it.
 _MOVE = devices.update().where(

@@ -13,9 +13,7 @@ from autoclave.lifecycle.release import complete_unbind, take_bind_back
 from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import Actor
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import Actor, ARQState, must_be_reserved
 
 LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUna
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import must_be_reserved
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autoclave.exceptions import BadRequest
 from autoclave.request_body import BodyTooLarge, RequestBody
-from autoclave.rules import strict_json
+from autoclave.rules import json_options
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -83,8 +83,8 @@ class Front:
             body = RequestBody(environ).read_all(_LARGEST_BODY)
             # Placement would answer 500 and log a traceback of a thousand lines. A byte for a character: brackets
             # and quotes are the same in UTF-8.
-            strict_json.require_shallow(body.decode("latin-1"))
-        except strict_json.TooDeep as error:
+            json_options.require_shallow(body.decode("latin-1"))
+        except json_options.TooDeep as error:
             return _error(start_response, "400 Bad Request", f"The body is {error}.")
         except BadRequest as error:
             return _error(start_response, "400 Bad Request", str(error))

@@ -1,9 +1,19 @@
-"""The device_state table: states, events, and who may cause them.
+"""Define the life of a device and of an accelerator request: states, events, and ``reserved``.
+
+The device_state table: states, events, and who may cause them.
 
 The database enum, the API's vocabulary and the diagram in the documentation are made from this
 table. It is the state machine of the NVMe specification, plus the transitions that design §4 adds
 (taking a bind back, a type that needs no cleaning, a drive that is not the one the row names), plus the way out of
 a database that was restored from a backup.
+
+The states of an accelerator request (ARQ), and what may follow what.
+
+The one formula that decides ``reserved`` (design §3, rule 2), and the state that a device is shown with.
+
+The state that the NVMe specification's online data migration gives to a device that has none.
+
+The state in which a device enters the database (design §4, "First discovery").
 """
 
 from enum import StrEnum
@@ -131,3 +141,158 @@ def dot() -> str:
     lines += [f"  {state.value};" for state in DeviceState]
     lines += [f'  {e.source.value} -> {e.target.value} [label="{e.event.value}"];' for e in TRANSITIONS]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+class ARQState(StrEnum):
+    """Cyborg's ARQ states."""
+
+    INITIAL = "Initial"
+    """Created; asks for a device, has none."""
+    BIND_STARTED = "BindStarted"
+    """A conductor works on the bind; its lease says until when it may."""
+    BOUND = "Bound"
+    """The device is the instance's."""
+    BIND_FAILED = "BindFailed"
+    """The bind was refused, or taken back."""
+    UNBOUND = "Unbound"
+    """The device was given back; the request may be bound again."""
+    DELETING = "Deleting"
+    """A conductor works on the unbind; a lease says until when it may."""
+
+
+ACTIVE = frozenset({ARQState.BIND_STARTED, ARQState.BOUND, ARQState.DELETING})
+"""An ARQ in one of these holds the device and the handle that it is linked to."""
+
+RESOLVED = frozenset({ARQState.BOUND, ARQState.BIND_FAILED, ARQState.DELETING})
+"""What ``bind_state=resolved`` means to Nova: the outcome of the bind is known."""
+
+BINDABLE = frozenset({ARQState.INITIAL, ARQState.UNBOUND})
+"""States from which a bind may start."""
+
+
+class Offer(NamedTuple):
+    """What the database says of a device, as far as offering it is concerned."""
+
+    device_state: DeviceState | None
+    maintaining: bool
+    held: bool
+    excluded: bool
+    missing: bool
+    unreadable: bool
+
+    @property
+    def withheld(self) -> list[str]:
+        """What keeps a device from being offered although it is available, by the names of the fields."""
+        return [name for name in self._fields[1:] if getattr(self, name)]
+
+
+class Withheld(StrEnum):
+    """Fields of :class:`Offer` that keep an ``available`` device from being offered. The first that is set is shown."""
+
+    MISSING = "missing"
+    """It is not in its slot."""
+    EXCLUDED = "excluded"
+    """The configuration does not want it, or has no erase for it."""
+    UNREADABLE = "unreadable"
+    """Its agent could not look at it for too long."""
+    HELD = "held"
+    """An operator holds it, or it is being forgotten."""
+    MAINTAINING = "maintaining"
+    """It is disabled, or its host is in maintenance."""
+
+
+SHOWN_STATES = (*(state.value for state in DeviceState), *(why.value for why in Withheld))
+"""What :func:`shown_state` returns for a device whose state is known."""
+
+
+def shown_state(offer: Offer) -> str | None:
+    """Return the state that a device is shown with: nothing that is withheld is called ``available``.
+
+    ``db.shown_states`` is the same in SQL.
+
+    :returns: None if the state is unknown.
+    """
+    if offer.device_state is DeviceState.AVAILABLE:
+        for why in Withheld:
+            if getattr(offer, why):
+                return why.value
+    return offer.device_state.value if offer.device_state else None
+
+
+def must_be_reserved(offer: Offer) -> bool:
+    """Whether ``reserved`` must equal ``total``: the device must not be offered.
+
+    A device whose state is unknown (None: a row not yet backfilled) is not offered.
+    """
+    return offer.device_state is not DeviceState.AVAILABLE or any(offer[1:])
+
+
+def is_taken(holders: int, handles: int) -> bool:
+    """Whether a device has nothing left to give: by its handles if there are several, else by any request.
+
+    :param holders: active requests for the device.
+    :param handles: its attach handles.
+    """
+    return holders >= max(1, handles)
+
+
+def backfilled_state(*, holders: int, handles: int, known_dirty: bool) -> tuple[DeviceState, str]:
+    """The state and its reason.
+
+    :param known_dirty: its drive is in the ledger of dirty drives, which goes before the specification's rule: it
+        would be offered uncleaned.
+    """
+    if is_taken(holders, handles):
+        return DeviceState.ALLOCATED, "backfill: held by accelerator requests from before device states were recorded"
+    if known_dirty:
+        return DeviceState.ERROR, "backfill: nobody holds it, but its drive is known not to have been cleaned"
+    return DeviceState.AVAILABLE, "backfill: no accelerator request held it; clean on the operator's word"
+
+
+class Slot(NamedTuple):
+    """What is known of a slot when a device is first seen in it.
+
+    :param supports_cleaning: the device is of a type that is erased between instances.
+    :param unreadable: why the device could not be identified, or None.
+    :param exposed: who else may write to it, or None.
+    :param known_dirty: its serial number is in the ledger of dirty drives.
+    :param elsewhere: other slots that the same drive is on record in, and has not been seen to leave; or None.
+    :param provider_reserved: ``reserved`` of a provider of ours that was there before us, or 0.
+    :param provider_used: likewise what is allocated from it.
+    :param clean_on_discovery: the operator's wish.
+    """
+
+    supports_cleaning: bool
+    unreadable: str | None
+    exposed: str | None
+    known_dirty: bool
+    elsewhere: str | None
+    provider_reserved: int
+    provider_used: int
+    clean_on_discovery: bool
+
+
+def initial_state(slot: Slot) -> tuple[DeviceState, str]:
+    """The first state and its reason.
+
+    ``pending_cleaning`` means that whoever registers the device also starts to clean it.
+    """
+    if slot.known_dirty:
+        return DeviceState.ERROR, "this drive left another slot without having been cleaned"
+    if slot.elsewhere is not None:
+        return DeviceState.ERROR, (
+            f"the same drive is on record at {slot.elsewhere} too, and was not seen to leave; if it was moved, clean "
+            "it here. If both slots have a drive of this serial number, add identify_by_slot with each of the "
+            "addresses to [nvme] of its host, and clean both"
+        )
+    if slot.unreadable is not None:
+        return DeviceState.ERROR, f"it could not be identified at first discovery: {slot.unreadable}"
+    if slot.exposed is not None:
+        return DeviceState.ERROR, slot.exposed
+    if slot.provider_used > 0:
+        return DeviceState.ERROR, f"its provider was found with {slot.provider_used} in use, by whom is not known here"
+    if slot.provider_reserved > 0:
+        return DeviceState.ERROR, f"its provider was found with reserved={slot.provider_reserved}"
+    if slot.supports_cleaning and slot.clean_on_discovery:
+        return DeviceState.PENDING_CLEANING, "cleaned on discovery, as configured"
+    return DeviceState.AVAILABLE, "operator's word: first discovery"

@@ -11,12 +11,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.rules import strict_json
-from autoclave.rules.address_pattern import ANY_ADDRESS, AddressPattern
+from autoclave.rules import json_options
 from autoclave.rules.cleanup_policy import ClearAction, ClearStrategy, allowed_actions
 from autoclave.rules.json_options import option_entries, unknown_key
-from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_id import parse_pci_id
+from autoclave.rules.pci_address import ANY_ADDRESS, AddressPattern, PCIAddress, parse_pci_id
 
 KeyParser = Callable[[object], Any]
 """Turns the JSON value of a key into its meaning; its ValueError says what is wrong with the value."""
@@ -102,7 +100,7 @@ def first_match(
 
 def _id_pattern(value: object) -> str | None:
     if not isinstance(value, str):
-        raise ValueError(f'must be a string of hexadecimal digits, such as "144d", not {strict_json.kind(value)}')
+        raise ValueError(f'must be a string of hexadecimal digits, such as "144d", not {json_options.kind(value)}')
     return None if value.strip() == "*" else parse_pci_id(value)
 
 
@@ -116,7 +114,7 @@ def _clear_strategy(value: object) -> ClearStrategy:
 
 def _word(value: object, words: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in set(words):
-        raise ValueError(f"must be one of {', '.join(words)}, not {strict_json.kind(value)}")
+        raise ValueError(f"must be one of {', '.join(words)}, not {json_options.kind(value)}")
     return value
 
 
@@ -180,7 +178,7 @@ def _parse_entry(entry: int, raw: object, option: str, extra_keys: ExtraKeys) ->
         return InvalidConfiguration(message, option=option, entry=entry, key=key)
 
     if not isinstance(raw, dict):
-        raise wrong(f'must be a JSON object such as {{"vendor_id": "144d"}}, not {strict_json.kind(raw)}')
+        raise wrong(f'must be a JSON object such as {{"vendor_id": "144d"}}, not {json_options.kind(raw)}')
     known = [*_MATCH_KEYS, *extra_keys.parsers]
     for key in raw:
         if key in extra_keys.refused:

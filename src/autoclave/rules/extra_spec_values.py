@@ -1,6 +1,6 @@
 """Check the extra specs of a flavor as Nova does from compute microversion 2.86 on.
 
-Checked are those that something follows from here; of those that Autoclave ignores (:mod:`autoclave.rules.ignored`),
+Checked are those that something follows from here; of those that Autoclave ignores (:mod:`autoclave.rules.resource_request`),
 the values are not looked at.
 """
 
@@ -11,7 +11,7 @@ import os_resource_classes
 import os_traits
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules import strict_json
+from autoclave.rules import json_options
 from autoclave.rules.resource_request import ALIAS_KEY, POLICY_KEY, PROFILE_KEY
 
 _Fault = Callable[[str], str | None]
@@ -66,7 +66,7 @@ def _amount(value: str) -> str | None:
 
 def _boolean(value: str) -> str | None:
     try:
-        strict_json.boolean(value)
+        json_options.boolean(value)
     except ValueError:
         return "true or false"
     return None

@@ -1,8 +1,23 @@
-"""What a flavor asks for."""
+"""Read flavors and images: resources, traits, and the hardware of the guest.
 
-from collections.abc import Mapping
+What a flavor asks for.
+
+Whether a flavor, and any guest, has what an image needs.
+
+What an image says of the machine that its system runs on, in Nova's and Glance's names (``hw_…``, ``os_…``).
+
+The traits that a flavor and an image ask for (image-traits specification).
+
+The keys of flavor extra specs that ask something of Placement: ``KIND[suffix]:NAME``.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from autoclave.exceptions import BadRequest
 
 _MIB_PER_GIB = 1024
 
@@ -34,3 +49,211 @@ class Flavor:
         """Amounts by resource class, those that are 0 too; a begun GiB of swap counts whole."""
         swap = -(-self.swap // _MIB_PER_GIB)
         return {"VCPU": self.vcpus, "MEMORY_MB": self.ram, "DISK_GB": self.disk + self.ephemeral + swap}
+
+
+MACHINE = "q35"
+"""The machine of every guest: its devices are PCI Express ones."""
+
+_FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT = "hw_firmware_type", "hw_machine_type", "os_secure_boot"
+HEEDED = frozenset({_FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT})
+"""The properties that are kept, or refused."""
+
+
+class Firmware(StrEnum):
+    """What starts a guest's system; the values of ``hw_firmware_type``."""
+
+    BIOS = "bios"
+    UEFI = "uefi"
+    """Which most graphics cards with much memory need: a BIOS finds no room for their large BARs."""
+
+
+class DiskFormat(StrEnum):
+    """How a disk is laid out in its file. It is always told, and never guessed from what the guest has written."""
+
+    RAW = "raw"
+    QCOW2 = "qcow2"
+
+
+def disk_format_of(name: str | None) -> DiskFormat:
+    """The format of an image's file; *name* is its ``disk_format``.
+
+    :raises BadRequest: guests have no such disks.
+    """
+    try:
+        return DiskFormat(name or "")
+    except ValueError:
+        raise BadRequest(f"The image's disk_format is {name}; guests have raw and qcow2 disks.") from None
+
+
+def firmware_of(properties: Mapping[str, object]) -> Firmware:
+    """The firmware that ``hw_firmware_type`` asks for; BIOS where it is left out.
+
+    :raises BadRequest: an image asks for a firmware or a machine (``hw_machine_type``) that there is not, or for secure
+        boot: its user would rely on what the guest has not.
+    """
+    _one_of(properties, _MACHINE_TYPE, (MACHINE,))
+    _one_of(properties, _SECURE_BOOT, ("disabled", "optional"))
+    firmwares = tuple(each.value for each in Firmware)
+    return Firmware(_one_of(properties, _FIRMWARE_TYPE, firmwares) or Firmware.BIOS)
+
+
+def _one_of(properties: Mapping[str, object], key: str, values: tuple[str, ...]) -> str | None:
+    value = properties.get(key)
+    if value is None:
+        return None
+    if value not in values:
+        choice = " or ".join(map(repr, values))
+        raise BadRequest(f"Image property {key!r} is {value!r:.60}; guests here can have {choice}.")
+    return str(value)
+
+
+_GIB = 1 << 30
+
+
+class Image(Protocol):
+    """What an image needs: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def min_ram(self) -> int: ...
+    @property
+    def min_disk(self) -> int: ...
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def disk_format(self) -> str | None: ...
+    @property
+    def properties(self) -> Mapping[str, object]: ...
+
+
+def require_fit(flavor: Mapping[str, Any], image: Image) -> None:
+    """Refuse an image that no guest of *flavor* can be started from.
+
+    :param flavor: as an instance keeps it: ``name``, ``ram`` in MiB, ``disk`` in GiB.
+    :raises BadRequest: it needs more than the flavor has, or a disk or a machine that no guest has; says what.
+    """
+    name = flavor["name"]
+    if image.min_ram > flavor["ram"]:
+        raise BadRequest(
+            f"Flavor {name} has {flavor['ram']} MiB of memory, and image {image.uuid} needs {image.min_ram}."
+        )
+    needed = max(image.min_disk, -(-(image.size or 0) // _GIB))
+    if flavor["disk"] and needed > flavor["disk"]:  # a flavor without a disk has one of the image's size
+        raise BadRequest(f"Flavor {name} has a disk of {flavor['disk']} GiB, and image {image.uuid} needs {needed}.")
+    disk_format_of(image.disk_format)
+    firmware_of(image.properties)
+
+
+_SUFFIX = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
+
+
+class Spec(NamedTuple):
+    """One extra spec.
+
+    :param suffix: the request group; empty for the unnumbered one.
+    :param name: a resource class or a trait.
+    """
+
+    key: str
+    suffix: str
+    name: str
+    value: str
+
+
+def specs_of(kind: str, extra_specs: Mapping[str, str]) -> Iterator[Spec]:
+    """Those of *extra_specs* whose key begins with *kind*, in the order of their keys.
+
+    :param kind: ``resources`` or ``trait``.
+    :raises BadRequest: such a key has another form than ``KIND[suffix]:NAME``.
+    """
+    for key in sorted(extra_specs):
+        head, colon, name = key.partition(":")
+        if not colon or not head.startswith(kind):
+            continue
+        suffix = head.removeprefix(kind)
+        if suffix and not _SUFFIX.fullmatch(suffix):
+            raise BadRequest(
+                f"Flavor extra spec {key!r}: the suffix {suffix!r} is not 1 to 64 letters, digits, '_' and '-'."
+            )
+        if not is_name(name):
+            raise BadRequest(f"Flavor extra spec {key!r}: {name!r} is not a name of capitals, digits and '_'.")
+        yield Spec(key, suffix, name, extra_specs[key])
+
+
+def is_name(text: str) -> bool:
+    """Whether a resource class or a trait can be called *text*."""
+    return _NAME.fullmatch(text) is not None
+
+
+REQUIRED = "required"
+FORBIDDEN = "forbidden"
+
+_KIND = "trait"
+_IMAGE_PREFIX = "trait:"
+
+
+@dataclass(frozen=True)
+class TraitDemand:
+    """What one request group asks of its providers' traits."""
+
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ImageTraits:
+    """What an image asks for.
+
+    :param ignored: its properties that look like a demand and are none, with why, by key.
+    """
+
+    required: frozenset[str]
+    ignored: Mapping[str, str]
+
+
+def flavor_traits(extra_specs: Mapping[str, str]) -> dict[str, TraitDemand]:
+    """The demands of ``trait[suffix]:NAME=required|forbidden`` by suffix.
+
+    :raises BadRequest: a key or value has another form.
+    """
+    found: dict[str, dict[str, set[str]]] = {}
+    for spec in specs_of(_KIND, extra_specs):
+        if spec.value not in (REQUIRED, FORBIDDEN):
+            raise BadRequest(
+                f"Flavor extra spec {spec.key!r} is {spec.value!r}; it must be {REQUIRED!r} or {FORBIDDEN!r}."
+            )
+        found.setdefault(spec.suffix, {REQUIRED: set(), FORBIDDEN: set()})[spec.value].add(spec.name)
+    return {
+        suffix: TraitDemand(frozenset(by_value[REQUIRED]), frozenset(by_value[FORBIDDEN]))
+        for suffix, by_value in found.items()
+    }
+
+
+def image_traits(properties: Mapping[str, object]) -> ImageTraits:
+    """The demands of ``trait:NAME=required``.
+
+    Nothing else is a demand, as in Nova: an image is not refused for what it has besides.
+
+    :raises BadRequest: a demand for what cannot be the name of a trait.
+    """
+    required, ignored = set(), {}
+    for key, value in sorted(properties.items()):
+        if not key.startswith(_KIND):
+            continue
+        if not key.startswith(_IMAGE_PREFIX):
+            if ":" in key:
+                ignored[key] = "an image's traits go to the unnumbered group only: the key must begin with 'trait:'"
+        elif value != REQUIRED:
+            ignored[key] = f"it is {value!r}; only {REQUIRED!r}, written exactly so, is a demand"
+        elif not is_name(name := key.removeprefix(_IMAGE_PREFIX)):
+            raise BadRequest(f"Image property {key!r}: {name!r} is not a name of capitals, digits and '_'.")
+        else:
+            required.add(name)
+    return ImageTraits(frozenset(required), ignored)
+
+
+def forbidden_anywhere(extra_specs: Mapping[str, str]) -> dict[str, str]:
+    """The traits that a flavor forbids in any of its groups, and the key that does; for a rebuild."""
+    return {spec.name: spec.key for spec in specs_of(_KIND, extra_specs) if spec.value == FORBIDDEN}

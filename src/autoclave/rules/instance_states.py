@@ -1,4 +1,9 @@
-"""What an instance is doing, in Nova's words, and what may be asked of it when."""
+"""Define the states of an instance, and the actions that each state allows.
+
+What an instance is doing, in Nova's words, and what may be asked of it when.
+
+Where hosts are, for clients that ask for it.
+"""
 
 from enum import IntEnum, StrEnum
 
@@ -92,3 +97,7 @@ def status_of(vm_state: VMState, task_state: TaskState | None) -> str:
     if task_state is TaskState.REBOOTING:
         return "REBOOT"
     return {VMState.BUILDING: "BUILD", VMState.ACTIVE: "ACTIVE", VMState.STOPPED: "SHUTOFF"}[vm_state]
+
+
+ZONE = "nova"
+"""The one availability zone, by the name that Nova gives its default one."""

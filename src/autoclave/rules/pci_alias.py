@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.rules import placement_names, strict_json
+from autoclave.rules import json_options, resource_names
 from autoclave.rules.json_options import option_entries, unknown_key
-from autoclave.rules.pci_function import DevType
-from autoclave.rules.pci_id import parse_pci_id
-from autoclave.rules.pci_matches import LIVE_MIGRATABLE
+from autoclave.rules.pci_address import parse_pci_id
+from autoclave.rules.pci_inventory import LIVE_MIGRATABLE, DevType
 from autoclave.rules.resource_names import pci_resource_class
 
 ALIAS_OPTION = "[pci] alias"
@@ -55,7 +54,7 @@ def parse_pci_alias(values: Sequence[str]) -> Mapping[str, PCIAlias]:
 
 def _alias(entry: int, raw: object) -> PCIAlias:
     if not isinstance(raw, dict):
-        raise _wrong(entry, f'must be a JSON object such as {{"name": "gpu", …}}, not {strict_json.kind(raw)}')
+        raise _wrong(entry, f'must be a JSON object such as {{"name": "gpu", …}}, not {json_options.kind(raw)}')
     said: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in _PARSERS:
@@ -86,7 +85,7 @@ def _wrong(entry: int, message: str, key: str | None = None) -> InvalidConfigura
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 255:
-        raise ValueError(f"must be a string of 1 to 255 characters, not {strict_json.kind(value)}")
+        raise ValueError(f"must be a string of 1 to 255 characters, not {json_options.kind(value)}")
     if value != value.strip() or set(value) & set(",:"):
         raise ValueError(
             f"{value!r} cannot be written in a flavor, where commas, colons and spaces divide names and numbers"
@@ -96,7 +95,7 @@ def _name(value: object) -> str:
 
 def _id(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f'must be a string of hexadecimal digits, such as "10de", not {strict_json.kind(value)}')
+        raise ValueError(f'must be a string of hexadecimal digits, such as "10de", not {json_options.kind(value)}')
     return parse_pci_id(value)
 
 
@@ -104,7 +103,7 @@ def _device_type(value: object) -> DevType:
     if value == "type-VDPA":
         raise ValueError("type-VDPA is for ports of Neutron, and no flavor gets one here")
     if not isinstance(value, str) or value not in list(DevType):
-        raise ValueError(f"must be one of {', '.join(DevType)}, not {strict_json.kind(value)}")
+        raise ValueError(f"must be one of {', '.join(DevType)}, not {json_options.kind(value)}")
     return DevType(value)
 
 
@@ -112,13 +111,13 @@ def _numa_policy(value: object) -> str:
     if value in ("required", "socket"):
         raise ValueError(f"{value!r} cannot be kept: guests are not bound to NUMA nodes here; write 'preferred'")
     if value not in ("preferred", "legacy"):
-        raise ValueError(f"must be preferred or legacy, not {strict_json.kind(value)}")
+        raise ValueError(f"must be preferred or legacy, not {json_options.kind(value)}")
     return str(value)
 
 
 def _capability_type(value: object) -> str:
     if value != "pci":
-        raise ValueError(f'must be "pci", not {strict_json.kind(value)}')
+        raise ValueError(f'must be "pci", not {json_options.kind(value)}')
     return "pci"
 
 
@@ -126,11 +125,11 @@ _PARSERS: Mapping[str, Callable[[object], Any]] = {
     "name": _name,
     "vendor_id": _id,
     "product_id": _id,
-    "resource_class": placement_names.resource_class,
-    "traits": placement_names.traits,
+    "resource_class": resource_names.resource_class,
+    "traits": resource_names.traits,
     "device_type": _device_type,
     "numa_policy": _numa_policy,
-    "live_migratable": strict_json.boolean,
+    "live_migratable": json_options.boolean,
     "capability_type": _capability_type,
 }
 """device_type, numa_policy and capability_type are checked, and choose nothing: class and traits do."""

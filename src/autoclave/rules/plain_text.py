@@ -1,7 +1,15 @@
-"""Text that others choose, made fit to be compared, stored and shown: of drives, tools, guests and users."""
+"""Make text from outside fit to be compared, stored and shown.
+
+Text that others choose, made fit to be compared, stored and shown: of drives, tools, guests and users.
+
+The evidence of an event as the database keeps it: JSON that fits into a column.
+"""
 
 import hashlib
+import json
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 DRIVE_TEXT_LIMIT = 64
 """Characters of a drive's serial number or model that are kept: as many as the database has room for."""
@@ -61,3 +69,33 @@ def _shown(character: str) -> bool:
 def _escape(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+MOST_BYTES = 60_000
+"""Bytes of JSON: MariaDB's TEXT holds 65,535."""
+LEFT_OUT = "left_out"
+"""The key that says what was left out: of a list, how many entries; of another value, its bytes."""
+
+
+def evidence_text(evidence: Mapping[str, Any]) -> str:
+    """Return *evidence* as JSON of at most :data:`MOST_BYTES`.
+
+    The largest value is shortened first: a list loses its last entries, any other value goes. So the short facts stay,
+    such as the action and what was verified.
+    """
+    kept = dict(evidence)
+    left_out: dict[str, Any] = {}
+    while len(text := _json({**kept, LEFT_OUT: left_out} if left_out else kept)) > MOST_BYTES:
+        largest = max(kept, key=lambda name: len(_json(kept[name])))
+        value = kept[largest]
+        if isinstance(value, list) and len(value) > 1:
+            kept[largest] = value[: max(1, len(value) * MOST_BYTES // len(text) - 1)]
+            entries = left_out.get(largest, {"entries": 0})["entries"] + len(value) - len(kept[largest])
+            left_out[largest] = {"entries": entries}
+        else:
+            left_out[largest] = {**left_out.get(largest, {}), "bytes": len(_json(kept.pop(largest)))}
+    return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,21 +1,165 @@
-"""What an instance needs, as one query for allocation candidates: flavor, image, PCI aliases and device profile.
+"""Build the query for allocation candidates of an instance.
+
+What an instance needs, as one query for allocation candidates: flavor, image, PCI aliases and device profile.
 
 What the flavor and the image ask of the host itself goes to the unnumbered group; each device has a group of its own.
+
+One group of a request to Placement: resources and traits that belong together.
+
+The groups of a device profile, as they are stored: every value a string.
+
+What flavors and images say that means nothing here: they may have been made for Nova, so it is no error.
+
+It is told instead (``autoclave explain``), or an operator would take for kept what nobody keeps.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules.extra_specs import specs_of
-from autoclave.rules.flavor_image import Flavor
-from autoclave.rules.ignored import ignored_extra_specs, ignored_properties
+from autoclave.rules.flavor_image import (
+    FORBIDDEN,
+    HEEDED,
+    REQUIRED,
+    Flavor,
+    TraitDemand,
+    flavor_traits,
+    image_traits,
+    specs_of,
+)
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_matches import ALWAYS as PCI_PROVIDER_TRAITS
-from autoclave.rules.profile_groups import request_groups
-from autoclave.rules.request_group import RequestGroup
-from autoclave.rules.traits import TraitDemand, flavor_traits, image_traits
+from autoclave.rules.pci_inventory import ALWAYS as PCI_PROVIDER_TRAITS
+from autoclave.rules.resource_names import OWNER_CYBORG
+
+OF_FLAVOR = "flavor"
+"""The origin of what a flavor's own extra specs ask for, in the unnumbered group together with the image."""
+
+
+@dataclass(frozen=True)
+class RequestGroup:
+    """A request group.
+
+    :param suffix: with one, a single provider must satisfy all of the group; the unnumbered group, with an empty
+        one, may be satisfied by several of a host.
+    :param resources: amounts by resource class; none is 0.
+    :param required: traits that the providers must have.
+    :param forbidden: traits that they must not have.
+    :param origin: who asks for it, in words.
+    """
+
+    suffix: str
+    resources: Mapping[str, int]
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    origin: str = OF_FLAVOR
+
+    def asked_by(self, name: str) -> str | None:
+        """Who asks for the class or trait *name* here, in words; None: nobody does."""
+        kind = "resources" if name in self.resources else "trait"
+        if kind == "trait" and name not in self.required | self.forbidden:
+            return None
+        if self.origin != OF_FLAVOR:
+            return self.origin
+        also = " or image property" if kind == "trait" and not self.suffix else ""
+        return f"extra spec{also} '{kind}{self.suffix}:{name}'"
+
+    def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
+        """Its parameters for ``GET /allocation_candidates``.
+
+        :param in_tree: the provider in whose tree alone it is to be satisfied.
+        """
+        amounts = ",".join(f"{name}:{amount}" for name, amount in sorted(self.resources.items()))
+        traits = [*sorted(self.required), *(f"!{name}" for name in sorted(self.forbidden))]
+        parameters = [(f"resources{self.suffix}", amounts)]
+        if traits:
+            parameters.append((f"required{self.suffix}", ",".join(traits)))
+        if in_tree is not None:
+            parameters.append((f"in_tree{self.suffix}", in_tree))
+        return parameters
+
+
+_TWO_FUNCTIONS = "trait:CUSTOM_FPGA_XILINX"
+"""Such a card has two functions, and a guest needs a request for each."""
+
+
+def counts(group: Mapping[str, str]) -> list[int]:
+    """How many accelerator requests each ``resources:`` key of a group stands for."""
+    each = 2 if group.get(_TWO_FUNCTIONS) == REQUIRED else 1
+    return [each * int(value) for key, value in group.items() if key.startswith("resources")]
+
+
+def suffix_of(number: int) -> str:
+    """The suffix of the request group of a profile's group, counted from 0; Nova's."""
+    return f"device_profile_{number}"
+
+
+def request_groups(profile: str, groups: Sequence[Mapping[str, str]]) -> list[RequestGroup]:
+    """One request group for each group of the *profile* of that name; what is for the driver only is left out."""
+    return [_request_group(profile, number, group) for number, group in enumerate(groups)]
+
+
+def _request_group(profile: str, number: int, group: Mapping[str, str]) -> RequestGroup:
+    # A function for flavors may have the same class and traits, and is nothing that a request can be bound to.
+    resources, required, forbidden = {}, {OWNER_CYBORG}, set()
+    for key, value in group.items():
+        kind, _, name = key.partition(":")
+        if kind == "resources":
+            resources[name] = int(value)
+        elif kind == "trait" and value == REQUIRED:
+            required.add(name)
+        elif kind == "trait" and value == FORBIDDEN:
+            forbidden.add(name)
+    return RequestGroup(
+        suffix_of(number), resources, frozenset(required), frozenset(forbidden), f"device profile {profile}"
+    )
+
+
+_SAME_HARDWARE = (
+    "no guest gets other virtual hardware for it: processors are not pinned, and there are no NUMA nodes and no huge "
+    "pages"
+)
+_NO_QUOTA = "what a guest does with its processors, disks and network is not limited"
+_BY_TRAITS_ONLY = "hosts are told apart by resources and traits only: ask for a trait"
+_NOT_VERIFIED = "the signature of an image is not verified"
+_UNKNOWN = "Autoclave does not know it"
+
+_SPECS = {
+    "hw:": _SAME_HARDWARE,
+    "quota:": _NO_QUOTA,
+    "capabilities:": _BY_TRAITS_ONLY,
+    "aggregate_instance_extra_specs:": _BY_TRAITS_ONLY,
+}
+_PROPERTIES = {"hw_": _SAME_HARDWARE, "img_signature": _NOT_VERIFIED, "img_": _UNKNOWN, "os_": _UNKNOWN}
+_ONLY_SAID = frozenset({"os_hash_algo", "os_hash_value", "os_hidden", "os_version"})
+"""Properties that say something of the image's data, and ask for nothing: Glance's own, and the release."""
+
+
+def ignored_extra_specs(extra_specs: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """The keys of a flavor that nothing here follows from, in order, each with the reason.
+
+    :param known: the keys that something follows from.
+    """
+    return {key: _reason(key, _SPECS) or _unknown(key) for key in sorted(extra_specs) if key not in known}
+
+
+def ignored_properties(properties: Collection[str]) -> dict[str, str]:
+    """The properties by which an image asks Nova for a kind of guest, in order, each with the reason.
+
+    An image may have any others; they ask nobody for anything.
+    """
+    found = {key: _reason(key, _PROPERTIES) for key in sorted(properties) if key not in _ONLY_SAID | HEEDED}
+    return {key: reason for key, reason in found.items() if reason is not None}
+
+
+def _reason(key: str, reasons: Mapping[str, str]) -> str | None:
+    return next((reason for prefix, reason in reasons.items() if key.startswith(prefix)), None)
+
+
+def _unknown(key: str) -> str:
+    # Nova compares what has no scope with the properties of hosts and of their aggregates.
+    return _UNKNOWN if ":" in key else _BY_TRAITS_ONLY
+
 
 ALIAS_KEY = "pci_passthrough:alias"
 PROFILE_KEY = "accel:device_profile"

@@ -18,7 +18,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.agent_api import CLEANUP
 from autoclave.rpc.versions import understands
-from autoclave.rules import attach_info
+from autoclave.rules import resource_names
 
 PLACEMENT_RELEASE = "14.0.0"
 """The first release in which the allocation of a reserved device can go from one consumer to another."""
@@ -90,7 +90,9 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
         with self._database.read() as tx:
             stored = handles.stored(tx)
-        broken = [f"{place} ({fault})" for place, text in stored if (fault := attach_info.read(text).fault) is not None]
+        broken = [
+            f"{place} ({fault})" for place, text in stored if (fault := resource_names.read(text).fault) is not None
+        ]
         if not broken:
             return Result(Code.SUCCESS)
         return Result(

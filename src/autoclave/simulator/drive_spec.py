@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autoclave.exceptions import SimulatorError
-from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_id import parse_pci_id
+from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO
 
 MIB = 1 << 20

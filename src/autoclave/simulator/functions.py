@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoclave.exceptions import SimulatorError
-from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_id import parse_pci_id
+from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.simulator import files
 from autoclave.simulator.inventory import Inventory
 from autoclave.simulator.sysfs_tree import SysfsTree

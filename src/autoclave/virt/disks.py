@@ -10,7 +10,7 @@ from pathlib import Path
 from autoclave.exceptions import AutoclaveError, GuestError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
-from autoclave.rules.image_hardware import DiskFormat
+from autoclave.rules.flavor_image import DiskFormat
 from autoclave.virt.guest import is_uuid
 from autoclave.virt.image_file import virtual_size
 from autoclave.virt.qemu_img import grow

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from autoclave.exceptions import GuestError
-from autoclave.rules.image_hardware import MACHINE, DiskFormat, Firmware
+from autoclave.rules.flavor_image import MACHINE, DiskFormat, Firmware
 from autoclave.virt.hostdev import pci_hostdev
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

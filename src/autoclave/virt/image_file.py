@@ -9,7 +9,7 @@ import struct
 from enum import IntFlag
 from pathlib import Path
 
-from autoclave.rules.image_hardware import DiskFormat
+from autoclave.rules.flavor_image import DiskFormat
 
 _MAGIC = b"QFI\xfb"
 _HEADER = struct.Struct(">4sIQIIQI")

@@ -5,7 +5,7 @@ from pathlib import Path
 from autoclave.exceptions import GuestError, HardwareError
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
-from autoclave.rules.image_hardware import DiskFormat
+from autoclave.rules.flavor_image import DiskFormat
 from autoclave.rules.plain_text import excerpt
 
 _PATIENCE = 60.0

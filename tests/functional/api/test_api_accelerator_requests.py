@@ -8,8 +8,7 @@ from api_world import REMOVE_OPS, World, fault, new_uuid
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db.tables import AttachType, arqs, attach_handles
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 
 pytestmark = pytest.mark.matrix
 

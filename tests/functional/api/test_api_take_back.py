@@ -11,8 +11,7 @@ from autoclave.db import events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs, devices
 from autoclave.lifecycle.guests_seen import UNSEEN
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from dbfixtures import make_arq
 
 INSTANCE = "11111111-2222-4333-8444-555555555555"

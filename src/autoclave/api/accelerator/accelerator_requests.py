@@ -29,8 +29,7 @@ from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.requesting import make_arqs
 from autoclave.lifecycle.swap import Cause
 from autoclave.objects.context import RequestContext
-from autoclave.rules.arq_states import RESOLVED, ARQState
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import RESOLVED, Actor, ARQState
 
 LOG = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from autoclave.api.links import self_link
 from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.db.arqs import ARQView
 from autoclave.db.tables import AttachType
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.attach_info import read
+from autoclave.rules.device_lifecycle import ARQState
+from autoclave.rules.resource_names import read
 
 LOG = logging.getLogger(__name__)
 

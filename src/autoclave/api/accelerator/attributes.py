@@ -21,7 +21,7 @@ from autoclave.db import attributes as attribute_rows
 from autoclave.db import deployable_views
 from autoclave.db.attributes import AttributeRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
-from autoclave.rules.attributes import is_discovered
+from autoclave.rules.resource_names import is_discovered
 
 
 class Attributes(Resource):

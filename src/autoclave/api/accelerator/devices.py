@@ -22,8 +22,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
-from autoclave.rules.device_lifecycle import Actor, DeviceState
-from autoclave.rules.reserved import shown_state
+from autoclave.rules.device_lifecycle import Actor, DeviceState, shown_state
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
     None: "is in no known state: run the online data migrations first",

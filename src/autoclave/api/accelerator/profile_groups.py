@@ -7,7 +7,7 @@ from typing import Any
 import os_traits
 
 from autoclave.exceptions import BadRequest
-from autoclave.rules.profile_groups import counts
+from autoclave.rules.resource_request import counts
 
 MAX_COUNT = 64
 """Devices that one key of one group may ask for."""

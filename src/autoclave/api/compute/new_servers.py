@@ -15,9 +15,8 @@ from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
 from autoclave.objects.context import RequestContext
-from autoclave.rules.availability_zone import ZONE
-from autoclave.rules.image_fit import require_fit
-from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.flavor_image import require_fit
+from autoclave.rules.instance_states import ZONE, TaskState, VMState
 
 
 def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> FlavorRecord:

@@ -18,8 +18,7 @@ from autoclave.db import hostdevs
 from autoclave.db.hostdevs import Hostdev
 from autoclave.db.instances import InstanceRecord
 from autoclave.objects.context import RequestContext
-from autoclave.rules.availability_zone import ZONE
-from autoclave.rules.instance_states import VMState, status_of
+from autoclave.rules.instance_states import ZONE, VMState, status_of
 from autoclave.virt.guest import domain_name
 
 

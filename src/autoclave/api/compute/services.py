@@ -17,8 +17,8 @@ from autoclave.db import compute_hosts as host_rows
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.taken_out import take_out
-from autoclave.rules.availability_zone import ZONE
 from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.instance_states import ZONE
 
 BINARY = "nova-compute"
 """What users of Nova know such a service by, and what their commands ask for."""

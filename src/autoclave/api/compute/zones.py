@@ -7,7 +7,7 @@ from autoclave.api.compute.moments import novas_moment
 from autoclave.api.compute.services import BINARY
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.compute_services import ZONES, ZONES_IN_DETAIL
-from autoclave.rules.availability_zone import ZONE
+from autoclave.rules.instance_states import ZONE
 
 _AVAILABLE = {"available": True}
 

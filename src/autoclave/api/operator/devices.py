@@ -21,8 +21,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.events import EventRecord
 from autoclave.exceptions import BadRequest, NotFound
+from autoclave.rules.device_lifecycle import SHOWN_STATES
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.reserved import SHOWN_STATES
 
 _GET = "autoclave:device:get"
 _FILTERS = (

@@ -16,7 +16,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import host_maintenances as maintenance_rows
 from autoclave.exceptions import NotFound
 from autoclave.lifecycle import host_maintenance
-from autoclave.rules.reserved import must_be_reserved
+from autoclave.rules.device_lifecycle import must_be_reserved
 
 _GET = "autoclave:host:get"
 _ACT = "autoclave:host:act"

@@ -18,7 +18,7 @@ from autoclave.api.schemas.common import (
     since,
 )
 from autoclave.db.tables import AttachType
-from autoclave.rules.arq_states import ARQState
+from autoclave.rules.device_lifecycle import ARQState
 
 CREATE: dict[str, Any] = {
     "type": "object",

@@ -3,7 +3,7 @@
 from autoclave.api.microversion import DEVICE_STATE, DEVICE_STATUS
 from autoclave.api.schemas.common import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
 from autoclave.db.tables import DeviceStatus, DeviceType
-from autoclave.rules.reserved import SHOWN_STATES, Withheld
+from autoclave.rules.device_lifecycle import SHOWN_STATES, Withheld
 
 _STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
 """Maintenance is said by ``status``."""

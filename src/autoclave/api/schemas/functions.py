@@ -1,7 +1,7 @@
 """Answers of ``/autoclave/v1/functions``."""
 
 from autoclave.api.schemas.common import BOOLEAN, STRING, UUID, listed, nullable, one_of, shape
-from autoclave.rules.pci_function import DevType
+from autoclave.rules.pci_inventory import DevType
 
 FUNCTION = shape(
     "PCIFunction",

@@ -15,9 +15,7 @@ from autoclave.api.schemas.common import (
     shape,
 )
 from autoclave.db.tables import DeviceStatus, DeviceType
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.rules.reserved import SHOWN_STATES
+from autoclave.rules.device_lifecycle import SHOWN_STATES, ARQState, DeviceState
 
 REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
 

@@ -1,13 +1,38 @@
-"""What the database says by itself."""
+"""Compare what the database, the host and Placement say of devices.
+
+What the database says by itself.
+
+What the database and the host say of one device.
+
+What the database proves after a backup of it was restored (``autoclave audit --quarantine``).
+
+A restored database is true of the moment when it was copied. What has happened since then it does not know: a drive
+that was available may have been bound and written to; a bind that was being made may have been completed; an unbind
+may have been followed by an erase and by the next guest. None of the other records is a proof either. Placement may
+have been restored from the same moment, and ``reserved`` may be written by anybody. The drive's own sanitize log tells
+of the last sanitize, not of what was written after it; that it does so on some drives (the bit "global data erased"),
+on their own host, while no guest has them, is no ground for a whole fleet.
+
+So of a type that is erased between instances nothing that the system would use by itself is proved: neither what is
+available, nor what is allocated unless a request that is Bound has it. What a request has in BindStarted would be
+offered when the sweep takes the bind back. What one has in Deleting, or none has, would be erased without anybody's
+word, and by now it may be the drive of a guest that is switched off. What waits in error, or for a worker, is offered
+only after an erase that is proved and that an operator asked for (at its start the agent puts what a worker had into
+error).
+
+A type that is never erased has no cleanliness to be proved. One that is allocated and that no request in Bound has
+goes to error as well: it may be with another guest.
+
+What the database and Placement say of one device.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from autoclave.rules.arq_states import ARQState
-from autoclave.rules.audit.facts import Agent, Drive, Hold, Row
 from autoclave.rules.audit.kinds import Kind
-from autoclave.rules.audit.model import Finding
-from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.audit.model import Agent, Drive, Finding, Found, Guest, Hold, Row, Slot, Stock, Wanted
+from autoclave.rules.device_lifecycle import IDLE_STATES, ARQState, DeviceState, must_be_reserved
+from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA, may_be_the_operators, same_provider_name
 
 SILENCE = 300.0
 """Seconds after which an agent that was not seen is taken for dead: five periods of the default."""
@@ -93,3 +118,190 @@ def of_agents(agents: Sequence[Agent], patience: float = SILENCE) -> Iterator[Fi
             seen = "never seen" if agent.silent is None else f"last seen {agent.silent:.0f} s ago"
             kind = Kind.AGENT_SILENT
             yield Finding(kind, agent.host, f"its agent was {seen}", kind.remedy.format(host=agent.host))
+
+
+_HOST_DRIVER = "nvme"
+
+
+def of_slot(row: Row, slot: Slot) -> Iterator[Finding]:
+    """The slot of a device. While a worker or a guest has it, little can be said."""
+    if not slot.present:
+        if row.in_slot and not row.offer.missing:
+            yield about(Kind.SLOT_EMPTY, row, f"there is no PCI function {row.address}")
+        return
+    if not row.cleaned:
+        return
+    if row.offer.device_state in IDLE_STATES:
+        yield from _drive(row, slot)
+    if row.offer.device_state is DeviceState.AVAILABLE:
+        yield from _others(row, slot)
+    bound = [hold.instance for hold in row.holds if hold.state is ARQState.BOUND]
+    if row.offer.device_state is DeviceState.ALLOCATED and bound and slot.driver == _HOST_DRIVER:
+        yield about(Kind.GUEST_NOT_RUNNING, row, f"bound to instance {bound[0]}; the host's nvme driver has it")
+
+
+def of_guests(row: Row, guests: Sequence[Guest]) -> Iterator[Finding]:
+    """The guests that have been given the function of a device."""
+    asking = {hold.instance for hold in row.holds}
+    for guest in guests:
+        if guest.uuid not in asking:
+            runs = "runs" if guest.running else "is off"
+            seen = f"domain {guest.name} ({guest.uuid}) has it and {runs}, and no active request of it does"
+            yield about(Kind.GUEST_WITHOUT_REQUEST, row, seen, guest.uuid)
+
+
+def _drive(row: Row, slot: Slot) -> Iterator[Finding]:
+    if slot.drive is not None and row.drive is not None and slot.drive not in (row.drive, row.found):
+        serial, model = slot.drive
+        yield about(Kind.OTHER_DRIVE, row, f"in the slot is {model} {serial}, on record {row.drive[1]} {row.drive[0]}")
+
+
+def _others(row: Row, slot: Slot) -> Iterator[Finding]:
+    if slot.driver is None:
+        yield about(Kind.NO_DRIVER, row, "available, and no kernel driver has it")
+    elif slot.driver != _HOST_DRIVER:
+        yield about(Kind.DRIVER_DIFFERS, row, f"available, and the driver {slot.driver} has it", slot.driver)
+    if slot.users:
+        yield about(Kind.USED_BY_HOST, row, f"available, and the host uses it: {'; '.join(slot.users)}")
+    if slot.other_paths:
+        yield about(Kind.SECOND_PATH, row, f"available, and also reached through {', '.join(slot.other_paths)}")
+
+
+def unproved(row: Row) -> str | None:
+    """Why a device must not be used on the word of a restored database, or None."""
+    state = row.offer.device_state
+    linked = [hold for hold in row.holds if hold.linked]
+    if state is DeviceState.AVAILABLE and row.cleaned:
+        return "available when the backup was made; nobody knows who has had it since"
+    if state is not DeviceState.ALLOCATED or any(hold.state is ARQState.BOUND for hold in linked):
+        return None
+    if linked:
+        return f"request {linked[0].arq} was {linked[0].state} when the backup was made; nobody knows what came of it"
+    return "allocated when the backup was made, and no request had it; nobody knows who has had it since"
+
+
+def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None) -> Iterator[Finding]:
+    """One provider of a device.
+
+    :param found: None: Placement has none with its uuid.
+    :param root: uuid of the host's root provider; None: there is none.
+    """
+    if found is None:
+        yield about(Kind.PROVIDER_MISSING, row, f"Placement has no provider {wanted.uuid} ({wanted.name})", wanted.uuid)
+        return
+    if OWNER_NOVA in found.traits:
+        # All of it is another's, so none of it is judged by itself.
+        if not row.rewritten:
+            seen = f"provider {found.uuid} has the trait {OWNER_NOVA} and {_list(found.stocks) or 'no inventory'}"
+            yield about(Kind.PROVIDER_REWRITTEN, row, seen)
+        yield from _allocations(row, wanted, found)
+        return
+    if OWNER_CYBORG not in found.traits:
+        yield about(Kind.PROVIDER_NOT_OURS, row, f"provider {found.uuid} lacks {OWNER_CYBORG}", found.uuid)
+    if not same_provider_name(found.name, wanted.name):
+        names = {"name": wanted.name, "provider": found.uuid}
+        yield about(Kind.PROVIDER_RENAMED, row, f"provider {found.uuid} is named {found.name}", found.uuid, **names)
+    if root is not None and found.parent != root:
+        seen = f"provider {found.uuid} is below {found.parent or 'nothing'}, not below {row.host} ({root})"
+        yield about(Kind.PROVIDER_MOVED, row, seen, found.parent or "")
+    yield from _traits(row, wanted, found)
+    yield from _inventories(row, wanted, found)
+    yield from _allocations(row, wanted, found)
+
+
+def without_device(found: Found, host: str) -> Finding:
+    """A provider of ours that no device has."""
+    kind = Kind.PROVIDER_WITHOUT_DEVICE
+    offered = "offered" if any(map(found.offers, found.stocks)) else "not offered"
+    seen = f"provider {found.uuid} ({found.name}) is {offered}, and no device has it"
+    return Finding(kind, host, seen, kind.remedy.format(host=host, about=found.uuid), about=found.uuid)
+
+
+def taken_name(row: Row, wanted: Wanted, other: str) -> Finding:
+    """The name of a device's provider is another's."""
+    seen = f"{wanted.name} is provider {other} in Placement, {wanted.uuid} in the database"
+    return about(Kind.PROVIDER_OF_ANOTHER, row, seen, other)
+
+
+def _traits(row: Row, wanted: Wanted, found: Found) -> Iterator[Finding]:
+    lacking = wanted.traits - found.traits - {OWNER_CYBORG}
+    surplus = {name for name in found.traits - wanted.traits if not may_be_the_operators(name)}
+    if lacking or surplus:
+        said = [f"lacks {_list(lacking)}"] if lacking else []
+        said += [f"has {_list(surplus)} besides"] if surplus else []
+        yield about(Kind.TRAITS_DIFFER, row, f"provider {found.uuid} {', '.join(said)}", found.uuid)
+
+
+def _inventories(row: Row, wanted: Wanted, found: Found) -> Iterator[Finding]:
+    for name in sorted(set(found.stocks) - {wanted.resource_class}):
+        seen = f"provider {found.uuid} has an inventory of {name}, not only of {wanted.resource_class}"
+        yield about(Kind.FOREIGN_INVENTORY, row, seen, name, provider=found.uuid)
+    stock = found.stocks.get(wanted.resource_class)
+    if stock is None:
+        seen = f"provider {found.uuid} has no inventory of {wanted.resource_class}"
+        yield about(Kind.INVENTORY_MISSING, row, seen, found.uuid)
+        return
+    differing = [
+        f"{name}={seen} instead of {due}"
+        for name, due, seen in zip(Stock._fields, wanted.whole, stock, strict=True)
+        if name != "reserved" and due != seen
+    ]
+    if differing:
+        yield about(Kind.INVENTORY_DIFFERS, row, f"provider {found.uuid} has {', '.join(differing)}", found.uuid)
+    yield from _reserved(row, wanted, found, stock)
+
+
+def _reserved(row: Row, wanted: Wanted, found: Found, stock: Stock) -> Iterator[Finding]:
+    seen = f"reserved={stock.reserved} of {stock.total}"
+    if must_be_reserved(row.offer):
+        if stock.reserved < wanted.whole.total and not _being_told(row):
+            yield about(Kind.RESERVED_TOO_LOW, row, f"{seen}, while it is {_why(row)}", found.uuid)
+    elif row.owes_offer:
+        yield about(Kind.DEBT_UNPAID, row, f"{seen}, and it waits to be lowered", found.uuid)
+    elif stock.reserved > 0:
+        yield about(Kind.RESERVED_BY_HAND, row, f"{seen}, while it is available and nothing waits", found.uuid)
+
+
+def _being_told(row: Row) -> bool:
+    """Whether a conductor is between its claim and its word to Placement, within its lease: no guest has seen it."""
+    only_allocated = row.offer == row.offer._replace(
+        device_state=DeviceState.ALLOCATED,
+        maintaining=False,
+        held=False,
+        excluded=False,
+        missing=False,
+        unreadable=False,
+    )
+    return only_allocated and any(hold.linked and hold.state in UNFINISHED and not hold.overdue for hold in row.holds)
+
+
+def _allocations(row: Row, wanted: Wanted, found: Found) -> Iterator[Finding]:
+    asking = {hold.instance for hold in row.holds}
+    for consumer in sorted(set(found.consumers) - asking):
+        held = ", ".join(f"{amount} {name}" for name, amount in sorted(found.consumers[consumer].items()))
+        seen = f"consumer {consumer} has {held} of provider {found.uuid}, and no active request for it"
+        yield about(Kind.ALLOCATION_WITHOUT_REQUEST, row, seen, consumer)
+    if len(row.wanted) == 1:
+        yield from _unallocated(row, found.uuid, found.consumers)
+    used, stock = found.used(wanted.resource_class), found.stocks.get(wanted.resource_class)
+    if stock is not None and used > stock.total:
+        yield about(Kind.OVERUSED, row, f"{used} of {stock.total} are allocated of provider {found.uuid}", found.uuid)
+
+
+def _unallocated(row: Row, provider: str, consumers: Collection[str]) -> Iterator[Finding]:
+    for hold in row.holds:
+        if hold.linked and hold.state not in UNFINISHED and hold.instance and hold.instance not in consumers:
+            seen = f"instance {hold.instance} of request {hold.arq} has no allocation of provider {provider}"
+            yield about(Kind.REQUEST_WITHOUT_ALLOCATION, row, seen, hold.arq)
+
+
+def _why(row: Row) -> str:
+    state = row.offer.device_state
+    reasons = row.offer.withheld
+    if state is not DeviceState.AVAILABLE:
+        reasons.insert(0, state.value if state else "in no known state")
+    return " and ".join(reasons)
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))

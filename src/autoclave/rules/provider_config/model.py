@@ -1,7 +1,29 @@
-"""What provider configuration says, once it has been understood."""
+"""Define provider configuration: its records and its formal schema.
 
-from collections.abc import Mapping
+What provider configuration says, once it has been understood.
+
+The formal schema of the files, and what is wrong with a document by it, in words.
+
+The schema is a file of its own, and the only copy: editors and other programs can be given it, the documentation shows
+it, and what an agent refuses is what it says. It is read and compiled once, when this module is imported.
+"""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
+from itertools import islice
+from typing import Any
+
+from jsonschema import Draft202012Validator, TypeChecker
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+
+from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, quoted
+from autoclave.rules.provider_config.quick_check import compiled
 
 COMPUTE_NODE = "$COMPUTE_NODE"
 """Stands for every compute node of the agent that no other entry names."""
@@ -80,3 +102,163 @@ class ProviderConfig:
 
     entries: tuple[ProviderEntry, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+SCHEMA: Mapping[str, Any] = json.loads((resources.files(__package__) / "provider_config_v1.json").read_text("utf-8"))
+"""JSON Schema of schema version 1.0."""
+
+VERSION: Path = ("meta", "schema_version")
+"""Where a document says which schema it is written for."""
+
+MAJOR = 1
+"""The major version whose files can be read, whatever their minor version."""
+
+
+def _is_number(_: TypeChecker, value: object) -> bool:
+    """Whether JSON has such a number; YAML also has .inf and .nan."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_VALIDATOR = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _is_number)
+)(SCHEMA)
+_IS_SOUND = compiled(
+    SCHEMA,
+    {
+        "object": lambda value: isinstance(value, dict),
+        "array": lambda value: isinstance(value, list),
+        "string": lambda value: isinstance(value, str),
+        "integer": lambda value: (
+            (isinstance(value, int) and not isinstance(value, bool))
+            or (isinstance(value, float) and value.is_integer())
+        ),
+        "number": lambda value: _is_number(Draft202012Validator.TYPE_CHECKER, value),
+    },
+)
+_REF = "#/$defs/"
+_VERSION = re.compile(r"(\d{1,9})\.\d+", re.ASCII)
+_KINDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+}
+
+
+def faults(document: Located, most: int) -> list[Found]:
+    """What the schema forbids in *document*, in the order of its lines.
+
+    :param most: how many faults are looked for.
+
+    :raises Unreadable: it is written for another major version, so that nothing else of it can be judged.
+    """
+    meta = document.children.get("meta")
+    said = meta and meta.children.get("schema_version")
+    version = said and _VERSION.fullmatch(said.text)
+    if said and version and int(version[1]) != MAJOR:
+        raise Unreadable(said.line, _version_fault(said), VERSION)
+    if _IS_SOUND(document.value):
+        return []
+    errors = (error for error in _VALIDATOR.iter_errors(document.value) if _counts(error))
+    return sorted({_found(document, error) for error in islice(errors, most)})
+
+
+def unknown(document: Located) -> Iterator[Found]:
+    """The fields of a document without faults that the schema does not name. They are accepted and mean nothing."""
+    return _unknown(SCHEMA, document, document, ())
+
+
+def _unknown(schema: Mapping[str, Any], document: Located, here: Located, path: Path) -> Iterator[Found]:
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].removeprefix(_REF)]
+    properties = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    for key, child in here.children.items():
+        where = (*path, key)
+        inner = schema.get("items") if isinstance(key, int) else properties.get(key, others)
+        if inner is not None:
+            yield from _unknown(inner, document, child, where)
+        elif properties:
+            near = difflib.get_close_matches(str(key), properties, n=1)
+            yield Found(child.line, where, f"unknown field, ignored{f'; did you mean {near[0]}?' if near else ''}")
+
+
+def _counts(error: ValidationError) -> bool:
+    """Whether the error is one of its own: what is no mapping at all has been told so."""
+    return error.validator != "oneOf" or isinstance(error.instance, dict)
+
+
+def _found(document: Located, error: ValidationError) -> Found:
+    path: Path = tuple(error.absolute_path)
+    if "propertyNames" in error.absolute_schema_path:
+        name = str(error.instance)
+        path = (*path, name)
+        return Found(document.at(path).line, path, _name_fault(error, name))
+    here = document.at(path)
+    return Found(here.line, path, _fault(error, path, here))
+
+
+def _fault(error: ValidationError, path: Path, here: Located) -> str:
+    limit: Any = error.validator_value
+    match error.validator:
+        case "type":
+            return _type_fault(limit, here)
+        case "required":
+            return f"{limit[0]} is missing"
+        case "oneOf":
+            both = "both" if "uuid" in here.children else "neither"
+            return f"must have exactly one of uuid and name, and has {both}"
+        case "minimum" | "exclusiveMinimum" | "maximum" | "exclusiveMaximum" | "pattern" if path == VERSION:
+            return _version_fault(here)
+        case "minimum":
+            return f"must be {limit} or more, not {quoted(here.text)[1:-1]}"
+        case "exclusiveMinimum":
+            return f"must be more than {limit}, not {quoted(here.text)[1:-1]}"
+        case "maximum":
+            return f"must be {limit} or less, not {quoted(here.text)[1:-1]}"
+        case "minLength":
+            return "is empty"
+        case _ if path[-1] == "uuid":
+            return f"{quoted(here.text)} is neither a uuid nor $COMPUTE_NODE"
+        case _ if path[-1] == "name":
+            return f"must have {limit} characters or fewer, and has {len(here.text)}"
+        case _:
+            return _name_fault(error, here.text)
+
+
+def _version_fault(here: Located) -> str:
+    return f"{quoted(here.text)} cannot be read; the schema is {MAJOR}.0, and later ones of {MAJOR}.x can be read too"
+
+
+def _name_fault(error: ValidationError, name: str) -> str:
+    """What is wrong with the name of a resource class or trait."""
+    if error.validator == "maxLength":
+        return f"must have {error.validator_value} characters or fewer, and has {len(name)}"
+    return f"{quoted(name)} is no custom name: only CUSTOM_ followed by A-Z, 0-9 and _ can be added"
+
+
+def _type_fault(wanted: str | list[str], here: Located) -> str:
+    kinds = [wanted] if isinstance(wanted, str) else wanted
+    hint = "; put it in quotes" if kinds == ["string"] and here.text else ""
+    return f"must be {' or '.join(_KINDS[kind] for kind in kinds)}, not {_kind(here)}{hint}"
+
+
+def _kind(here: Located) -> str:
+    match here.value:
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {quoted(here.text)[1:-1]}"
+        case str():
+            return f"the string {quoted(here.text)}"
+        case int() | float():
+            return (
+                f"the number {quoted(here.text)[1:-1]}" if math.isfinite(here.value) else f"{here.text}, which is none"
+            )
+        case _:
+            return f"{quoted(here.text)}, which YAML takes for a {type(here.value).__name__}"

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from autoclave.exceptions import ProviderConfigFaults
 from autoclave.rules.located_yaml import Found, Located, Path, Unreadable, read, shown
-from autoclave.rules.provider_config import schema
+from autoclave.rules.provider_config import model
 from autoclave.rules.provider_config.model import COMPUTE_NODE, AddedInventory, Place, ProviderConfig, ProviderEntry
 
 _DEFAULTS: Mapping[str, Any] = {
-    name: field.get("default") for name, field in schema.SCHEMA["$defs"]["inventory"]["properties"].items()
+    name: field.get("default") for name, field in model.SCHEMA["$defs"]["inventory"]["properties"].items()
 }
 """What a field of an inventory is when it is left out. ``total`` must not be: its None is never used."""
 
@@ -74,7 +74,7 @@ def _understand(file: str, text: str) -> _Understood:
     """Read one file. Whatever of it is sound becomes entries, so that more can be found wrong with them."""
     try:
         document, faults = read(text)
-        faults += schema.faults(document, MAX_FAULTS + 1)
+        faults += model.faults(document, MAX_FAULTS + 1)
     except Unreadable as e:
         return _Understood([], [e.found], [])
     if len(faults) > MAX_FAULTS:  # what of the rest is sound is not known
@@ -84,7 +84,7 @@ def _understand(file: str, text: str) -> _Understood:
     listed = providers.children if providers is not None and isinstance(providers.value, list) else {}
     entries = [made for number, each in listed.items() if (made := sound.entry(each, ("providers", number)))]
     faults += sound.faults
-    notes = [] if faults else list(islice(schema.unknown(document), MAX_FAULTS + 1))
+    notes = [] if faults else list(islice(model.unknown(document), MAX_FAULTS + 1))
     return _Understood(entries, sorted(faults), notes)
 
 
