@@ -19,9 +19,9 @@ from autoclave.db.tables import devices
 from autoclave.drivers import nvme_inspection
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import PlacementConflict
-from autoclave.hardware import zero
+from autoclave.hardware.erase import zero
+from autoclave.hardware.erase.sanitize import Sanitizer
 from autoclave.hardware.read_back import first_nonzero
-from autoclave.hardware.sanitize import Sanitizer
 from autoclave.lifecycle import intent, release, sweep, withdrawn
 from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping

@@ -6,7 +6,7 @@ from dataclasses import replace
 from autoclave.exceptions import ToolTimeout
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.erase import Eraser
+from autoclave.hardware.erase.eraser import Eraser
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.progress import Progress

@@ -9,7 +9,7 @@ import pytest
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.host_hints import read_hints
-from autoclave.hardware.privileged import context, disks
+from autoclave.hardware.privileged import context, server
 from autoclave.hardware.privileged.client import PrivsepHelper
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import SysfsTree
@@ -109,7 +109,7 @@ def test_a_space_that_cannot_be_read_is_an_error(tree: SysfsTree) -> None:
 def helper(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> PrivsepHelper:
     """The privileged helper, which does in this process what it would do as root."""
     monkeypatch.setattr(context, "client_mode", False)
-    monkeypatch.setattr(disks, "_PATHS", tree.paths)
+    monkeypatch.setattr(server, "_PATHS", tree.paths)
     return PrivsepHelper()
 
 

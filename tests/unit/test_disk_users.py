@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import DeviceVanished, HardwareError
-from autoclave.hardware.disk_users import holders
 from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.usage import holders
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import SysfsTree, link, link_text
 

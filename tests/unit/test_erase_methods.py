@@ -3,7 +3,7 @@
 import pytest
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.erase_methods import METHODS
+from autoclave.hardware.erase.methods import METHODS
 from autoclave.hardware.privileged import admission
 from autoclave.rules.cleanup_policy import MATRIX, Capabilities, CleanupAction, missing
 

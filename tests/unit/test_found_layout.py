@@ -4,7 +4,7 @@ import pytest
 
 from autoclave.exceptions import ToolFailed
 from autoclave.hardware.command import Commands
-from autoclave.hardware.found_layout import FoundLayout, allocated_namespaces, flbas_of, format_index, read_layout
+from autoclave.hardware.erase.found_layout import FoundLayout, allocated_namespaces, flbas_of, format_index, read_layout
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import LBAFormat

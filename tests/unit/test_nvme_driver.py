@@ -23,7 +23,7 @@ from autoclave.exceptions import (
     ToolMissing,
     WrongDrive,
 )
-from autoclave.hardware import disk_users
+from autoclave.hardware import usage
 from autoclave.hardware.block import open_block
 from autoclave.rules.device_spec import parse_device_spec
 from autoclave.simulator.drive_spec import MIB, DriveSpec
@@ -384,7 +384,7 @@ def test_error_that_was_not_foreseen_is_one_functions_trouble(make, monkeypatch,
     driver, host = make(drive(ONE, "S1"), drive(TWO, "S2"))
     if kind == "pci":
         specs = parse_device_spec([json.dumps({"address": ONE}), json.dumps({"address": TWO})])
-    look = disk_users.holders
+    look = usage.holders
 
     def odd(paths, controller):
         if str(controller.address) == ONE:

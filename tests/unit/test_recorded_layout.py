@@ -6,10 +6,10 @@ import pytest
 from erase_doubles import Watcher, by_programs, eraser, hangs
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
-from autoclave.hardware import namespace_layout
 from autoclave.hardware.block import open_block
 from autoclave.hardware.command import Commands
-from autoclave.hardware.found_layout import read_layout
+from autoclave.hardware.erase import namespaces
+from autoclave.hardware.erase.found_layout import read_layout
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.rules.cleanup_policy import CleanupAction
@@ -304,7 +304,7 @@ def test_smaller_namespace_is_replaced_on_a_drive_without_capacities(make):
 
 def test_size_that_the_host_does_not_show_is_an_error(make, monkeypatch):
     """The kernel keeps the size of before the format: nothing is erased by that."""
-    monkeypatch.setattr(namespace_layout, "NODE_TIMEOUT", 0.05)
+    monkeypatch.setattr(namespaces, "NODE_TIMEOUT", 0.05)
     host = make()
     recorded = layout_of(host)
     host.format(SLOT, 7)

@@ -22,7 +22,8 @@ from autoclave.exceptions import (
     ToolMissing,
     WrongDrive,
 )
-from autoclave.hardware import nvme_cli, sanitize
+from autoclave.hardware import nvme_cli
+from autoclave.hardware.erase import sanitize
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction

@@ -9,7 +9,7 @@ from erase_doubles import Watcher
 from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout
 from autoclave.hardware.command import Commands
 from autoclave.hardware.disk import LARGEST_STEP
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli

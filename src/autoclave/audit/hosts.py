@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
-from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import pci_function
+from autoclave.hardware.usage import holders
 from autoclave.rules.audit.devices import about, of_guests, of_slot
 from autoclave.rules.audit.instances import of_lent_guests
 from autoclave.rules.audit.kinds import Kind

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from oslo_config import cfg
 
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.erase_work import Estimate
+from autoclave.hardware.erase.work import Estimate
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.progress import Progress, ProgressSink
 from autoclave.hardware.tool import ToolSink

@@ -16,14 +16,14 @@ from autoclave.exceptions import (
     ToolFailed,
 )
 from autoclave.hardware import attribute
-from autoclave.hardware.disk_users import holders
-from autoclave.hardware.erase_methods import METHODS
-from autoclave.hardware.found_layout import read_layout
+from autoclave.hardware.erase.found_layout import read_layout
+from autoclave.hardware.erase.methods import METHODS
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, block_directory, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, function_directory, iommu_group_members, pci_functions
+from autoclave.hardware.usage import holders
 from autoclave.rules.cleanup_policy import Capabilities, CleanupAction, Resolution, quicker_format, resolve
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.drive_layout import DriveLayout

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoclave.hardware import attribute
-from autoclave.hardware.disk_users import holders
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import PCIFunction, function_directory
+from autoclave.hardware.usage import holders
 
 _IFF_UP = 1
 """Bit of an interface's ``flags``: somebody has set it up, whether there is a link or not."""
@@ -30,7 +30,7 @@ def is_with_vfio(paths: HostPaths, function: PCIFunction) -> bool:
 def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
     """Every use of the function by this host that sysfs shows, one line of words each; empty: none.
 
-    Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.disk_users.holders`
+    Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.usage.holders`
     says, any other disks, since what is on them is not looked at, and the display of the console. That one the host
     uses without a driver as well, as long as the firmware's framebuffer or VGA's text is what the console is on.
 

@@ -9,10 +9,10 @@ from autoclave.exceptions import HardwareError
 from autoclave.hardware import attribute
 from autoclave.hardware.command import Commands
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.disk_users import HostUses, partitions
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, block_directory
 from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.hardware.usage import HostUses, partitions
 from autoclave.rules.plain_text import excerpt
 
 _VOLUME = re.compile(r"LVM-([A-Za-z0-9]{32})[A-Za-z0-9]{32}(?:-.*)?")

@@ -9,7 +9,7 @@ from typing import Self
 from autoclave.exceptions import DeviceVanished
 from autoclave.hardware.block import open_soon
 from autoclave.hardware.disk import Disk
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.nvme import Namespace
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, ToolFailed
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.nvme_cli import (
     INSUFFICIENT_CAPACITY,
     INVALID_FIELD,

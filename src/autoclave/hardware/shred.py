@@ -5,7 +5,7 @@ from pathlib import Path
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, WrongDrive
 from autoclave.hardware.disk import Disk
-from autoclave.hardware.erase_work import EraseWork
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.nvme import DISK_NODE
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.rules.plain_text import excerpt

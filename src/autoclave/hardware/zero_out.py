@@ -4,7 +4,7 @@ import time
 
 from autoclave.exceptions import EraseFailed
 from autoclave.hardware.disk import LARGEST_STEP, Disk
-from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork
+from autoclave.hardware.erase.work import LEFT_BEHIND, EraseWork
 from autoclave.hardware.progress_meter import ProgressMeter
 
 NAME = "BLKZEROOUT"

@@ -10,7 +10,7 @@ from pathlib import Path
 from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware import attribute
 from autoclave.hardware.command import Commands
-from autoclave.hardware.erase_methods import METHODS
+from autoclave.hardware.erase.methods import METHODS
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import CONTROLLER_NODE, DISK_NODE
 from autoclave.rules.pci_address import PCIAddress

@@ -13,7 +13,7 @@ from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeou
 from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.disk import Disk
 from autoclave.hardware.open_file import OpenFile
-from autoclave.hardware.privileged import context, disks
+from autoclave.hardware.privileged import context, server
 from autoclave.hardware.privileged import tools as _tools
 from autoclave.hardware.process import Line
 from autoclave.hardware.tool import Completed, ToolSink
@@ -111,24 +111,24 @@ class PrivsepHelper:
 
     def open_block(self, path: Path, *, writable: bool) -> Disk:
         """See :class:`Helper`."""
-        return _HeldDisk(path, *_ask(disks.hold_disk, str(path), writable))
+        return _HeldDisk(path, *_ask(server.hold_disk, str(path), writable))
 
     def programs_with_open(self, nodes: Sequence[Path]) -> list[OpenFile]:
         """See :class:`Helper`."""
-        found = _ask(disks.programs_with_open, [str(node) for node in nodes])
+        found = _ask(server.programs_with_open, [str(node) for node in nodes])
         return [OpenFile(Path(node), pid, program, writes) for node, pid, program, writes in found]
 
     def has_zfs_label(self, node: Path) -> bool:
         """See :class:`Helper`."""
-        return _ask(disks.has_zfs_label, str(node))
+        return _ask(server.has_zfs_label, str(node))
 
     def card_serial(self, address: PCIAddress, *, vital_product_data: bool) -> str | None:
         """See :class:`Helper`."""
-        return _ask(disks.card_serial, str(address), vital_product_data)
+        return _ask(server.card_serial, str(address), vital_product_data)
 
     def product_uuid(self) -> str | None:
         """See :class:`Helper`."""
-        return _ask(disks.product_uuid)
+        return _ask(server.product_uuid)
 
 
 class _HeldDisk:
@@ -148,19 +148,19 @@ class _HeldDisk:
         return self._size
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
-        return _ask(disks.nonzero_in, self._token, offset, length)
+        return _ask(server.nonzero_in, self._token, offset, length)
 
     def zero(self, offset: int, length: int) -> None:
-        _ask(disks.zero, self._token, offset, length)
+        _ask(server.zero, self._token, offset, length)
 
     def write_marker(self, offset: int, seed: bytes) -> None:
-        _ask(disks.write_marker, self._token, offset, seed)
+        _ask(server.write_marker, self._token, offset, seed)
 
     def has_marker(self, offset: int, seed: bytes) -> bool:
-        return _ask(disks.has_marker, self._token, offset, seed)
+        return _ask(server.has_marker, self._token, offset, seed)
 
     def flush(self) -> None:
-        _ask(disks.flush, self._token)
+        _ask(server.flush, self._token)
 
     def close(self) -> None:
-        _ask(disks.let_go, self._token)
+        _ask(server.let_go, self._token)

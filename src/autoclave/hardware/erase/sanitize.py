@@ -31,13 +31,13 @@ from autoclave.exceptions import (
     ToolMissing,
 )
 from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.work import EraseWork, Estimate
 from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.erase_work import EraseWork, Estimate
 from autoclave.hardware.held_namespaces import HeldNamespaces
 from autoclave.hardware.nvme import CONTROLLER_NODE, Controller
 from autoclave.hardware.nvme_cli import SANITIZE_IN_PROGRESS, NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity, SanitizeLog
-from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
 
 LOG = logging.getLogger(__name__)

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Self
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
 from autoclave.hardware.disk import MARKER_BYTES, Disk
+from autoclave.hardware.erase.found_layout import FoundLayout, read_layout
+from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.namespaces import NamespaceLayout, lacks_storage
+from autoclave.hardware.erase.work import EraseWork, Estimate
 from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.erase_work import EraseWork, Estimate
-from autoclave.hardware.found_layout import FoundLayout, read_layout
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_layout import NamespaceLayout, lacks_storage
 from autoclave.hardware.nvme import CONTROLLER_NODE, Controller, Namespace
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity
-from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.drive_layout import difference
 

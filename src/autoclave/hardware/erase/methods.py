@@ -9,15 +9,15 @@ for it and which policy allows it.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from autoclave.hardware.erase.format import FormatMethod
+from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.sanitize import SanitizeMethod
+from autoclave.hardware.erase.work import EraseWork, Estimate
+from autoclave.hardware.erase.zero import ZeroMethod
 from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.erase_work import EraseWork, Estimate
-from autoclave.hardware.format_erase import FormatMethod
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity
-from autoclave.hardware.recorded_layout import RecordedLayout
-from autoclave.hardware.sanitize import SanitizeMethod
-from autoclave.hardware.zero import ZeroMethod
 from autoclave.rules.cleanup_policy import CleanupAction
 
 

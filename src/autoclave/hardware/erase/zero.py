@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Self
 from autoclave.exceptions import EraseFailed, VerifyFailed, WrongDrive
 from autoclave.hardware import shred, zero_out
 from autoclave.hardware.disk import Disk
+from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.namespaces import lacks_storage
+from autoclave.hardware.erase.work import LEFT_BEHIND, EraseWork, Estimate
 from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.erase_work import LEFT_BEHIND, EraseWork, Estimate
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_layout import lacks_storage
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity
 from autoclave.hardware.progress_meter import ProgressMeter
 from autoclave.hardware.read_back import first_nonzero
-from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction
 
 _VERIFIED = {

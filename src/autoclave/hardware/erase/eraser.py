@@ -6,12 +6,12 @@ from typing import Any
 
 from autoclave.exceptions import EraseUnsupported
 from autoclave.hardware.command import Commands
-from autoclave.hardware.erase_methods import METHODS
-from autoclave.hardware.erase_work import EraseControl, EraseWork, Verify
+from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.methods import METHODS
+from autoclave.hardware.erase.work import EraseControl, EraseWork, Verify
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli
-from autoclave.hardware.recorded_layout import RecordedLayout
 from autoclave.rules.cleanup_policy import CleanupAction, missing
 from autoclave.rules.drive_layout import DriveLayout
 

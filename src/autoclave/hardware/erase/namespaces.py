@@ -9,8 +9,8 @@ from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
 from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.erase_work import EraseWork
-from autoclave.hardware.found_layout import allocated_namespaces, flbas_of, format_index
+from autoclave.hardware.erase.found_layout import allocated_namespaces, flbas_of, format_index
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.namespace_maker import NO_ROOM, NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE, NvmeCli

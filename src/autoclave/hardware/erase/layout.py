@@ -11,16 +11,10 @@ from dataclasses import replace
 from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, ToolError, ToolFailed
-from autoclave.hardware.erase_work import EraseWork
-from autoclave.hardware.found_layout import (
-    FoundLayout,
-    allocated_namespaces,
-    flbas_of,
-    format_index,
-    read_layout,
-)
+from autoclave.hardware.erase.found_layout import FoundLayout, allocated_namespaces, flbas_of, format_index, read_layout
+from autoclave.hardware.erase.namespaces import NamespaceLayout
+from autoclave.hardware.erase.work import EraseWork
 from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_layout import NamespaceLayout
 from autoclave.hardware.namespace_maker import NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE
