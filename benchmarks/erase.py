@@ -31,10 +31,9 @@ from pathlib import Path
 
 from autoclave.conf import new_config
 from autoclave.drivers.nvme import NVMeDriver
-from autoclave.hardware import zero_out
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.erase import zero
+from autoclave.hardware.host import HostPaths, Progress
 from autoclave.hardware.nvme import controller_at
-from autoclave.hardware.progress import Progress
 from autoclave.rules.pci_address import PCIAddress
 
 BLOCKS_OF_A_COMMAND = 65536
@@ -143,7 +142,7 @@ def clean(drive: Drive, verify: str, ready: Callable[[], object] = lambda: None)
     driver = NVMeDriver(new_config((), options), HostPaths())
 
     def progress(news: Progress) -> None:
-        if news.percent is None and news.step.startswith(zero_out.NAME):
+        if news.percent is None and news.step.startswith(zero.ZERO_OUT):
             ready()
 
     began = time.monotonic()

@@ -17,7 +17,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import Driver
 from autoclave.drivers.loader import load_drivers
-from autoclave.hardware.host_hints import read_hints
+from autoclave.hardware.sysfs import read_hints
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autoclave.cli.main import main
-from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.erase.work import EraseRates
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.functions import FunctionSpec

@@ -15,15 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoclave.hardware.block import open_block
-from autoclave.hardware.card_serial import card_serial
+from autoclave.hardware.block import open_block, programs_with_open
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.host_hints import product_uuid
-from autoclave.hardware.open_files import programs_with_open
-from autoclave.hardware.privileged import client, context, tools
-from autoclave.hardware.read_back import first_nonzero
+from autoclave.hardware.erase.zero import first_nonzero
+from autoclave.hardware.host import Deadline, HostPaths
+from autoclave.hardware.pci_functions import card_serial
+from autoclave.hardware.privileged import client, context, server
+from autoclave.hardware.sysfs import product_uuid
 from autoclave.rules.pci_address import PCIAddress
 
 NOBODY = 65534
@@ -60,7 +58,7 @@ def run(directory: str, argv: list[str], seconds: float, journal_fails: bool = F
 
 
 def start_and_forget(directory: str, argv: list[str], seconds: float) -> int:
-    _token, pid, _argv = tools.start(argv, [directory], seconds, False)
+    _token, pid, _argv = server.start(argv, [directory], seconds, False)
     return pid
 
 

@@ -18,10 +18,10 @@ import pytest
 from oslo_privsep.capabilities import CAPS_BYNAME
 from processes import wait_until
 
-from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.host_hints import product_uuid
+from autoclave.hardware.pci_functions import card_serial
 from autoclave.hardware.privileged import CAPABILITIES, context
+from autoclave.hardware.sysfs import product_uuid
 from autoclave.rules.pci_address import PCIAddress
 
 pytestmark = pytest.mark.skipif(

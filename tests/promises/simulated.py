@@ -20,9 +20,7 @@ from autoclave.conf import new_config
 from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDevice, Evidence, Sighting
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import EraseFailed, HardwareError, SimulatorError
-from autoclave.hardware.disk import Disk
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.tool import Completed
+from autoclave.hardware.host import Completed, Disk, HostPaths
 from autoclave.simulator.disk import SimulatedDisk
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.file_disk import claim_file

@@ -21,7 +21,7 @@ from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import PlacementConflict
 from autoclave.hardware.erase import zero
 from autoclave.hardware.erase.sanitize import Sanitizer
-from autoclave.hardware.read_back import first_nonzero
+from autoclave.hardware.erase.zero import first_nonzero
 from autoclave.lifecycle import intent, release, sweep, withdrawn
 from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping

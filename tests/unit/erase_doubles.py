@@ -5,12 +5,9 @@ from dataclasses import replace
 
 from autoclave.exceptions import ToolTimeout
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase.eraser import Eraser
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Completed, Deadline, HostPaths, Progress
 from autoclave.hardware.nvme_cli import NvmeCli
-from autoclave.hardware.progress import Progress
-from autoclave.hardware.tool import Completed
 
 
 class Watcher:

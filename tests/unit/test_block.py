@@ -12,9 +12,8 @@ import pytest
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed, EraseTimeout, HardwareError
 from autoclave.hardware import block
 from autoclave.hardware.block import CHUNK, BlockDevice, open_block
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.progress import Progress
-from autoclave.hardware.read_back import first_nonzero
+from autoclave.hardware.erase.zero import first_nonzero
+from autoclave.hardware.host import Deadline, Progress
 from sysfs_tree import SysfsTree
 
 KIB = 1024

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.card_serial import card_serial
-from autoclave.hardware.host_hints import read_hints
+from autoclave.hardware.pci_functions import card_serial
 from autoclave.hardware.privileged import context, server
 from autoclave.hardware.privileged.client import PrivsepHelper
+from autoclave.hardware.sysfs import read_hints
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import SysfsTree
 

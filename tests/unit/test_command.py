@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import ToolError, ToolGarbage, ToolMissing, ToolTimeout
-from autoclave.hardware import process
+from autoclave.hardware import host
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; nothing here takes that long."""
@@ -246,7 +245,7 @@ def test_a_tool_is_not_started_when_no_time_is_left(
 def test_a_tool_that_never_stops_talking_is_killed(
     commands: Commands, tools: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "OUTPUT_LIMIT", 100_000)
+    monkeypatch.setattr(host, "OUTPUT_LIMIT", 100_000)
     tools("nvme", "exec yes garbage")
     sink = Heard()
 
@@ -271,8 +270,8 @@ def test_what_an_ended_tool_left_running_is_ended_too(
 def test_success_is_not_believed_while_a_process_of_the_tool_escapes(
     commands: Commands, tools: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "LINGER", 0.05)
-    monkeypatch.setattr(process, "REAP", 0.2)
+    monkeypatch.setattr(host, "LINGER", 0.05)
+    monkeypatch.setattr(host, "REAP", 0.2)
     # In a session of its own it is out of reach of the group's signal, but it holds our pipe.
     tools(
         "nvme",
@@ -293,8 +292,8 @@ def test_a_tool_that_even_sigkill_does_not_end_blocks_nobody_for_ever(
     commands: Commands, tools: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # State D cannot be had without a broken drive; to us it is a process on which SIGKILL has no effect.
-    monkeypatch.setattr(process, "REAP", 0.1)
-    monkeypatch.setattr(process.os, "killpg", lambda pid, signal: None)
+    monkeypatch.setattr(host, "REAP", 0.1)
+    monkeypatch.setattr(host.os, "killpg", lambda pid, signal: None)
     tools("nvme", "exec sleep 1000")
     sink = Heard()
 
@@ -314,7 +313,7 @@ def test_a_tool_dies_with_an_agent_that_is_killed(tools: Callable[[str, str], Pa
             "-c",
             "from pathlib import Path\n"
             "from autoclave.hardware.command import Commands\n"
-            "from autoclave.hardware.deadline import Deadline\n"
+            "from autoclave.hardware.host import Deadline\n"
             "from autoclave.hardware.host import HostPaths\n"
             f"Commands(HostPaths(tools=(Path({str(tmp_path / 'tools')!r}),)))"
             ".run(['nvme'], deadline=Deadline.after(1000))\n",

@@ -10,8 +10,7 @@ import pytest
 
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed
 from autoclave.hardware.block import open_block
-from autoclave.hardware.disk import LARGEST_STEP, Disk
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import LARGEST_STEP, Disk, HostPaths
 from autoclave.simulator import file_disk
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.host import SimulatedHost

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autoclave.hardware.erase_rates import FILE_NAME, EraseRates
+from autoclave.hardware.erase.work import FILE_NAME, EraseRates
 
 
 def test_what_a_model_did_last_is_what_is_expected_of_the_next(tmp_path: Path) -> None:

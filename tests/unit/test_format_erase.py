@@ -16,7 +16,7 @@ from autoclave.exceptions import (
     VerifyFailed,
 )
 from autoclave.hardware.block import open_block
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress

@@ -9,7 +9,7 @@ import pytest
 from erase_doubles import Watcher
 
 from autoclave.hardware.command import Commands
-from autoclave.hardware.guest_volumes import EndedUses, GuestVolumes
+from autoclave.hardware.host_setup import EndedUses, GuestVolumes
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.privileged import admission
 from autoclave.rules.pci_address import PCIAddress

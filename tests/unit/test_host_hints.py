@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.host_hints import read_hints
+from autoclave.hardware.sysfs import read_hints
 from autoclave.rules.host_setup import NO_HINTS, HostHints, former_name, hint
 
 A = HostHints("0f" * 16, "1e" * 16)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 
 DRIVE = "0f2c7c2e-6a3e-4a58-9c39-3a7d3f4a4a10"

@@ -9,8 +9,7 @@ from scripted_nvme import SAMPLES, ScriptedNvme
 
 from autoclave.exceptions import ToolFailed, ToolGarbage, ToolMissing, ToolTimeout
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, NvmeCli, refused_as_unsupported
 from autoclave.rules.cleanup_policy import Capabilities
 

@@ -392,7 +392,7 @@ def test_error_that_was_not_foreseen_is_one_functions_trouble(make, monkeypatch,
         return look(paths, controller)
 
     monkeypatch.setattr("autoclave.drivers.nvme_inspection.holders", odd)
-    monkeypatch.setattr("autoclave.hardware.function_users.holders", odd)
+    monkeypatch.setattr("autoclave.hardware.usage.holders", odd)
     if kind == "pci":
         cards, sightings = pci_inspection.look(host.paths, specs, frozenset())
         reported = [*sightings, *(card.device() for card in cards)]

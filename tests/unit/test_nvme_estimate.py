@@ -9,7 +9,7 @@ from scripted_nvme import ScriptedNvme
 from autoclave.drivers.base import Estimate
 from autoclave.hardware.command import Commands
 from autoclave.hardware.erase.methods import METHODS
-from autoclave.hardware.erase_rates import EraseRates
+from autoclave.hardware.erase.work import EraseRates
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller, Namespace
 from autoclave.hardware.nvme_cli import NvmeCli

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
-from autoclave.hardware import attribute, nvme
+from autoclave.hardware import nvme, sysfs
 from autoclave.hardware.nvme import Namespace, block_directory, controller_at
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import DISK_BYTES, SysfsTree, link
@@ -182,7 +182,7 @@ def test_a_drive_pulled_while_it_is_read_has_vanished(
 ) -> None:
     tree.controller(A, "nvme0", "nvme-subsys0")
     function = tree.sys / "bus/pci/devices" / A
-    read = attribute.drive_string
+    read = sysfs.drive_string
 
     def pull_then_read(path: Path) -> str:
         if path.name == "serial":

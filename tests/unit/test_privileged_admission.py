@@ -8,8 +8,7 @@ from erase_doubles import Watcher, by_programs, eraser
 
 from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.privileged import admission

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import DeviceVanished, HardwareError
-from autoclave.hardware import attribute, sysfs
+from autoclave.hardware import sysfs
 from autoclave.hardware.sysfs import iommu_group_members, pci_function, pci_functions
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import SysfsTree, link
@@ -121,7 +121,7 @@ def test_a_function_unplugged_while_the_bus_is_read_is_neither_found_nor_broken(
     tree.function(A)
     tree.function(B)
     link_of_a = tree.sys / "bus/pci/devices" / A
-    read = attribute.read
+    read = sysfs.read
 
     def unplug_then_read(path: Path) -> str:
         if path.is_relative_to(link_of_a):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autoclave.hardware import attribute
+from autoclave.hardware import sysfs
 
 
 def test_looking_for_a_partition_inside_an_attribute_finds_none(tmp_path: Path) -> None:
@@ -11,6 +11,6 @@ def test_looking_for_a_partition_inside_an_attribute_finds_none(tmp_path: Path) 
     (tmp_path / "nvme0n1p1").mkdir()
     (tmp_path / "nvme0n1p1" / "partition").write_text("1\n")
 
-    parts = [entry.name for entry in attribute.entries(tmp_path) if attribute.is_there(entry / "partition")]
+    parts = [entry.name for entry in sysfs.entries(tmp_path) if sysfs.is_there(entry / "partition")]
 
     assert parts == ["nvme0n1p1"]

@@ -20,9 +20,9 @@ from autoclave.exceptions import (
     VerifyFailed,
     WrongDrive,
 )
-from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase import namespaces as namespace_layout
 from autoclave.hardware.erase.work import EraseWork
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.drive_layout import DriveLayout, NamespaceShape

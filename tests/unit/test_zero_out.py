@@ -8,12 +8,11 @@ from erase_doubles import Watcher
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout
 from autoclave.hardware.command import Commands
-from autoclave.hardware.disk import LARGEST_STEP
 from autoclave.hardware.erase.work import EraseWork
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.erase.zero import SMALLEST_STEP, zero_out
+from autoclave.hardware.host import LARGEST_STEP, HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli
-from autoclave.hardware.zero_out import SMALLEST_STEP, zero_out
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
 
@@ -22,7 +21,7 @@ ODD_SIZE = 2 * GIB + 512
 
 
 class SteadyDisk:
-    """A :class:`~autoclave.hardware.disk.Disk` that zeroes so many bytes a second, of a clock of its own."""
+    """A :class:`~autoclave.hardware.host.Disk` that zeroes so many bytes a second, of a clock of its own."""
 
     path = Path("/dev/nvme0n1")
     size = 1024 * GIB

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from autoclave.drivers.base import Evidence
 from autoclave.exceptions import EraseTimeout
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 
 GRACE = 5.0
 """Seconds past its deadline that a driver gets to end by itself, with a better message than ours."""

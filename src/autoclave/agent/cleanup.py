@@ -16,7 +16,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import CleanupControl, Driver, Evidence, Progress, ProgressSink
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, SlotEmpty, StateConflict
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.missing import NOT_THERE
 from autoclave.lifecycle.observe import lose

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from autoclave.exceptions import HardwareError
+from autoclave.hardware.block import hidden_program, programs_with_open
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.open_files import hidden_program, programs_with_open
 from autoclave.hardware.sysfs import pci_function, vfio_nodes
 from autoclave.lifecycle.guests_seen import UNSEEN
 from autoclave.rules.pci_address import PCIAddress

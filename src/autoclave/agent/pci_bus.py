@@ -9,9 +9,8 @@ from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.card_serial import card_serial
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.pci_functions import HostFunctions
+from autoclave.hardware.pci_functions import HostFunctions, card_serial
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import (
     PCIProvider,

@@ -9,7 +9,7 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.rewritten import fail_rewritten

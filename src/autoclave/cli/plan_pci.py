@@ -10,10 +10,10 @@ from autoclave.conf.agent import allowed_host_devices
 from autoclave.drivers.base import RETURNS_UNCLEANED, Inspected
 from autoclave.drivers.pci_inspection import of_card
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.function_users import host_uses
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
 from autoclave.hardware.sysfs import iommu_group_members
+from autoclave.hardware.usage import host_uses
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import (
     DEVICE_SPEC_OPTION,

@@ -10,11 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 from oslo_config import cfg
 
-from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase.work import Estimate
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.progress import Progress, ProgressSink
-from autoclave.hardware.tool import ToolSink
+from autoclave.hardware.host import Deadline, HostPaths, Progress, ProgressSink, ToolSink
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.resource_names import is_managed
 

@@ -34,19 +34,15 @@ from autoclave.exceptions import (
     WrongDrive,
 )
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase.eraser import Eraser
 from autoclave.hardware.erase.methods import METHODS
-from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.function_users import host_uses
-from autoclave.hardware.guest_volumes import GuestVolumes
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.host_setup import HostSetup
+from autoclave.hardware.erase.work import EraseRates
+from autoclave.hardware.host import Deadline, HostPaths, Progress
+from autoclave.hardware.host_setup import GuestVolumes, HostSetup
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
-from autoclave.hardware.progress import Progress
 from autoclave.hardware.sysfs import NVME_CLASS, PCIFunction, pci_functions
-from autoclave.hardware.usage import holders
+from autoclave.hardware.usage import holders, host_uses
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.drive_layout import DriveLayout

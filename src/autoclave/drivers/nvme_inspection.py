@@ -15,7 +15,7 @@ from autoclave.exceptions import (
     ToolError,
     ToolFailed,
 )
-from autoclave.hardware import attribute
+from autoclave.hardware import sysfs
 from autoclave.hardware.erase.found_layout import read_layout
 from autoclave.hardware.erase.methods import METHODS
 from autoclave.hardware.host import HostPaths
@@ -188,7 +188,7 @@ class LayoutReadings:
 def _shown(paths: HostPaths, controller: Controller) -> object:
     """What the host shows of the namespaces of a controller."""
     return [
-        (each, attribute.read_if_there(block_directory(paths, controller, each) / "queue/logical_block_size"))
+        (each, sysfs.read_if_there(block_directory(paths, controller, each) / "queue/logical_block_size"))
         for each in controller.namespaces
     ]
 
@@ -281,7 +281,7 @@ class _Inspection:
             finding = replace(finding, unreadable=str(e), exposed=None if e.driver is None else str(e))
         except HardwareError as e:
             # The controller goes when its driver does. The slot is empty only when the function is gone, too.
-            if isinstance(e, DeviceVanished) and not attribute.is_there(function_directory(self.paths, address)):
+            if isinstance(e, DeviceVanished) and not sysfs.is_there(function_directory(self.paths, address)):
                 raise
             finding = replace(finding, unreadable=str(e), busy=isinstance(e, DeviceLocked))
         return finding if finding.refused else replace(finding, device=self._device(finding))

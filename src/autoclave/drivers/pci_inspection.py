@@ -8,9 +8,8 @@ from oslo_log import log as logging
 
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Inspected, Sighting
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.card_serial import card_serial
-from autoclave.hardware.function_users import host_uses, is_with_vfio, objection
 from autoclave.hardware.host import HostPaths
+from autoclave.hardware.pci_functions import card_serial
 from autoclave.hardware.sysfs import (
     BRIDGE_CLASS,
     NVME_CLASS,
@@ -19,6 +18,7 @@ from autoclave.hardware.sysfs import (
     iommu_group_members,
     pci_functions,
 )
+from autoclave.hardware.usage import host_uses, is_with_vfio, objection
 from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits

@@ -9,10 +9,7 @@ from functools import cached_property
 from oslo_log import log as logging
 
 from autoclave.exceptions import ToolError, ToolMissing, ToolTimeout
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
-from autoclave.hardware.process import Line, ProcessGroup
-from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.hardware.host import Completed, Deadline, HostPaths, Line, ProcessGroup, ToolSink
 from autoclave.rules.plain_text import excerpt
 
 LOG = logging.getLogger(__name__)

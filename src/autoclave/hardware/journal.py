@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.tool import ToolSink
+from autoclave.hardware.host import Deadline, ToolSink
 
 _PROC = Path("/proc")
 """The real one, always: a simulated host's tools are real processes too."""

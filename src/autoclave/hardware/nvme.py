@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
-from autoclave.hardware import attribute
+from autoclave.hardware import sysfs
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.sysfs import function_directory, pci_function
 from autoclave.rules.pci_address import PCIAddress
@@ -95,11 +95,11 @@ def controller_at(paths: HostPaths, address: PCIAddress) -> Controller:
         try:
             return _read(paths, address, directory / "nvme" / name)
         except HardwareError as e:
-            if attribute.is_there(directory / "nvme" / name):
+            if sysfs.is_there(directory / "nvme" / name):
                 raise
             raise DeviceVanished(f"the controller {name} at {address} went away while it was being read") from e
     except HardwareError as e:
-        if isinstance(e, DeviceVanished) or attribute.is_there(directory):
+        if isinstance(e, DeviceVanished) or sysfs.is_there(directory):
             raise
         raise DeviceVanished(f"the PCI function {address} went away while it was being read") from e
 
@@ -110,19 +110,19 @@ def block_directory(paths: HostPaths, controller: Controller, namespace: Namespa
     :raises DeviceVanished: it is no longer there.
     """
     own = function_directory(paths, controller.address) / "nvme" / controller.name / namespace.block_name
-    if attribute.is_there(own):
+    if sysfs.is_there(own):
         return own
     if controller.subsystem is not None:
         head = _subsystems(paths) / controller.subsystem / namespace.block_name
-        if attribute.is_there(head):
+        if sysfs.is_there(head):
             return head
     raise DeviceVanished(f"the block device {namespace.block_name} of {controller.name} is no longer there")
 
 
 def _controller_name(function: Path) -> str:
     names = []
-    if attribute.is_there(function / "nvme"):
-        names = [entry.name for entry in attribute.entries(function / "nvme") if _CONTROLLER.fullmatch(entry.name)]
+    if sysfs.is_there(function / "nvme"):
+        names = [entry.name for entry in sysfs.entries(function / "nvme") if _CONTROLLER.fullmatch(entry.name)]
     if len(names) != 1:
         raise HardwareError(
             f"the nvme driver has {function.name}, but shows {', '.join(names) or 'no controller'} for it: "
@@ -132,15 +132,15 @@ def _controller_name(function: Path) -> str:
 
 
 def _read(paths: HostPaths, address: PCIAddress, directory: Path) -> Controller:
-    nqn = attribute.read(directory / "subsysnqn")
+    nqn = sysfs.read(directory / "subsysnqn")
     subsystem = _subsystem_of(paths, directory)
     return Controller(
         address=address,
         name=directory.name,
         path=paths.dev / directory.name,
-        serial=attribute.drive_string(directory / "serial"),
-        model=attribute.drive_string(directory / "model"),
-        state=attribute.read(directory / "state"),
+        serial=sysfs.drive_string(directory / "serial"),
+        model=sysfs.drive_string(directory / "model"),
+        state=sysfs.read(directory / "state"),
         subsystem=None if subsystem is None else subsystem.name,
         namespaces=_namespaces(paths, directory, subsystem),
         other_paths=(*_other_paths(paths, directory.name, subsystem, nqn), *_virtual_functions(paths, address)),
@@ -153,9 +153,9 @@ def _subsystems(paths: HostPaths) -> Path:
 
 def _subsystem_of(paths: HostPaths, controller: Path) -> Path | None:
     """The subsystem that links to the controller; None: this kernel does not show subsystems."""
-    if not attribute.is_there(_subsystems(paths)):
+    if not sysfs.is_there(_subsystems(paths)):
         return None
-    found = [s for s in attribute.entries(_subsystems(paths)) if attribute.is_there(s / controller.name)]
+    found = [s for s in sysfs.entries(_subsystems(paths)) if sysfs.is_there(s / controller.name)]
     if len(found) != 1:
         raise HardwareError(
             f"{controller.name} belongs to {len(found)} subsystems in {_subsystems(paths)}, where it must be one"
@@ -165,15 +165,15 @@ def _subsystem_of(paths: HostPaths, controller: Path) -> Path | None:
 
 def _namespaces(paths: HostPaths, controller: Path, subsystem: Path | None) -> tuple[Namespace, ...]:
     found = []
-    for child in attribute.entries(controller):
+    for child in sysfs.entries(controller):
         if _DISK.fullmatch(child.name):
             disk = child
         elif _HIDDEN_PATH.fullmatch(child.name):
             disk = _head(child, subsystem)
         else:
             continue
-        size = attribute.number(disk / "size") * _SECTOR
-        found.append(Namespace(attribute.number(disk / "nsid"), disk.name, paths.dev / disk.name, size))
+        size = sysfs.number(disk / "size") * _SECTOR
+        found.append(Namespace(sysfs.number(disk / "nsid"), disk.name, paths.dev / disk.name, size))
     return tuple(sorted(found, key=lambda namespace: namespace.nsid))
 
 
@@ -183,13 +183,11 @@ def _head(path: Path, subsystem: Path | None) -> Path:
     Matched by nsid, and by wwid where the kernel shows it: private namespaces of two controllers of
     one subsystem may have the same nsid.
     """
-    nsid = attribute.number(path / "nsid")
-    wwid = attribute.read_if_there(path / "wwid")
-    disks = [] if subsystem is None else [d for d in attribute.entries(subsystem) if _DISK.fullmatch(d.name)]
+    nsid = sysfs.number(path / "nsid")
+    wwid = sysfs.read_if_there(path / "wwid")
+    disks = [] if subsystem is None else [d for d in sysfs.entries(subsystem) if _DISK.fullmatch(d.name)]
     heads = [
-        disk
-        for disk in disks
-        if attribute.number(disk / "nsid") == nsid and attribute.read_if_there(disk / "wwid") == wwid
+        disk for disk in disks if sysfs.number(disk / "nsid") == nsid and sysfs.read_if_there(disk / "wwid") == wwid
     ]
     if len(heads) != 1:
         raise HardwareError(
@@ -206,20 +204,20 @@ def _other_paths(paths: HostPaths, name: str, subsystem: Path | None, nqn: str) 
     """
     where = paths.sysfs / "class/nvme" if subsystem is None else subsystem
     others = []
-    for entry in attribute.entries(where):
+    for entry in sysfs.entries(where):
         if entry.name == name or not _CONTROLLER.fullmatch(entry.name):
             continue
         try:
-            same = subsystem is not None or attribute.read(entry / "subsysnqn") == nqn
-            if same and attribute.read(entry / "state") not in _DEAD_STATES:
+            same = subsystem is not None or sysfs.read(entry / "subsysnqn") == nqn
+            if same and sysfs.read(entry / "state") not in _DEAD_STATES:
                 others.append(entry.name)
         except HardwareError:
-            if attribute.is_there(entry):
+            if sysfs.is_there(entry):
                 raise
     return others
 
 
 def _virtual_functions(paths: HostPaths, address: PCIAddress) -> list[str]:
     """The enabled virtual functions, each a controller of its own: guests that have one share the media."""
-    links = [e for e in attribute.entries(function_directory(paths, address)) if e.name.startswith("virtfn")]
-    return [f"the virtual function {attribute.link_name(link)}" for link in links]
+    links = [e for e in sysfs.entries(function_directory(paths, address)) if e.name.startswith("virtfn")]
+    return [f"the virtual function {sysfs.link_name(link)}" for link in links]

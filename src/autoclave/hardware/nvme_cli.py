@@ -16,9 +16,8 @@ from oslo_log import log as logging
 from autoclave.exceptions import ToolFailed, ToolGarbage
 from autoclave.hardware import nvme_json
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Completed, Deadline, ToolSink
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity, SanitizeLog
-from autoclave.hardware.tool import Completed, ToolSink
 from autoclave.rules.plain_text import excerpt
 
 LOG = logging.getLogger(__name__)

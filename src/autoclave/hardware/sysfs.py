@@ -1,13 +1,106 @@
-"""The PCI functions of a host, as sysfs shows them."""
+"""Read sysfs: PCI functions, attributes, and what identifies the machine.
 
+The PCI functions of a host, as sysfs shows them.
+
+Attributes, links and directories of sysfs: read, or an error that names them.
+
+The machine id and the product UUID of a host.
+"""
+
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from oslo_log import log as logging
+
 from autoclave.exceptions import DeviceVanished, HardwareError, SlotEmpty
-from autoclave.hardware import attribute
 from autoclave.hardware.host import HostPaths
+from autoclave.rules.host_setup import HostHints, hint
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.plain_text import drive_text
+
+
+def read(path: Path) -> str:
+    """The text of an attribute without the padding around it; bytes that are not UTF-8 as ``\\xNN``.
+
+    :raises HardwareError: it cannot be read.
+    """
+    try:
+        return path.read_bytes().decode("utf-8", "backslashreplace").strip()
+    except OSError as e:
+        raise HardwareError(f"cannot read {path}: {e.strerror}") from e
+
+
+def drive_string(path: Path) -> str:
+    """A string that a drive says of itself, in the spelling of :func:`drive_text`.
+
+    :raises HardwareError: it cannot be read.
+    """
+    try:
+        return drive_text(path.read_bytes().decode("utf-8", "backslashreplace"))
+    except OSError as e:
+        raise HardwareError(f"cannot read {path}: {e.strerror}") from e
+
+
+def read_if_there(path: Path) -> str | None:
+    """The same, or None where the kernel does not have the attribute.
+
+    :raises HardwareError: it is there and cannot be read.
+    """
+    return read(path) if is_there(path) else None
+
+
+def number(path: Path, base: int = 10) -> int:
+    """The number of an attribute, which is decimal unless *base* says otherwise.
+
+    :raises HardwareError: it cannot be read or is no number.
+    """
+    text = read(path)
+    try:
+        return int(text, base)
+    except ValueError:
+        raise HardwareError(f"{path} says {text[:40]!r}, which is not a number") from None
+
+
+def link_name(path: Path) -> str | None:
+    """The last part of what a link points to, as ``nvme`` of ``driver``; None: there is no link.
+
+    :raises HardwareError: it is there and cannot be read.
+    """
+    try:
+        return os.path.basename(os.readlink(path))
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise HardwareError(f"cannot read the link {path}: {e.strerror}") from e
+
+
+def entries(directory: Path) -> list[Path]:
+    """What is in a directory, by name.
+
+    :raises HardwareError: it cannot be listed.
+    """
+    try:
+        return sorted(directory.iterdir())
+    except OSError as e:
+        raise HardwareError(f"cannot list {directory}: {e.strerror}") from e
+
+
+def is_there(path: Path) -> bool:
+    """Whether an entry exists, a link that leads nowhere included. Only the kernel's plain no counts as no.
+
+    :raises HardwareError: the kernel does not say.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):  # what is looked for in an attribute is not there either
+        return False
+    except OSError as e:
+        raise HardwareError(f"cannot look at {path}: {e.strerror}") from e
+    return True
+
 
 BRIDGE_CLASS = "06"
 """How the class code of a bridge begins. No guest gets one."""
@@ -59,7 +152,7 @@ def pci_functions(paths: HostPaths) -> tuple[list[PCIFunction], list[Unreadable]
     """
     functions: list[PCIFunction] = []
     unreadable: list[Unreadable] = []
-    for entry in attribute.entries(_bus(paths)):
+    for entry in entries(_bus(paths)):
         try:
             functions.append(pci_function(paths, PCIAddress.parse(entry.name)))
         except DeviceVanished:
@@ -79,7 +172,7 @@ def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
     try:
         return _read(directory, address)
     except HardwareError as e:
-        if attribute.is_there(directory):
+        if is_there(directory):
             raise
         raise SlotEmpty(f"there is no PCI function {address} on this host") from e
 
@@ -89,7 +182,7 @@ def physical_of(paths: HostPaths, name: str) -> str | None:
 
     :raises HardwareError: the link cannot be read.
     """
-    return attribute.link_name(_bus(paths) / name / "physfn")
+    return link_name(_bus(paths) / name / "physfn")
 
 
 def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddress]:
@@ -104,7 +197,7 @@ def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddres
     if pci_function(paths, address).iommu_group is None:
         return []
     # Members on other buses, such as platform devices, have no PCI address to show.
-    names = [entry.name for entry in attribute.entries(group / "devices")]
+    names = [entry.name for entry in entries(group / "devices")]
     members = [PCIAddress.parse(name) for name in names if re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", name)]
     return sorted(member for member in members if member != address)
 
@@ -115,10 +208,10 @@ def vfio_nodes(paths: HostPaths, address: PCIAddress) -> list[Path]:
     Those of its group, and with IOMMUFD (Linux 6.6) the node of the device itself.
     """
     directory = function_directory(paths, address)
-    group = attribute.link_name(directory / "iommu_group")
+    group = link_name(directory / "iommu_group")
     of_group = [] if group is None else [paths.dev / "vfio" / name for name in (group, f"noiommu-{group}")]
     devices = directory / "vfio-dev"
-    names = [entry.name for entry in attribute.entries(devices)] if attribute.is_there(devices) else []
+    names = [entry.name for entry in entries(devices)] if is_there(devices) else []
     return [*of_group, *(paths.dev / "vfio/devices" / name for name in names)]
 
 
@@ -135,25 +228,59 @@ def _read(directory: Path, address: PCIAddress) -> PCIFunction:
     vendor = _hex(directory / "vendor", 4)
     if vendor == _DEAD_VENDOR:
         raise HardwareError(f"{address} answers with nothing but ones: the device is dead or has no power")
-    physfn = attribute.link_name(directory / "physfn")
+    physfn = link_name(directory / "physfn")
     try:
         return PCIFunction(
             address=address,
             vendor_id=vendor,
             product_id=_hex(directory / "device", 4),
             class_code=_hex(directory / "class", 6),
-            driver=attribute.link_name(directory / "driver"),
-            iommu_group=attribute.link_name(directory / "iommu_group"),
+            driver=link_name(directory / "driver"),
+            iommu_group=link_name(directory / "iommu_group"),
             physfn=None if physfn is None else PCIAddress.parse(physfn),
-            is_pf=int(attribute.read_if_there(directory / "sriov_totalvfs") or 0) > 0,
+            is_pf=int(read_if_there(directory / "sriov_totalvfs") or 0) > 0,
         )
     except ValueError as e:
         raise HardwareError(f"sysfs says something about {address} that cannot be understood: {e}") from e
 
 
 def _hex(path: Path, digits: int) -> str:
-    text = attribute.read(path).lower()
+    text = read(path).lower()
     found = re.fullmatch(rf"0x([0-9a-f]{{{digits}}})", text)
     if found is None:
         raise HardwareError(f"{path} says {text[:40]!r}, where 0x and {digits} hexadecimal digits belong")
     return found[1]
+
+
+LOG = logging.getLogger(__name__)
+
+
+def read_hints(paths: HostPaths) -> HostHints:
+    """Return what the host says. What is not there, or cannot be read, is not known."""
+    return HostHints(_unless_unreadable(machine_id, paths), _unless_unreadable(product_uuid, paths))
+
+
+def machine_id(paths: HostPaths) -> str | None:
+    """Return the machine id of the operating system, or None if that has none.
+
+    :raises HardwareError: it cannot be read.
+    """
+    return hint(read_if_there(paths.etc / "machine-id") or "")
+
+
+def product_uuid(paths: HostPaths) -> str | None:
+    """Return the product UUID of the firmware, or None if that has none.
+
+    :raises HardwareError: it cannot be read.
+    """
+    if paths.helper is not None:
+        return paths.helper.product_uuid()
+    return hint(read_if_there(paths.sysfs / "class/dmi/id/product_uuid") or "")
+
+
+def _unless_unreadable(read: Callable[[HostPaths], str | None], paths: HostPaths) -> str | None:
+    try:
+        return read(paths)
+    except HardwareError as error:
+        LOG.info("A renamed host is not recognized by it: %s", error)
+        return None

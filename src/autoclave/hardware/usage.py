@@ -1,19 +1,205 @@
-"""Who on this host uses the disks of a controller."""
+"""Find what on this host uses a disk or a PCI function.
 
+Who on this host uses the disks of a controller.
+
+What this host has mounted, and what it swaps to.
+
+Whether a ZFS label is on a disk. It does not mean that a pool is imported: a tenant may have left it.
+
+What the kernel of this host serves to others from files and devices, without an exclusive open of them.
+
+Who on this host uses a PCI function: its network interfaces, its disks, its console.
+"""
+
+import errno
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoclave.exceptions import DeviceInUse
-from autoclave.hardware import attribute, zfs_label
-from autoclave.hardware.block import open_soon
-from autoclave.hardware.exports import Export, exports
+from autoclave.exceptions import DeviceInUse, HardwareError
+from autoclave.hardware import sysfs
+from autoclave.hardware.block import open_soon, programs_with_open
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.mounts import Mount, mounts, swaps
-from autoclave.hardware.nvme import Controller, Namespace, block_directory
-from autoclave.hardware.open_files import programs_with_open
-from autoclave.hardware.sysfs import vfio_nodes
+from autoclave.hardware.nvme import Controller, Namespace, block_directory, controller_at
+from autoclave.hardware.sysfs import PCIFunction, function_directory, vfio_nodes
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of ``/proc/self/mountinfo`` (proc(5)).
+
+    :param device: major:minor as the file system sees it; an invented number for btrfs and the like.
+    :param source: what was mounted, in the words of whoever mounted it.
+    """
+
+    device: str
+    source: str
+    target: str
+    fstype: str
+
+
+def mounts(paths: HostPaths) -> list[Mount]:
+    """What is mounted in this process's mount namespace.
+
+    A line that cannot be understood says of the device that it names, and of no other, that it is mounted.
+
+    :raises HardwareError: the kernel does not say.
+    """
+    file = paths.proc / "self/mountinfo"
+    found = []
+    for line in _lines(file):
+        left, separator, right = line.partition(" - ")
+        fields, more = left.split(" "), right.split(" ")
+        if separator and len(fields) >= 6 and len(more) >= 2:
+            found.append(Mount(fields[2], _plain(more[1]), _plain(fields[4]), more[0]))
+        elif len(fields) > 2:
+            found.append(Mount(fields[2], "", f"an unknown place by the line {line[:120]!r} of {file}", "unknown"))
+    return found
+
+
+def swaps(paths: HostPaths) -> list[str]:
+    """The devices and files that are swapped to.
+
+    :raises HardwareError: the kernel does not say.
+    """
+    return [_plain(line.split()[0]) for line in _lines(paths.proc / "swaps")[1:]]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError as e:
+        raise HardwareError(f"cannot tell what this host uses: {file} cannot be read: {e.strerror}") from e
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _plain(text: str) -> str:
+    """Undo the octal escapes of blanks, line ends and backslashes."""
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+_MAGIC = 0x00BAB10C
+"""Of an uberblock ("ZFS On-Disk Specification", 1.3)."""
+_ARRAY = range(128 * 1024, 256 * 1024, 1024)
+"""Where the uberblocks of the first label may begin."""
+
+
+def is_on(paths: HostPaths, node: Path) -> bool:
+    """Whether *node* carries a label; False also where it cannot be read, since this only explains."""
+    if paths.helper is not None:
+        return paths.helper.has_zfs_label(node)
+    try:
+        with open(node, "rb") as disk:
+            label = disk.read(_ARRAY.stop)
+    except OSError:
+        return False
+    return any(
+        label[offset : offset + 8] in (_MAGIC.to_bytes(8, "little"), _MAGIC.to_bytes(8, "big")) for offset in _ARRAY
+    )
+
+
+_FILEIO = re.compile(r"\bFile: (/\S+)")
+"""How the ``info`` of a LIO backstore of the kind fileio names what is behind it."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Something that the kernel serves.
+
+    :param path: what is behind it, as it was configured.
+    :param use: what it is used for, in words that follow the name of the device.
+    """
+
+    path: str
+    use: str
+
+
+def exports(paths: HostPaths) -> list[Export]:
+    """Loop devices, NVMe and SCSI targets, and USB gadgets.
+
+    :raises HardwareError: the kernel does not say what one of them serves.
+    """
+    return [export for kind in _KINDS for export in kind(paths)]
+
+
+def _loops(paths: HostPaths) -> Iterator[Export]:
+    for block in sysfs.entries(paths.sysfs / "class/block"):
+        if block.name.startswith("loop") and (file := _path(block / "loop/backing_file")):
+            yield Export(file, f"is behind the loop device {block.name}")
+
+
+def _nvme_namespaces(paths: HostPaths) -> Iterator[Export]:
+    for subsystem in _listed(paths.sysfs / "kernel/config/nvmet/subsystems"):
+        for namespace in _listed(subsystem / "namespaces"):
+            if _path(namespace / "enable") == "1" and (device := _path(namespace / "device_path")):
+                yield Export(device, f"is exported to other hosts as {subsystem.name} (nvmet)")
+
+
+def _nvme_controllers(paths: HostPaths) -> Iterator[Export]:
+    """A target in passthru mode takes a whole controller, by its character device."""
+    for subsystem in _listed(paths.sysfs / "kernel/config/nvmet/subsystems"):
+        passthru = subsystem / "passthru"
+        if _path(passthru / "enable") == "1" and (device := _path(passthru / "device_path")):
+            yield Export(device, f"is exported to other hosts as {subsystem.name} (nvmet, passthru)")
+
+
+def _scsi_backstores(paths: HostPaths) -> Iterator[Export]:
+    for adapter in _listed(paths.sysfs / "kernel/config/target/core"):
+        for backstore in _listed(adapter):
+            use = f"is exported by LIO as {adapter.name}/{backstore.name}"
+            # What was told to it, and what it has opened: fileio does so without O_EXCL.
+            if device := _path(backstore / "udev_path"):
+                yield Export(device, use)
+            if opened := _FILEIO.search(_path(backstore / "info") or ""):
+                yield Export(opened[1], use)
+
+
+def _usb_gadgets(paths: HostPaths) -> Iterator[Export]:
+    for gadget in _listed(paths.sysfs / "kernel/config/usb_gadget"):
+        for function in _listed(gadget / "functions"):
+            for unit in _listed(function):
+                if unit.name.startswith("lun.") and (file := _path(unit / "file")):
+                    yield Export(file, f"is exported by the USB gadget {gadget.name} ({function.name})")
+
+
+_KINDS: tuple[Callable[[HostPaths], Iterator[Export]], ...] = (
+    _loops,
+    _nvme_namespaces,
+    _nvme_controllers,
+    _scsi_backstores,
+    _usb_gadgets,
+)
+
+
+def _listed(directory: Path) -> list[Path]:
+    """The entries of a directory; empty where the kernel does not have it, or not any longer."""
+    if not os.path.isdir(directory):
+        return []
+    try:
+        return sysfs.entries(directory)
+    except HardwareError:
+        if not sysfs.is_there(directory):
+            return []
+        raise
+
+
+def _path(file: Path) -> str | None:
+    """The text of an attribute; None where there is no such attribute, or where it names no device node.
+
+    :raises HardwareError: it is there and cannot be read.
+    """
+    try:
+        return sysfs.read_if_there(file)
+    except HardwareError as e:
+        # The export has ended while it was read, or is of a path longer than any of a device node.
+        if not sysfs.is_there(file) or (isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.ENAMETOOLONG):
+            return None
+        raise
+
 
 _SHOWN_MOUNTS = 3
 _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipath device"}
@@ -50,7 +236,7 @@ def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Pa
     try:
         open_soon(paths, namespace.path, writable=False).close()
     except DeviceInUse as e:
-        labelled = [node.name for node in nodes if zfs_label.is_on(paths, node)]
+        labelled = [node.name for node in nodes if is_on(paths, node)]
         hint = f"; a ZFS label is on {', '.join(labelled)}: is the pool imported?" if labelled else ""
         return [f"{holder}{hint}" for holder in e.holders]
     return []
@@ -89,13 +275,13 @@ class HostUses:
         for part in (directory, *partitions(directory)):
             words = label if part == directory else _partition_label(part, label)
             yield from (f"{words} {use}" for use in self.direct(part))
-            for holder in attribute.entries(part / "holders"):
+            for holder in sysfs.entries(part / "holders"):
                 built = f"{_kind(holder)} on {words}"
                 yield from list(self.of_disk(holder, built)) or [built]
 
     def direct(self, block: Path) -> Iterator[str]:
         """Return what a block device itself is used for, without what is built on it."""
-        device = attribute.read(block / "dev")
+        device = sysfs.read(block / "dev")
         targets = [m for m in self.mounts if m.device == device or self._names(m.source, block)]
         if targets:
             shown = ", ".join(dict.fromkeys(mount.target for mount in targets[:_SHOWN_MOUNTS]))
@@ -106,15 +292,15 @@ class HostUses:
         for filesystem in [] if targets else [uuid for name, uuid in self.btrfs if name == block.name]:
             yield f"is a member of the mounted btrfs file system {filesystem}"
         yield from dict.fromkeys(export.use for export in self.exports if self._names(export.path, block))
-        if attribute.is_there(block / "bcache"):
+        if sysfs.is_there(block / "bcache"):
             yield "belongs to bcache"
 
     def _names(self, text: str, block: Path) -> bool:
         """Whether a path of the host, or what it links to, is the device's node."""
         if not text.startswith("/dev/"):
             return False
-        if text.startswith("/dev/mapper/") and attribute.is_there(block / "dm"):
-            return text.removeprefix("/dev/mapper/") == attribute.read(block / "dm/name")
+        if text.startswith("/dev/mapper/") and sysfs.is_there(block / "dm"):
+            return text.removeprefix("/dev/mapper/") == sysfs.read(block / "dm/name")
         return self._is(text, self.paths.dev / block.name)
 
     def of_node(self, node: Path) -> list[str]:
@@ -128,7 +314,7 @@ class HostUses:
 
 def partitions(directory: Path) -> list[Path]:
     """Return the directories of a block device's partitions."""
-    return [child for child in attribute.entries(directory) if attribute.is_there(child / "partition")]
+    return [child for child in sysfs.entries(directory) if sysfs.is_there(child / "partition")]
 
 
 def _partition_label(partition: Path, disk: str) -> str:
@@ -137,17 +323,132 @@ def _partition_label(partition: Path, disk: str) -> str:
 
 
 def _kind(block: Path) -> str:
-    if attribute.is_there(block / "dm"):
-        kind = attribute.read(block / "dm/uuid").partition("-")[0]
-        return f"{_MAPPINGS.get(kind, 'device-mapper device')} {attribute.read(block / 'dm/name')}"
-    if attribute.is_there(block / "md"):
-        return f"RAID array {block.name} ({attribute.read(block / 'md/level')})"
+    if sysfs.is_there(block / "dm"):
+        kind = sysfs.read(block / "dm/uuid").partition("-")[0]
+        return f"{_MAPPINGS.get(kind, 'device-mapper device')} {sysfs.read(block / 'dm/name')}"
+    if sysfs.is_there(block / "md"):
+        return f"RAID array {block.name} ({sysfs.read(block / 'md/level')})"
     return block.name
 
 
 def _btrfs_members(paths: HostPaths) -> Iterator[tuple[str, str]]:
     """A btrfs over several disks is mounted by the name of only one of them."""
     root = paths.sysfs / "fs/btrfs"
-    for filesystem in attribute.entries(root) if attribute.is_there(root) else []:
-        if attribute.is_there(filesystem / "devices"):
-            yield from ((device.name, filesystem.name) for device in attribute.entries(filesystem / "devices"))
+    for filesystem in sysfs.entries(root) if sysfs.is_there(root) else []:
+        if sysfs.is_there(filesystem / "devices"):
+            yield from ((device.name, filesystem.name) for device in sysfs.entries(filesystem / "devices"))
+
+
+_IFF_UP = 1
+"""Bit of an interface's ``flags``: somebody has set it up, whether there is a link or not."""
+
+
+def is_with_vfio(paths: HostPaths, function: PCIFunction) -> bool:
+    """Whether a driver has the function that QEMU can use it by: vfio-pci or a variant of it for the device.
+
+    Variants have names of their own, and some are part of the host's driver; since Linux 6.1 all show a ``vfio-dev``.
+
+    :raises HardwareError: the kernel does not say.
+    """
+    if function.driver is None:
+        return False
+    shown = sysfs.is_there(function_directory(paths, function.address) / "vfio-dev")
+    return shown or "vfio" in function.driver
+
+
+def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
+    """Every use of the function by this host that sysfs shows, one line of words each; empty: none.
+
+    Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.usage.holders`
+    says, any other disks, since what is on them is not looked at, and the display of the console. That one the host
+    uses without a driver as well, as long as the firmware's framebuffer or VGA's text is what the console is on.
+
+    :raises DeviceVanished: it went away.
+    :raises HardwareError: something that would tell cannot be read.
+    """
+    if is_with_vfio(paths, function):
+        return []
+    directory = function_directory(paths, function.address)
+    if function.driver is None:
+        return _console(directory) if _console_needs_no_driver(paths, directory) else []
+    return [*_interfaces(paths, directory), *_disks(paths, function, directory), *_console(directory)]
+
+
+def objection(
+    function: PCIFunction, users: Sequence[str], *, with_vfio: bool, managed: bool, virtual_functions: int
+) -> str | None:
+    """What speaks against giving the function to a guest, in words for the operator; None: nothing.
+
+    :param users: what :func:`host_uses` says, unless the operator allows the function nevertheless.
+    :param with_vfio: what :func:`is_with_vfio` says.
+    :param managed: libvirt is to take the function from the driver that it is bound to.
+    :param virtual_functions: how many it has itself.
+    """
+    if users:
+        return (
+            f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, add allow_host_device = "
+            f"{function.address} to [agent]"
+        )
+    if not managed and not with_vfio:
+        return (
+            f"it is bound to {function.driver or 'no driver'}, and with managed=false nobody but the operator binds it "
+            "to vfio-pci or its VFIO variant driver"
+        )
+    if virtual_functions:
+        return (
+            f"it has {virtual_functions} virtual functions, which would vanish: write 0 into its sriov_numvfs, or let "
+            "an entry match them"
+        )
+    return None
+
+
+def _interfaces(paths: HostPaths, directory: Path) -> list[str]:
+    lines = []
+    for interface in _below(directory, paths.sysfs / "class/net"):
+        master = sysfs.link_name(interface / "master")
+        if master is not None:
+            lines.append(f"interface {interface.name} belongs to {master}")
+        elif sysfs.number(interface / "flags", 16) & _IFF_UP:
+            lines.append(f"interface {interface.name} is up")
+    return lines
+
+
+def _disks(paths: HostPaths, function: PCIFunction, directory: Path) -> list[str]:
+    if function.driver == "nvme":
+        return holders(paths, controller_at(paths, function.address))
+    disks = _below(directory, paths.sysfs / "class/block")
+    names = ", ".join(disk.name for disk in disks if not sysfs.is_there(disk / "partition"))
+    return [f"its driver {function.driver} gives this host the disks {names}"] if names else []
+
+
+def _console(directory: Path) -> list[str]:
+    return ["it is the display of this host's console"] if sysfs.read_if_there(directory / "boot_vga") == "1" else []
+
+
+def _console_needs_no_driver(paths: HostPaths, directory: Path) -> bool:
+    """Whether the console draws on what the firmware has set up. VFIO ends that when it takes the display."""
+    own = _real(directory)
+    for entry in _entries(paths.sysfs / "class/graphics"):
+        device = _real(entry)
+        # Linux 6.9 and later show the firmware's framebuffer below the display, earlier ones as a device of its own.
+        if device.is_relative_to(own) or any("framebuffer" in part for part in device.parts):
+            return True
+    return any(
+        "VGA" in (sysfs.read_if_there(entry / "name") or "") and sysfs.read_if_there(entry / "bind") == "1"
+        for entry in _entries(paths.sysfs / "class/vtconsole")
+    )
+
+
+def _entries(of_class: Path) -> list[Path]:
+    return list(sysfs.entries(of_class)) if sysfs.is_there(of_class) else []
+
+
+def _below(directory: Path, of_class: Path) -> list[Path]:
+    """The entries of a class that belong to the function. A virtual function's are not its physical function's."""
+    own = _real(directory)
+    return [entry for entry in _entries(of_class) if _real(entry).is_relative_to(own)]
+
+
+def _real(path: Path) -> Path:
+    """Where a link leads; a link that leads to itself, nowhere. Path.resolve() raises for such a one."""
+    return Path(os.path.realpath(path))

@@ -11,7 +11,7 @@ from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.host import HostPaths
-from autoclave.hardware.host_hints import read_hints
+from autoclave.hardware.sysfs import read_hints
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import notifications_of

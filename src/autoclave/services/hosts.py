@@ -9,8 +9,7 @@ from oslo_config import cfg
 
 from autoclave.conf import privileged
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.hardware.helper import Helper
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Helper, HostPaths
 from autoclave.simulator.host import SimulatedHost
 
 _CAP_SYS_ADMIN = 21

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from autoclave.hardware.tool import Completed
+from autoclave.hardware.host import Completed
 from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.nvme_commands import COMMANDS
 from autoclave.simulator.nvme_tool import NvmeTool

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 from autoclave.exceptions import ToolFailed, ToolGarbage, ToolMissing
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.plain_text import excerpt
 from autoclave.simulator.guests import Guests

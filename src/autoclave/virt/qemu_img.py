@@ -4,7 +4,7 @@ from pathlib import Path
 
 from autoclave.exceptions import GuestError, HardwareError
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
+from autoclave.hardware.host import Deadline
 from autoclave.rules.flavor_image import DiskFormat
 from autoclave.rules.plain_text import excerpt
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autoclave.exceptions import EraseFailed, EraseUnsupported, ToolFailed, VerifyFailed
-from autoclave.hardware.disk import MARKER_BYTES, Disk
 from autoclave.hardware.erase.found_layout import FoundLayout, read_layout
 from autoclave.hardware.erase.layout import RecordedLayout
-from autoclave.hardware.erase.namespaces import NamespaceLayout, lacks_storage
-from autoclave.hardware.erase.work import EraseWork, Estimate
-from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.held_namespaces import HeldNamespaces
+from autoclave.hardware.erase.namespaces import HeldNamespaces, NamespaceLayout, lacks_storage
+from autoclave.hardware.erase.work import EraseRates, EraseWork, Estimate
+from autoclave.hardware.host import MARKER_BYTES, Disk
 from autoclave.hardware.nvme import CONTROLLER_NODE, Controller, Namespace
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity

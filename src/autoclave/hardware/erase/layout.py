@@ -12,10 +12,8 @@ from oslo_log import log as logging
 
 from autoclave.exceptions import EraseFailed, ToolError, ToolFailed
 from autoclave.hardware.erase.found_layout import FoundLayout, allocated_namespaces, flbas_of, format_index, read_layout
-from autoclave.hardware.erase.namespaces import NamespaceLayout
+from autoclave.hardware.erase.namespaces import HeldNamespaces, NamespaceLayout, NamespaceMaker
 from autoclave.hardware.erase.work import EraseWork
-from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.namespace_maker import NamespaceMaker
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import COMMON_NAMESPACE
 from autoclave.hardware.nvme_json import ControllerIdentity, LBAFormat, NamespaceIdentity

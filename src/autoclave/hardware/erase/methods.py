@@ -12,9 +12,8 @@ from typing import Any, Protocol
 from autoclave.hardware.erase.format import FormatMethod
 from autoclave.hardware.erase.layout import RecordedLayout
 from autoclave.hardware.erase.sanitize import SanitizeMethod
-from autoclave.hardware.erase.work import EraseWork, Estimate
+from autoclave.hardware.erase.work import EraseRates, EraseWork, Estimate
 from autoclave.hardware.erase.zero import ZeroMethod
-from autoclave.hardware.erase_rates import EraseRates
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity

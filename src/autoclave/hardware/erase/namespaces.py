@@ -1,23 +1,186 @@
-"""Before zeroing: the whole storage of a drive made visible to the host.
+"""Make the whole storage of a drive visible before an erase, and hold it.
+
+Before zeroing: the whole storage of a drive made visible to the host.
 
 What lies in a namespace that is not attached, or in none, cannot be reached by a write.
+
+The namespaces of a drive, held exclusively while it is erased and proved.
+
+Creating namespaces on a drive, in the sizes that it grants.
+
+TNVMCAP is no size that a drive must grant: firmware keeps a part to itself, rounds to a granularity that it need not
+report, or refuses a size that does not fit it. Only a try shows which sizes it grants.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from oslo_log import log as logging
 
-from autoclave.exceptions import EraseFailed, HardwareError, ToolFailed
-from autoclave.hardware.deadline import Deadline
+from autoclave.exceptions import DeviceVanished, EraseFailed, HardwareError, ToolFailed
+from autoclave.hardware.block import open_soon
 from autoclave.hardware.erase.found_layout import allocated_namespaces, flbas_of, format_index
 from autoclave.hardware.erase.work import EraseWork
-from autoclave.hardware.namespace_maker import NO_ROOM, NamespaceMaker
-from autoclave.hardware.nvme import Controller, controller_at
-from autoclave.hardware.nvme_cli import COMMON_NAMESPACE, INSUFFICIENT_CAPACITY, INVALID_OPCODE, NvmeCli
+from autoclave.hardware.host import Deadline, Disk
+from autoclave.hardware.nvme import Controller, Namespace, controller_at
+from autoclave.hardware.nvme_cli import (
+    COMMON_NAMESPACE,
+    INSUFFICIENT_CAPACITY,
+    INVALID_FIELD,
+    INVALID_FORMAT,
+    INVALID_OPCODE,
+    NSID_UNAVAILABLE,
+    NvmeCli,
+)
 from autoclave.hardware.nvme_json import ControllerIdentity, NamespaceIdentity
 from autoclave.rules.drive_layout import NamespaceShape
 
 LOG = logging.getLogger(__name__)
+
+NO_ROOM = frozenset({INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE})
+"""How a drive refuses to create a namespace although it has the command."""
+
+_NOT_GRANTED = NO_ROOM | {INVALID_FIELD, INVALID_FORMAT}
+"""How drives refuse a size. The last two stand for a size that does not fit the granularity."""
+
+
+class NamespaceMaker:
+    """Creates and deletes namespaces of one drive.
+
+    :param identity: the controller's.
+    :param flbas: the LBA format of what is created.
+    :param dps: protection information of what is created.
+    :param step: blocks of which a size must be a multiple, where the drive reports it.
+    :attr refusal: the drive's latest refusal of a size.
+    """
+
+    def __init__(
+        self, work: EraseWork, identity: ControllerIdentity, *, flbas: int, dps: int = 0, step: int = 1
+    ) -> None:
+        self._work = work
+        self._nvme = work.nvme
+        self._node = work.controller.path
+        self._identity = identity
+        self._flbas = flbas
+        self._dps = dps
+        self._step = max(1, step)
+        self.refusal: ToolFailed | None = None
+
+    def create(self, blocks: int) -> int | None:
+        """Create a namespace, attached to nothing, and return its id; None: the drive does not grant this size.
+
+        :raises ToolFailed: the drive refuses for another reason, such as not having the command.
+        """
+        self._work.must_be_same_drive()
+        try:
+            return self._nvme.create_namespace(self._node, blocks, self._flbas, self._dps)
+        except ToolFailed as e:
+            self._work.must_be_there(e)
+            self.refusal = e
+            if e.status in _NOT_GRANTED:
+                return None
+            raise
+
+    def attach(self, nsids: Sequence[int]) -> None:
+        """Attach namespaces to the controller, and have the kernel look at them."""
+        for nsid in nsids:
+            self._work.must_be_same_drive()
+            self._nvme.attach_namespace(self._node, nsid, self._identity.cntlid)
+        self._nvme.rescan(self._node)
+
+    def delete(self, nsid: int) -> None:
+        """Delete a namespace."""
+        self._work.must_be_same_drive()
+        self._nvme.delete_namespace(self._node, nsid)
+
+    def has_command(self, sizes: Sequence[int]) -> bool:
+        """Whether the drive can create namespaces at all, found out without deleting any that there is.
+
+        :param sizes: in blocks; those tried.
+        """
+        for blocks in sizes:
+            try:
+                created = self.create(blocks)
+            except ToolFailed as e:
+                if e.status is None:
+                    raise
+                if e.status == INVALID_OPCODE:
+                    return False
+                continue
+            if created is not None:
+                self.delete(created)
+                return True
+            if self.refusal is not None and self.refusal.status in NO_ROOM:
+                return True
+        return False
+
+    def fits_in(self, blocks: int) -> bool:
+        """Whether the drive grants any namespace within *blocks* that belong to none. What was tried is deleted."""
+        for size in (blocks, *_halving(blocks, self._step)):
+            created = self.create(size)
+            if created is not None:
+                self.delete(created)
+                return True
+        return False
+
+    def create_largest(self, blocks: int, *, known: Sequence[int] = ()) -> int:
+        """Create the largest namespace that the drive grants, and return its id.
+
+        :param blocks: more than these it cannot have.
+        :param known: sizes that it has granted before.
+        :raises EraseFailed: it grants none.
+        """
+        for size in dict.fromkeys((blocks, blocks // self._step * self._step)):
+            if size and (created := self.create(size)) is not None:
+                return created
+        largest = self._largest_granted(blocks)
+        for size in sorted({largest, *known}, reverse=True):
+            if size and (created := self.create(size)) is not None:
+                return created
+        had = f"namespaces of {', '.join(map(str, known))} blocks" if known else "none"
+        raise EraseFailed(
+            f"{self._work.drive} grants no namespace of any size up to {blocks} blocks ({self.refusal}); it has no "
+            f"namespace now, and had {had}: create one with nvme create-ns, or ask its vendor"
+        )
+
+    def fill(self, blocks: int) -> list[int]:
+        """Create namespaces in *blocks* that belong to none, until the drive grants no further one; their ids."""
+        created: list[int] = []
+        left = blocks
+        for size in (blocks, *_halving(blocks, self._step)):
+            if 0 < size <= left and (nsid := self.create(size)) is not None:
+                created.append(nsid)
+                left -= size
+        return created
+
+    def _largest_granted(self, blocks: int) -> int:
+        """The largest size granted, found bit by bit from the highest: so each try is as aligned as it can be."""
+        held: int | None = None
+        found = 0
+        for size in _halving(blocks, self._step):
+            if found + size > blocks:
+                continue
+            if held is not None:
+                self.delete(held)
+            held = self.create(found + size)
+            if held is not None:
+                found += size
+        if held is not None:
+            self.delete(held)
+        LOG.info("%s: the largest namespace that it grants has %d blocks", self._work.drive, found)
+        return found
+
+
+def _halving(blocks: int, step: int) -> Iterator[int]:
+    """Sizes within *blocks*: *step* times each power of two, the largest first."""
+    power = (blocks // step).bit_length() - 1
+    while power >= 0:
+        yield step << power
+        power -= 1
+
 
 NODE_TIMEOUT = 60.0
 """Seconds that the kernel may take to show the block device of an attached namespace."""
@@ -271,3 +434,62 @@ class NamespaceLayout:
                     "what it does not show cannot be zeroed"
                 )
             self._work.pause()
+
+
+@dataclass(frozen=True)
+class _Held:
+    """:param node: what tells the node of this block device from a later one of the same name."""
+
+    disk: Disk
+    node: tuple[int, int, int]
+
+
+class HeldNamespaces:
+    """Holds namespaces until its context ends: no mount, volume or other program that asks for them gets them.
+
+    A block device that is created, formatted or comes back after a reset is another one, also under its old name: it
+    has to be taken again. O_EXCL does not keep out a program that writes without asking; Global Data Erased and
+    read-back are for that.
+
+    :param writable: also make sure that they can be written; see :func:`~autoclave.hardware.block.open_block`.
+    """
+
+    def __init__(self, work: EraseWork, *, writable: bool) -> None:
+        self._work = work
+        self._writable = writable
+        self._held: dict[str, _Held] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as stack:
+            for held in self._held.values():
+                stack.callback(held.disk.close)
+
+    def take(self, namespaces: Sequence[Namespace]) -> list[Disk]:
+        """Hold each of *namespaces*, anew where its block device was replaced, and let go of those that are gone.
+
+        :returns: their disks, in the order of *namespaces*.
+        :raises DeviceVanished: one has no node.
+        :raises DeviceInUse: something else on this host has one open exclusively.
+        :raises HardwareError: one cannot be opened, or is read-only.
+        """
+        nodes = {namespace.block_name: _node(namespace) for namespace in namespaces}
+        for name in [name for name, held in self._held.items() if nodes.get(name) != held.node]:
+            self._held.pop(name).disk.close()
+        for namespace in namespaces:
+            if namespace.block_name not in self._held:
+                disk = open_soon(self._work.paths, namespace.path, writable=self._writable)
+                self._held[namespace.block_name] = _Held(disk, nodes[namespace.block_name])
+        return [self._held[namespace.block_name].disk for namespace in namespaces]
+
+
+def _node(namespace: Namespace) -> tuple[int, int, int]:
+    try:
+        found = namespace.path.stat()
+    except OSError as e:
+        raise DeviceVanished(f"there is no disk at {namespace.path}: {e.strerror}") from e
+    return found.st_dev, found.st_ino, found.st_rdev

@@ -30,11 +30,10 @@ from autoclave.exceptions import (
     ToolGarbage,
     ToolMissing,
 )
-from autoclave.hardware.deadline import Deadline
 from autoclave.hardware.erase.layout import RecordedLayout
-from autoclave.hardware.erase.work import EraseWork, Estimate
-from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.held_namespaces import HeldNamespaces
+from autoclave.hardware.erase.namespaces import HeldNamespaces
+from autoclave.hardware.erase.work import EraseRates, EraseWork, Estimate
+from autoclave.hardware.host import Deadline
 from autoclave.hardware.nvme import CONTROLLER_NODE, Controller
 from autoclave.hardware.nvme_cli import SANITIZE_IN_PROGRESS, NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity, SanitizeLog

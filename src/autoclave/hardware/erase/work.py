@@ -1,22 +1,112 @@
-"""One erase of one drive: what every part of it needs to know."""
+"""Carry what every part of an erase needs: the drive, its progress, its rate.
 
+One erase of one drive: what every part of it needs to know.
+
+Turns the percentages of a tool into progress, and notices when they stand still.
+
+How fast drives of this host were overwritten: what an estimate for the next one rests on.
+"""
+
+import json
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
 from typing import Literal, Protocol
+
+from oslo_log import log as logging
 
 from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout, ToolError, ToolTimeout, WrongDrive
 from autoclave.hardware.command import Commands
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths, Progress, ProgressSink, ToolSink
 from autoclave.hardware.nvme import Controller, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import NamespaceIdentity
-from autoclave.hardware.progress import ProgressSink
-from autoclave.hardware.progress_meter import ProgressMeter
-from autoclave.hardware.tool import ToolSink
 from autoclave.rules.cleanup_policy import CleanupAction
+
+
+class ProgressMeter:
+    """Reports one step of an erase, from entering it as a context to leaving it.
+
+    Standing still is noticed without a call of :meth:`update`, since a tool that hangs causes none;
+    it is then reported from another thread. Two reports are never made at a time.
+
+    :param step: what is being done, in words an operator knows.
+    :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
+    """
+
+    def __init__(self, sink: ProgressSink, step: str, *, stall_timeout: float) -> None:
+        self._sink = sink
+        self._step = step
+        self._stall_timeout = stall_timeout
+        self._lock = threading.Condition()
+        self._percent: float | None = None
+        self._first: tuple[float, float] | None = None
+        self._changed = 0.0
+        self._stalled = self._over = False
+
+    def __enter__(self) -> "ProgressMeter":
+        with self._lock:
+            self._changed = time.monotonic()
+            self._report()
+        threading.Thread(target=self._watch, name=f"watches {self._step}", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._over = True
+            self._lock.notify()
+
+    def update(self, percent: float) -> None:
+        """Say how far it is, 0 to 100."""
+        with self._lock:
+            if percent != self._percent:
+                self._percent = percent
+                self._changed = time.monotonic()
+                self._first = self._first or (self._changed, percent)
+                if self._stalled:
+                    self._stalled = False
+                    self._lock.notify()
+            self._report()
+
+    @property
+    def standstill(self) -> str | None:
+        """Where progress has stalled, and for how long; None: it has not."""
+        with self._lock:
+            if not self._stalled:
+                return None
+            where = "without any progress" if self._percent is None else f"at {self._percent:.0f} %"
+            return f"{self._step} has stalled {where} for {time.monotonic() - self._changed:.0f} s"
+
+    def _watch(self) -> None:
+        with self._lock:
+            while not self._over:
+                patience = self._changed + self._stall_timeout - time.monotonic()
+                if patience > 0:
+                    self._lock.wait(patience)
+                elif not self._stalled:
+                    self._stalled = True
+                    self._report()
+                else:
+                    self._lock.wait()
+
+    def _report(self) -> None:
+        self._sink(Progress(self._percent, self._step, stalled=self._stalled, seconds_left=self._seconds_left()))
+
+    def _seconds_left(self) -> float | None:
+        """At the pace so far; none is known before the second figure, nor while it stands still."""
+        if self._first is None or self._percent is None or self._stalled:
+            return None
+        began, at_first = self._first
+        gained = self._percent - at_first
+        return (time.monotonic() - began) * (100.0 - self._percent) / gained if gained > 0 else None
+
 
 LEFT_BEHIND = "it is partly overwritten"
 """What an operator must know of a drive whose zeroing has ended early."""
@@ -145,3 +235,50 @@ class EraseWork:
                 f"{now.model} {now.serial}"
             )
         return now
+
+
+LOG = logging.getLogger(__name__)
+
+FILE_NAME = "erase-rates.json"
+
+
+class EraseRates:
+    """Bytes per second by drive model and cleanup action, remembered in one file of the agent's.
+
+    What is remembered is only for people to read. A file that cannot be read or written is a warning, and is
+    never a reason not to erase.
+
+    :param directory: the agent's data directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    def of(self, model: str, action: str) -> float | None:
+        """What drives of *model* did last; None: none was overwritten here yet."""
+        rate = self._read().get(model, {}).get(action)
+        return float(rate) if isinstance(rate, int | float) and rate > 0 else None
+
+    def remember(self, model: str, action: str, size: int, seconds: float) -> None:
+        """A drive of *model* had *size* bytes overwritten in *seconds*."""
+        if seconds <= 0 or not size:
+            return
+        rates = self._read()
+        rates.setdefault(model, {})[action] = size / seconds
+        fresh = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps(rates, indent=1, sort_keys=True), encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as error:
+            LOG.warning("How long the erase took cannot be remembered in %s: %s", self._path, error.strerror)
+
+    def _read(self) -> dict[str, dict[str, float]]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            LOG.warning("How long earlier erases took cannot be read from %s: %s", self._path, error)
+            return {}
+        sound = isinstance(found, dict) and all(isinstance(rates, dict) for rates in found.values())
+        return found if sound else {}

@@ -1,24 +1,213 @@
-"""Zeroing: every byte of every namespace overwritten, then read back."""
+"""Overwrite every byte of every namespace, and read the disks back.
 
+Zeroing: every byte of every namespace overwritten, then read back.
+
+Zeroing by the kernel, step by step, on the descriptor that holds the disk.
+
+Zeroing by ``shred`` of coreutils, which writes the zeroes itself.
+
+Whether zero is all there is on a disk: what is read back after an erase.
+"""
+
+import random
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
-from autoclave.exceptions import EraseFailed, VerifyFailed, WrongDrive
-from autoclave.hardware import shred, zero_out
-from autoclave.hardware.disk import Disk
+from autoclave.exceptions import DeviceVanished, EraseFailed, EraseTimeout, VerifyFailed, WrongDrive
+from autoclave.hardware.block import CHUNK
 from autoclave.hardware.erase.layout import RecordedLayout
-from autoclave.hardware.erase.namespaces import lacks_storage
-from autoclave.hardware.erase.work import LEFT_BEHIND, EraseWork, Estimate
-from autoclave.hardware.erase_rates import EraseRates
-from autoclave.hardware.held_namespaces import HeldNamespaces
-from autoclave.hardware.nvme import Controller, Namespace
+from autoclave.hardware.erase.namespaces import HeldNamespaces, lacks_storage
+from autoclave.hardware.erase.work import LEFT_BEHIND, EraseRates, EraseWork, Estimate, ProgressMeter
+from autoclave.hardware.host import LARGEST_STEP, Deadline, Disk, Progress, ProgressSink
+from autoclave.hardware.nvme import DISK_NODE, Controller, Namespace
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity
-from autoclave.hardware.progress_meter import ProgressMeter
-from autoclave.hardware.read_back import first_nonzero
 from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.plain_text import excerpt
+
+ZERO_OUT = "BLKZEROOUT"
+"""The ioctl."""
+
+SMALLEST_STEP = 1 << 20
+_QUICK, _SLOW = 0.1, 0.5
+"""Seconds of a step after which the next one is twice, or half, as large.
+
+A step cannot be stopped: it bounds what is still zeroed after the deadline, and after whoever does it was killed.
+"""
+
+
+def zero_out(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
+    """Overwrite all of the disk.
+
+    :raises EraseTimeout: the deadline passed first.
+    :raises DeviceVanished: the drive went away.
+    :raises EraseFailed: it cannot be overwritten.
+    """
+    offset, step, rate = 0, SMALLEST_STEP, 0.0
+    while offset < disk.size:
+        if work.control.deadline.passed:
+            raise work.out_of_time(LEFT_BEHIND)
+        length = min(step, disk.size - offset, _in_time(rate, work.control.deadline.remaining()))
+        began = time.monotonic()
+        try:
+            disk.zero(offset, length)
+        except EraseFailed as error:
+            work.must_be_there(error)
+            raise
+        spent = time.monotonic() - began
+        rate = length / spent if spent > 0 else 0.0
+        if spent < _QUICK:
+            step = min(2 * step, LARGEST_STEP)
+        elif spent > _SLOW:
+            step = max(step // 2, SMALLEST_STEP)
+        offset += length
+        meter.update(100.0 * offset / disk.size)
+
+
+def _in_time(rate: float, seconds: float) -> int:
+    """How many bytes, in whole smallest steps, may be begun with *seconds* left: no more than the last rate allows.
+
+    :param rate: bytes per second; 0: not known yet.
+    """
+    if rate <= 0:
+        return SMALLEST_STEP
+    return max(int(rate * seconds) // SMALLEST_STEP, 1) * SMALLEST_STEP
+
+
+SHRED = "shred"
+COMMANDS = {SHRED: rf"--iterations=0 --zero --verbose {DISK_NODE}"}
+"""Its arguments, as a regular expression."""
+_PROGRESS = re.compile(r"pass \d+/\d+ .* (?P<percent>\d+)%\s*$")
+
+
+def shred(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
+    """Overwrite all of the disk.
+
+    :raises EraseFailed: the tool failed.
+    :raises WrongDrive: the disk's node became another's meanwhile.
+    :raises DeviceVanished: the drive went away.
+    :raises ToolError: the tool could not be run, or not in time.
+    """
+
+    def on_line(line: str) -> None:
+        if said := _PROGRESS.search(line):
+            meter.update(float(said["percent"]))
+
+    node = _identity(disk.path)
+    done = work.commands.run(
+        [SHRED, "--iterations=0", "--zero", "--verbose", str(disk.path)],
+        deadline=work.control.deadline,
+        tools=work.control.tools,
+        on_line=on_line,
+    )
+    if done.returncode != 0:
+        error = EraseFailed(
+            f"{work.drive}: {SHRED} failed on {disk.path} with exit status {done.returncode}: "
+            f"{_last_words(done.stderr) or excerpt(done.stdout) or 'it printed nothing'}"
+        )
+        work.must_be_there(error)
+        raise error
+    if _identity(disk.path) != node:
+        raise WrongDrive(
+            f"{disk.path} is no longer the device that it was before {SHRED} ran; which one was overwritten is not known"
+        )
+
+
+def _identity(node: Path) -> tuple[int, int, int]:
+    try:
+        found = node.stat()
+    except OSError as e:
+        raise DeviceVanished(f"{node} went away while it was being zeroed: {e}") from e
+    return found.st_dev, found.st_ino, found.st_rdev
+
+
+def _last_words(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return excerpt(" ".join(lines[-3:]))
+
+
+_STRIDE = 4 * CHUNK
+"""Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
+_EDGE = 1024 * 1024
+"""Bytes at each end: partition tables, superblocks, and the backups of both are there."""
+_EDGES = 4096
+"""Such edges that a drive has at least, or they are smaller."""
+_LEAST, _MOST = 4, 256
+"""Samples at even distances, and as many again where nobody can foresee."""
+_NEIGHBOURS = 256 * 1024 * 1024
+"""Bytes of a smaller drive for each of them: what reading back costs stays small beside the erasing."""
+_SAMPLE = 64 * 1024
+_ALIGNMENT = 4096
+
+
+def first_nonzero(
+    device: Disk, *, mode: Literal["sample", "full"], deadline: Deadline, progress: ProgressSink
+) -> int | None:
+    """The offset of a byte that is not zero, or None if all that was looked at is zero.
+
+    :param mode: ``full`` looks at every byte and returns the first offset; ``sample`` looks at both ends,
+        at even distances between them, and at random.
+    :raises EraseTimeout: the deadline passed first.
+    :raises DeviceVanished: the disk went away.
+    :raises EraseFailed: it cannot be read, or has no capacity at all, which proves nothing.
+    """
+    if device.size == 0:
+        raise EraseFailed(f"{device.path} has no capacity: there is nothing to read back")
+    ranges = list(_samples(device.size)) if mode == "sample" else [(0, device.size)]
+    total = sum(length for _, length in ranges)
+    meter = _Meter(f"reading back {device.path.name} ({mode})", total, progress)
+    for start, length in ranges:
+        for offset in range(start, start + length, _STRIDE):
+            if deadline.passed:
+                raise EraseTimeout(f"no time was left to read {device.path} back, at {meter.percent} percent of it")
+            stretch = min(_STRIDE, start + length - offset)
+            found = device.nonzero_in(offset, stretch)
+            if found is not None:
+                return found
+            meter.add(stretch)
+    return None
+
+
+def _samples(size: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of what is looked at; all of it where that is no more."""
+    edge = min(_EDGE, -(-size // _EDGES // _SAMPLE) * _SAMPLE)
+    spread = max(_LEAST, min(_MOST, size // _NEIGHBOURS))
+    if size <= 2 * edge + 2 * spread * _SAMPLE:
+        yield 0, size
+        return
+    yield 0, edge
+    yield size - edge, edge
+    last = size - _SAMPLE
+    for index in range(1, spread + 1):
+        yield last * index // (spread + 1) // _ALIGNMENT * _ALIGNMENT, _SAMPLE
+    chance = random.SystemRandom()
+    for _ in range(spread):
+        yield chance.randrange(last // _ALIGNMENT + 1) * _ALIGNMENT, _SAMPLE
+
+
+class _Meter:
+    """Tells of every whole percent once."""
+
+    def __init__(self, step: str, total: int, progress: ProgressSink) -> None:
+        self.percent = 0
+        self._step, self._total, self._progress = step, total, progress
+        self._done = 0
+        self._since = time.monotonic()
+        progress(Progress(0.0, step))
+
+    def add(self, done: int) -> None:
+        self._done += done
+        percent = 100 * self._done // self._total
+        if percent > self.percent:
+            self.percent = percent
+            spent = time.monotonic() - self._since
+            left = spent * (self._total - self._done) / self._done
+            self._progress(Progress(float(percent), self._step, seconds_left=left))
+
 
 _VERIFIED = {
     "none": "nothing was read back ([nvme] verify = none)",
@@ -45,12 +234,12 @@ class ZeroMethod:
     @classmethod
     def by_kernel(cls) -> Self:
         """The kernel zeroes the disk, by NVMe Write Zeroes where the drive has the command."""
-        return cls(CleanupAction.WRITE_ZEROES, zero_out.NAME, zero_out.zero_out, {})
+        return cls(CleanupAction.WRITE_ZEROES, ZERO_OUT, zero_out, {})
 
     @classmethod
     def by_shred(cls) -> Self:
         """``shred`` of coreutils writes the zeroes; any drive can take it."""
-        return cls(CleanupAction.SHRED, shred.NAME, shred.shred, shred.COMMANDS)
+        return cls(CleanupAction.SHRED, SHRED, shred, COMMANDS)
 
     def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
         """Of :class:`EraseMethod`: there must be storage to zero."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoclave.exceptions import HardwareError, ToolMissing
-from autoclave.hardware import attribute
+from autoclave.hardware import sysfs
 from autoclave.hardware.command import Commands
 from autoclave.hardware.erase.methods import METHODS
 from autoclave.hardware.host import HostPaths
@@ -76,7 +76,7 @@ def _on_drives(members: Path) -> None:
 
     :raises HardwareError: it has other members, or none that the kernel shows.
     """
-    names = [member.name for member in attribute.entries(members)]
+    names = [member.name for member in sysfs.entries(members)]
     others = [name for name in names if not re.fullmatch(rf"{DISK_NODE}(?:p[0-9]+)?", f"/dev/{name}")]
     if others or not names:
         raise HardwareError(f"the privileged helper does not run mdadm: {members} lists {names}, not NVMe drives alone")

@@ -10,13 +10,9 @@ from oslo_privsep import daemon
 
 from autoclave.conf.privileged import GROUP
 from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeout
-from autoclave.hardware.deadline import Deadline
-from autoclave.hardware.disk import Disk
-from autoclave.hardware.open_file import OpenFile
+from autoclave.hardware.host import Completed, Deadline, Disk, Line, OpenFile, ToolSink
 from autoclave.hardware.privileged import context, server
-from autoclave.hardware.privileged import tools as _tools
-from autoclave.hardware.process import Line
-from autoclave.hardware.tool import Completed, ToolSink
+from autoclave.hardware.privileged import server as _tools
 from autoclave.rules.pci_address import PCIAddress
 
 _Parameters = ParamSpec("_Parameters")

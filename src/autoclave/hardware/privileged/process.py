@@ -10,7 +10,7 @@ import sys
 
 from oslo_privsep import daemon
 
-from autoclave.hardware.privileged import context, tools
+from autoclave.hardware.privileged import context, server
 
 
 def main() -> None:
@@ -22,6 +22,6 @@ def main() -> None:
                 daemon.helper_main()
             finally:
                 # The agent is gone. Their death signal would leave alive what they have started.
-                tools.end_all()
+                server.end_all()
         case _:
             sys.exit("autoclave-privileged is started by the agent, see [autoclave_privileged] helper_command")

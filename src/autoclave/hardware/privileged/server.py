@@ -1,15 +1,29 @@
-"""Disks that the privileged process holds, what it sees of their users, and what tells the machine and its cards."""
+"""Run in the privileged process what the agent asks of it: disks and tools.
 
+Disks that the privileged process holds, what it sees of their users, and what tells the machine and its cards.
+
+Tools that the privileged process runs: started, followed and ended by short requests.
+
+A request must not wait for a tool's end, and a callback cannot travel. So each tool has a thread here
+that runs it as a root agent would, with its deadline, and keeps its news until the agent fetches it.
+"""
+
+import contextlib
+import os
 import secrets
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware import card_serial as card_serials
-from autoclave.hardware import host_hints, open_files, zfs_label
+from autoclave.hardware import block, sysfs, usage
+from autoclave.hardware import pci_functions as card_serials
 from autoclave.hardware.block import BlockDevice, hold
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.command import Commands
+from autoclave.hardware.host import LINGER, REAP, Completed, Deadline, HostPaths
 from autoclave.hardware.privileged import admission, entrypoint
 
 _PATHS = HostPaths()
@@ -84,14 +98,14 @@ def let_go(token: str) -> None:
 @entrypoint
 def programs_with_open(nodes: Sequence[str]) -> list[tuple[str, int, str, bool]]:
     """The fields of each :class:`OpenFile`."""
-    found = open_files.programs_with_open(_PATHS, admission.nodes(nodes))
+    found = block.programs_with_open(_PATHS, admission.nodes(nodes))
     return [(str(file.node), file.pid, file.program, file.writes) for file in found]
 
 
 @entrypoint
 def has_zfs_label(node: str) -> bool:
     """See :func:`zfs_label.is_on`."""
-    return zfs_label.is_on(_PATHS, admission.nodes([node])[0])
+    return usage.is_on(_PATHS, admission.nodes([node])[0])
 
 
 @entrypoint
@@ -103,4 +117,171 @@ def card_serial(address: str, vital_product_data: bool) -> str | None:
 @entrypoint
 def product_uuid() -> str | None:
     """See :func:`host_hints.product_uuid`."""
-    return host_hints.product_uuid(_PATHS)
+    return sysfs.product_uuid(_PATHS)
+
+
+WAIT = 1.0
+"""Seconds that a request waits for news at most."""
+
+
+class _Job:
+    """One tool and the thread that is its parent.
+
+    The tool's death signal follows that thread, so it also comes when this process is killed.
+    """
+
+    def __init__(self, commands: Commands, argv: Sequence[str], deadline: Deadline, *, listened: bool) -> None:
+        self._commands = commands
+        self._argv = argv
+        self._deadline = deadline
+        self._listened = listened
+        self._news = threading.Condition()
+        self._command: tuple[str, ...] | None = None
+        self._pid = 0
+        self._pidfd = -1
+        self._lines: list[str] = []
+        self._outcome: Completed | BaseException | None = None
+        self._gone = False
+        self._thread = threading.Thread(target=self._run, name=f"tool-{argv[0]}", daemon=True)
+
+    def start(self) -> tuple[int, tuple[str, ...]]:
+        """Start the tool; its pid and the command as it is run."""
+        self._thread.start()
+        with self._news:
+            self._news.wait_for(lambda: self._command is not None or self._outcome is not None)
+            if self._command is None:
+                assert isinstance(self._outcome, BaseException)
+                raise self._outcome
+            return self._pid, self._command
+
+    def follow(self, seconds: float) -> tuple[list[str], bool]:
+        """The lines that are new, waiting for some if there are none, and whether the tool's run is over."""
+        with self._news:
+            self._news.wait_for(lambda: self._lines or self._outcome is not None, seconds)
+            lines, self._lines = self._lines, []
+            return lines, self._outcome is not None
+
+    def result(self) -> Completed:
+        """What :meth:`Commands.run` returned; raises what it raised."""
+        with self._news:
+            if isinstance(self._outcome, BaseException):
+                raise self._outcome
+            if self._outcome is None:
+                raise HardwareError(f"{self._argv[0]} (pid {self._pid}) still runs")
+            return self._outcome
+
+    def end(self) -> bool:
+        """End the tool if it still runs; whether nothing is left of it."""
+        with self._news:
+            if self._outcome is None and self._pid:
+                # By its descriptor: its number may be another's by now. The thread then ends its group.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._thread.join(LINGER + 2 * REAP)
+        with self._news:
+            if self._pid:
+                os.close(self._pidfd)
+            return self._gone
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        """Of :class:`ToolSink`."""
+        with self._news:
+            self._pid, self._pidfd, self._command = pid, os.pidfd_open(pid), tuple(argv)
+            self._news.notify_all()
+
+    def ended(self, pid: int) -> None:  # noqa: ARG002
+        """Of :class:`ToolSink`."""
+        with self._news:
+            self._gone = True
+
+    def _heard(self, line: str) -> None:
+        with self._news:
+            self._lines.append(line)
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        outcome: Completed | BaseException
+        try:
+            outcome = self._commands.run(
+                self._argv,
+                deadline=self._deadline,
+                tools=self,
+                on_line=self._heard if self._listened else None,
+            )
+        except BaseException as error:  # whatever it was, the agent must hear of it
+            outcome = error
+        with self._news:
+            self._outcome = outcome
+            self._news.notify_all()
+
+
+_jobs: dict[str, _Job] = {}
+
+
+@cache
+def _commands(directories: tuple[str, ...]) -> Commands:
+    return admission.RootsCommands(HostPaths(tools=tuple(map(Path, directories))), environment={})
+
+
+def _job(token: str) -> _Job:
+    try:
+        return _jobs[token]
+    except KeyError:
+        raise HardwareError("the privileged helper does not know this tool: it was started anew meanwhile") from None
+
+
+@entrypoint
+def find(name: str, directories: Sequence[str]) -> str:
+    """The path of a tool; see :meth:`Commands.find`."""
+    admission.tool(name)
+    return _commands(tuple(directories)).find(name)
+
+
+@entrypoint
+def start(
+    argv: Sequence[str], directories: Sequence[str], seconds: float, listened: bool
+) -> tuple[str, int, tuple[str, ...]]:
+    """Start a tool that is ended after *seconds*, whether or not anybody follows it.
+
+    :param directories: searched before the system's.
+    :param listened: somebody wants its lines.
+    :returns: a token for the other requests, the tool's pid, and the command as it is run.
+    """
+    admission.command(argv)
+    job = _Job(_commands(tuple(directories)), argv, Deadline.after(seconds), listened=listened)
+    token = secrets.token_hex(16)
+    _jobs[token] = job
+    try:
+        return token, *job.start()
+    except BaseException:
+        del _jobs[token]
+        raise
+
+
+@entrypoint
+def follow(token: str) -> tuple[list[str], bool]:
+    """New lines, after :data:`WAIT` at the latest, and whether the tool's run is over."""
+    return _job(token).follow(WAIT)
+
+
+@entrypoint
+def result(token: str) -> tuple[tuple[str, ...], int, str, str]:
+    """The fields of :class:`Completed`, once the run is over; raises what :meth:`Commands.run` raised."""
+    completed = _job(token).result()
+    return completed.argv, completed.returncode, completed.stdout, completed.stderr
+
+
+@entrypoint
+def end(token: str) -> bool:
+    """End the tool if it still runs, and forget it; whether nothing is left of it."""
+    job = _job(token)
+    if _jobs.pop(token, None) is None:
+        raise HardwareError("the privileged helper was asked twice to end a tool")
+    return job.end()
+
+
+def end_all() -> None:
+    """End every tool that still runs, with all that it started."""
+    for token in list(_jobs):
+        if (job := _jobs.pop(token, None)) is not None:
+            job.end()
