@@ -18,7 +18,7 @@ import population
 
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.scheduling import Scheduler
-from autoclave.db import agents, compute_hosts, instances
+from autoclave.db import agents, hosts, instances
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
@@ -63,9 +63,7 @@ def add_hosts(client: PlacementClient, database: Database, transport: InProcessT
             provider(client, f"{name}_0000:81:{slot:02X}.0", {CLASS: 1}, ALWAYS, root)
         size = {"vcpus": 256, "memory_mb": 1048576, "local_gb": 10000}
         with database.write() as tx:
-            compute_hosts.report(
-                tx, name, {"rp_uuid": root, "hypervisor_type": "null", "hypervisor_version": 1, **size}
-            )
+            hosts.report(tx, name, {"rp_uuid": root, "hypervisor_type": "null", "hypervisor_version": 1, **size})
             agents.register(tx, AgentRecord(name, "run", "1.2", utcnow(), utcnow()))
         transport.serve(AGENT_TOPIC, name, object(), "1.2").start()
 

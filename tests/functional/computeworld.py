@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import ConductorManager
-from autoclave.db import agents, compute_hosts, instances, profiles
+from autoclave.db import agents, hosts, instances, profiles
 from autoclave.db import arqs as arq_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
@@ -123,7 +123,7 @@ class ComputeWorld:
             {"COMPUTE_NODE", *traits},
         )
         with self.db.write() as tx:
-            compute_hosts.report(
+            hosts.report(
                 tx,
                 name,
                 {

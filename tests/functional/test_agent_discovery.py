@@ -18,7 +18,7 @@ from autoclave.api.operator.waiting import waiting_for
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
@@ -46,7 +46,7 @@ class AcmeDriver(NVMeDriver):
 
 def last_evidence(world: AgentWorld) -> Any:
     with world.db.read() as tx:
-        cleaned = [event for event in events.history(tx, world.device().uuid) if event.event == "cleaned"]
+        cleaned = [event for event in history.history(tx, world.device().uuid) if event.event == "cleaned"]
     return json.loads(cleaned[-1].evidence or "{}")
 
 
@@ -506,7 +506,7 @@ def test_a_drive_that_cannot_be_looked_at_any_longer_is_not_offered_until_it_is_
     agent.period()
     world.assert_offered()
     with world.db.read() as tx:
-        assert [each.event for each in events.history(tx, device.uuid)][-2:] == ["unreadable", "readable"]
+        assert [each.event for each in history.history(tx, device.uuid)][-2:] == ["unreadable", "readable"]
 
 
 def test_drives_of_a_driver_that_cannot_look_are_not_offered_after_the_patience(

@@ -14,10 +14,10 @@ from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.hosts import HostView
 from autoclave.audit.remedies import Remedies
 from autoclave.audit.taking_back import TakingBack
-from autoclave.db import compute_hosts, events
+from autoclave.db import history, hosts
 from autoclave.db import instances as instance_rows
 from autoclave.db.compute_tables import instances, pci_functions, pci_providers
-from autoclave.db.events import EventRecord
+from autoclave.db.history import EventRecord
 from autoclave.exceptions import Conflict, HardwareError, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
@@ -107,7 +107,7 @@ class HoldingsWorld(InstanceWorld):
 
     def history(self, address: str) -> Sequence[EventRecord]:
         with self.db.read() as tx:
-            return events.history(tx, self.row(address).uuid)
+            return history.history(tx, self.row(address).uuid)
 
     def set_row(self, instance_uuid: str, **values: Any) -> None:
         with self.db.write() as tx:
@@ -268,10 +268,10 @@ def test_an_allocation_of_a_host_that_the_instance_is_not_on_is_named_there(worl
     instance = world.create()
     other = world.onlooker.create_provider(str(uuid.uuid4()), "host-2")
     with world.db.write() as tx:
-        [known] = compute_hosts.list_all(tx)
+        [known] = hosts.list_all(tx)
         values = {name: getattr(known, name) for name in ("hypervisor_type", "hypervisor_version", "vcpus")}
         values |= {"memory_mb": known.memory_mb, "local_gb": known.local_gb, "rp_uuid": other.uuid}
-        compute_hosts.report(tx, "host-2", values)
+        hosts.report(tx, "host-2", values)
     world.set_row(instance, host="host-2")
     finding = world.the(Kind.ALLOCATION_ELSEWHERE, Scope(HOST))
     assert finding.seen.startswith(

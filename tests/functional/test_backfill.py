@@ -8,8 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import backlog, events, ledger
+from autoclave.db import backfill as backlog
 from autoclave.db import devices as device_rows
+from autoclave.db import history, ledger
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -73,7 +74,7 @@ def test_the_history_says_who_gave_the_state_and_on_whose_word(database: Databas
         slot = make_slot(tx, device_state=None)
     run_all(database)
     with database.read() as tx:
-        (event,) = events.history(tx, slot.device.uuid)
+        (event,) = history.history(tx, slot.device.uuid)
     assert (event.from_state, event.to_state, event.event) == (None, "available", "backfill")
     assert event.actor == "operator anna@controller"
     assert event.reason is not None
@@ -184,7 +185,7 @@ def test_a_backfill_that_was_cut_short_keeps_what_it_did_and_is_run_again(
     monkeypatch.setattr(backfill, "put_right", put_right)
     assert run_all(database)[STATES.name] == (3, 3)
     with database.read() as tx:
-        assert [len(events.history(tx, device.uuid)) for device in made] == [1] * 5
+        assert [len(history.history(tx, device.uuid)) for device in made] == [1] * 5
 
 
 def at_once(*works: Callable[[], None]) -> list[BaseException]:
@@ -215,7 +216,7 @@ def test_backfills_at_once_give_every_device_one_state_and_one_line_of_history(d
     assert at_once(*entries) == []
     for number, slot in enumerate(slots):
         with database.read() as tx:
-            assert len(events.history(tx, slot.device.uuid)) == 1
+            assert len(history.history(tx, slot.device.uuid)) == 1
         assert state_of(database, slot.device) == ("available" if number % 3 else "allocated")
 
 

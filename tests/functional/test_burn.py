@@ -3,7 +3,7 @@
 import pytest
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
-from autoclave.db import additions, events, pci
+from autoclave.db import additions, history, pci
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
@@ -348,7 +348,7 @@ def test_a_release_that_is_asked_for_twice_is_one(pci_world: PCIWorld, gpu: str)
         with pytest.raises(PlacementUnavailable):
             ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     with pci_world.db.read() as tx:
-        assert [each.event for each in events.history(tx, gpu)].count("release") == 1
+        assert [each.event for each in history.history(tx, gpu)].count("release") == 1
 
 
 def test_a_released_device_that_is_missing_is_not_offered(pci_world: PCIWorld, gpu: str) -> None:

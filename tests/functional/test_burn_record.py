@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
-from autoclave.db import additions, events, pci
+from autoclave.db import additions, pci
+from autoclave.db import history as events
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle import burn as burning

@@ -8,7 +8,7 @@ import hostworld
 import pytest
 from hostworld import GPU, HOST, HostWorld
 
-from autoclave.db import burned_cards, events, pci
+from autoclave.db import burned_cards, history, pci
 from autoclave.db.engine import Database
 from autoclave.lifecycle.burn import ask_release
 from autoclave.simulator.functions import FunctionSpec
@@ -58,7 +58,7 @@ def test_a_burned_card_stays_burned_in_another_slot(site: Site) -> None:
     row = site.world.row(SLOT)
     assert (row.burned, row.burned_for, site.world.offered(SLOT)) == (True, site.instance, 0)
     with site.db.read() as tx:
-        [event] = events.history(tx, row.uuid)[:1]
+        [event] = history.history(tx, row.uuid)[:1]
     assert f"was burned in slot {GPU} of host {HOST}" in (event.reason or "")
     ask_release(site.db, site.world.onlooker, row.uuid, OPERATOR)
     assert site.world.offered(SLOT) == 1

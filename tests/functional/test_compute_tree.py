@@ -21,7 +21,7 @@ from hostworld import (
 from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import additions, compute_hosts, events, pci
+from autoclave.db import additions, history, hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import (
     ClaimRefused,
@@ -88,7 +88,7 @@ def test_a_host_publishes_itself_and_its_functions(host_world: HostWorld) -> Non
     }
     assert host_world.records(CARD) == {VF_CLASS: Inventory(2, 0, 1, 2, 1, 1.0)}
     with host_world.db.read() as tx:
-        host = compute_hosts.find(tx, HOST)
+        host = hosts.find(tx, HOST)
     assert host is not None
     assert (host.rp_uuid, host.vcpus, host.hypervisor_type) == (root.uuid, 32, "null")
 
@@ -173,7 +173,7 @@ def test_the_flag_taken_from_a_burned_device_changes_nothing_until_it_is_release
 def told(host_world: HostWorld) -> list[tuple[str, str, str | None, str | None]]:
     """The history of the GPU."""
     with host_world.db.read() as tx:
-        found = events.history(tx, host_world.row().uuid)
+        found = history.history(tx, host_world.row().uuid)
     return [(each.event, each.actor, each.from_state, each.reason) for each in found]
 
 

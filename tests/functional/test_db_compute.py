@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry, DBError
 
-from autoclave.db import additions, compute_hosts, flavors, hostdevs, images, instances
+from autoclave.db import additions, flavors, hostdevs, hosts, images, instances
 from autoclave.db.additions import Addition, AdditionKind
 from autoclave.db.compute_tables import instances as instances_table
 from autoclave.db.compute_tables import pci_functions, pci_providers
@@ -199,22 +199,22 @@ def test_an_older_agent_reads_an_empty_list_of_tags(database: Database) -> None:
 
 def test_a_host_keeps_its_uuid_and_what_the_operator_wants_of_it(database: Database) -> None:
     with database.write() as tx:
-        made = compute_hosts.report(tx, "h1", HOST)
-        compute_hosts.update(tx, made, {"disabled": True, "disabled_reason": "repair"})
-        again = compute_hosts.report(tx, "h1", {**HOST, "memory_mb": 4096})
-        compute_hosts.report(tx, "h0", HOST)
+        made = hosts.report(tx, "h1", HOST)
+        hosts.update(tx, made, {"disabled": True, "disabled_reason": "repair"})
+        again = hosts.report(tx, "h1", {**HOST, "memory_mb": 4096})
+        hosts.report(tx, "h0", HOST)
     assert (again.uuid, again.memory_mb, again.disabled, again.disabled_reason) == (made.uuid, 4096, True, "repair")
     with database.read() as tx:
-        assert compute_hosts.get(tx, made.uuid) == again
-        assert compute_hosts.find(tx, "h2") is None
-        assert [host.hostname for host in compute_hosts.list_all(tx)] == ["h0", "h1"]
+        assert hosts.get(tx, made.uuid) == again
+        assert hosts.find(tx, "h2") is None
+        assert [host.hostname for host in hosts.list_all(tx)] == ["h0", "h1"]
 
 
 def test_a_host_that_has_nothing_new_to_say_writes_nothing(database: Database) -> None:
     with database.write() as tx:
-        made = compute_hosts.report(tx, "h1", HOST)
+        made = hosts.report(tx, "h1", HOST)
     with database.read() as tx:  # a write would be refused here
-        assert compute_hosts.report(tx, "h1", HOST) == made
+        assert hosts.report(tx, "h1", HOST) == made
 
 
 def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Database) -> None:

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.engine import Database
 
 
 def append(database: Database, event: str, device: str = "d", evidence: dict[str, object] | None = None) -> None:
     with database.write() as tx:
-        events.append(
+        history.append(
             tx,
             device_uuid=device,
             serial="S1",
@@ -29,8 +29,8 @@ def test_a_history_is_told_in_the_order_in_which_it_happened(database: Database)
         append(database, event)
     append(database, "elsewhere", device="other")
     with database.read() as tx:
-        found = events.history(tx, "d")
-        assert events.history(tx, "nobody") == []
+        found = history.history(tx, "d")
+        assert history.history(tx, "nobody") == []
     assert [line.event for line in found] == ["first", "second", "third"]
     assert sorted(line.created_at for line in found) == [line.created_at for line in found]
     assert found[0].serial == "S1"
@@ -40,7 +40,7 @@ def test_evidence_is_kept_to_the_letter(database: Database) -> None:
     evidence = {"log": "0x81", "sprog": 65535, "text": "x" * 50_000, "nested": {"ok": [True, None, 1.5]}}
     append(database, "cleaned", evidence=evidence)
     with database.read() as tx:
-        (found,) = events.history(tx, "d")
+        (found,) = history.history(tx, "d")
     assert found.evidence is not None
     assert json.loads(found.evidence) == evidence
 
@@ -50,7 +50,7 @@ def test_evidence_of_a_thousand_namespaces_is_kept(database: Database) -> None:
     zeroed = [{"nsid": nsid, "block_device": f"nvme0n{nsid}", "what": "x" * 100} for nsid in range(1, 1025)]
     append(database, "cleaned", evidence={"namespaces": zeroed, "verified": "samples"})
     with database.read() as tx:
-        (found,) = events.history(tx, "d")
+        (found,) = history.history(tx, "d")
     assert len(found.evidence or "") < 65_536
     kept = json.loads(found.evidence or "{}")
     assert kept["verified"] == "samples"
@@ -60,7 +60,7 @@ def test_evidence_of_a_thousand_namespaces_is_kept(database: Database) -> None:
 def test_an_event_is_gone_with_the_transaction_that_failed(database: Database) -> None:
     def append_and_fail() -> None:
         with database.write() as tx:
-            events.append(
+            history.append(
                 tx, device_uuid="d", serial=None, from_state=None, to_state=None, event="e", actor="a",
                 request_id=None, reason=None,
             )  # fmt: skip
@@ -69,4 +69,4 @@ def test_an_event_is_gone_with_the_transaction_that_failed(database: Database) -
     with pytest.raises(ZeroDivisionError):
         append_and_fail()
     with database.read() as tx:
-        assert events.history(tx, "d") == []
+        assert history.history(tx, "d") == []

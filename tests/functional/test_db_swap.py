@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autoclave.db import devices, events, ledger
+from autoclave.db import devices, history, ledger
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceType
@@ -74,7 +74,7 @@ def assert_refused(database: Database, seen: DeviceRecord, event: Event, cause: 
         swap(tx, seen, event, cause)
     with database.read() as tx:
         assert devices.get(tx, seen.uuid) == before
-        assert events.history(tx, seen.uuid) == []
+        assert history.history(tx, seen.uuid) == []
         assert ledger.among(tx, None) == set()
 
 
@@ -158,7 +158,7 @@ def test_a_move_is_written_into_the_history_with_its_cause(database: Database) -
     with database.write() as tx:
         made = make_device(tx, **DRIVE)
         swap(tx, made, Event.QUARANTINE, OPERATOR)
-        [line] = events.history(tx, made.uuid)
+        [line] = history.history(tx, made.uuid)
     assert (line.device_uuid, line.serial, line.event, line.actor) == (made.uuid, "S1", "quarantine", "operator ann")
     assert (line.from_state, line.to_state) == ("available", "error")
     assert (line.request_id, line.reason, json.loads(line.evidence or "")) == ("req-7", "because", {"seen": "it"})
@@ -168,7 +168,7 @@ def test_a_cause_without_a_name_is_its_actor(database: Database) -> None:
     with database.write() as tx:
         made = make_device(tx)
         swap(tx, made, Event.QUARANTINE, Cause(Actor.OPERATOR, ""))
-        [line] = events.history(tx, made.uuid)
+        [line] = history.history(tx, made.uuid)
     assert (line.actor, line.request_id, line.reason) == ("operator", None, None)
 
 
@@ -276,7 +276,7 @@ def test_what_happens_to_a_drive_ends_its_offer_in_other_slots(
         bound = make_device(tx, hostname="host-4", device_state=DeviceState.ALLOCATED, **drive)
         cause = Cause(Actor.CONDUCTOR, "conductor-1", "req-9", "a reason", {"seen": "it"})
         swap(tx, here, event, cause)
-        ended, [line] = devices.get(tx, there.uuid), events.history(tx, there.uuid)
+        ended, [line] = devices.get(tx, there.uuid), history.history(tx, there.uuid)
         assert ended is not None
         assert ended.device_state is DeviceState.ERROR
         assert not ended.release_pending

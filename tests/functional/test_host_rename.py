@@ -19,7 +19,7 @@ from test_up import running
 
 from autoclave.agent.host_lock import HostLock
 from autoclave.cli.main import main
-from autoclave.db import agents, events, host_maintenances, pci
+from autoclave.db import agents, history, host_maintenances, pci
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.columns import metadata, utcnow
@@ -118,7 +118,7 @@ def test_a_renamed_host_keeps_its_burned_device(rename: Rename) -> None:
     assert (world.offered(GPU), world.offered(NIC)) == (0, 1)
     assert world.provider().uuid == before.uuid
     with world.db.read() as tx:
-        assert [each.event for each in events.history(tx, before.uuid)][-1] == "host_renamed"
+        assert [each.event for each in history.history(tx, before.uuid)][-1] == "host_renamed"
 
 
 def test_a_renamed_host_keeps_devices_instances_and_maintenance(rename: Rename) -> None:

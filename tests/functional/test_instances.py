@@ -9,7 +9,7 @@ from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.tables import DeviceType, attach_handles
 from autoclave.rpc.notifications import Notification
 from autoclave.rpc.port import AGENT_TOPIC
@@ -98,7 +98,7 @@ def test_history_of_a_device_names_the_guests_that_had_it(instance_world: Instan
 
     with world.db.read() as tx:
         row = device_rows.get_by_id(tx, device or 0)
-        lines = events.history(tx, row.uuid if row else "")
+        lines = history.history(tx, row.uuid if row else "")
     guests = [line for line in lines if line.event.startswith("guest_")]
     assert [line.event for line in guests] == ["guest_start", "guest_end"] * 3
     tenant = {"instance_uuid": instance, "project_id": "project", "user_id": "user"}

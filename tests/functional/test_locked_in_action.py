@@ -9,7 +9,7 @@ from agentworld import PATIENCE, SANITIZING, ZEROING, AgentWorld
 from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.rules.device_lifecycle import DeviceState
@@ -37,7 +37,7 @@ def give_back(world: AgentWorld, tenant: Tenant) -> None:
 
 def was_erased_by(world: AgentWorld) -> list[str | None]:
     with world.db.read() as tx:
-        told = [line.reason for line in events.history(tx, world.device().uuid)]
+        told = [line.reason for line in history.history(tx, world.device().uuid)]
     return [reason for reason in told if reason and reason.startswith("cleaned by")]
 
 
@@ -70,7 +70,7 @@ def test_change_of_policy_is_a_line_in_the_history(one_drive: AgentWorld) -> Non
     agent = configured(one_drive, '{"address": "*:41:00.*", "clear_action": "format"}', agent)
     configured(one_drive, BLOCK, agent)
     with one_drive.db.read() as tx:
-        lines = events.history(tx, one_drive.device().uuid)
+        lines = history.history(tx, one_drive.device().uuid)
     first, second, third = [line.reason or "" for line in lines if line.event == "policy"]
     assert first == "cleanup_action is write_zeroes, and was sanitize_block"
     assert second.startswith("cleanup_action is none, and was write_zeroes; excluded: clear_action=format")

@@ -12,7 +12,7 @@ from tenant import Tenant, conductor, recover
 
 from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history as events
 from autoclave.db.devices import DeployableRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import Conflict

@@ -17,7 +17,7 @@ from autoclave.api.operator import views
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
 from autoclave.conductor.unbinding import Unbinder
-from autoclave.db import device_views, events, orphans
+from autoclave.db import device_views, history, orphans
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs
 from autoclave.exceptions import ToolFailed
@@ -159,7 +159,7 @@ def test_a_server_deleted_without_a_word_gives_its_drive_back(cloud: Cloud, arch
     cloud.assert_given_back()
     assert cloud.other.states() == {ARQState.BOUND}
     with cloud.world.db.read() as tx:
-        told = [each for each in events.history(tx, cloud.world.device().uuid) if each.event == "take_back"]
+        told = [each for each in history.history(tx, cloud.world.device().uuid) if each.event == "take_back"]
     assert [each.actor for each in told] == ["conductor conductor-1"]
     assert cloud.tenant.instance in (told[0].reason or "")
 
@@ -439,7 +439,7 @@ def test_two_conductors_give_a_drive_back_once(cloud: Cloud) -> None:
     cloud.conductor.look()
     cloud.assert_given_back()
     with cloud.world.db.read() as tx:
-        told = [each.event for each in events.history(tx, cloud.world.device().uuid)]
+        told = [each.event for each in history.history(tx, cloud.world.device().uuid)]
     assert told.count("take_back") == told.count("unbind") == 1
 
 

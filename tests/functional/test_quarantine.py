@@ -13,7 +13,7 @@ from tenant import Tenant, conductor
 
 from autoclave.audit.auditor import Scope
 from autoclave.audit.remedies import Remedies
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
@@ -163,7 +163,7 @@ def test_only_the_devices_that_are_meant_are_quarantined(world: AgentWorld) -> N
 def test_a_quarantine_is_in_the_history_with_who_asked_for_it(world: AgentWorld) -> None:
     quarantine(world)
     with world.db.read() as tx:
-        last = events.history(tx, world.device().uuid)[-1]
+        last = history.history(tx, world.device().uuid)[-1]
     assert (last.event, last.from_state, last.to_state, last.actor) == (
         "quarantine",
         "available",

@@ -19,7 +19,7 @@ from autoclave.agent.cleanup import Cleanup
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history as events
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database, Result

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from computeworld import DRIVE_CLASS, GPU_CLASS, LEASE, PATIENCE, ComputeWorld
 
 from autoclave.conductor.compute_hosts import ComputeHosts
-from autoclave.db import compute_hosts
+from autoclave.db import hosts
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import BadRequest
 from autoclave.placement.embedded import EmbeddedPlacement
@@ -135,8 +135,8 @@ def test_of_a_cloud_whose_hosts_are_all_disabled_the_administrator_is_told_of_as
     values = {"hypervisor_type": "null", "hypervisor_version": 1, "vcpus": 1, "memory_mb": 1, "local_gb": 1}
     with world.db.write() as tx:
         for number in range(60):
-            made = compute_hosts.report(tx, f"{number:03}-{'h' * 170}", {"rp_uuid": ANOTHER, **values})
-            compute_hosts.update(tx, made, {"disabled": True, "disabled_reason": "😀" * 255})
+            made = hosts.report(tx, f"{number:03}-{'h' * 170}", {"rp_uuid": ANOTHER, **values})
+            hosts.update(tx, made, {"disabled": True, "disabled_reason": "😀" * 255})
     _, details = refused(world)
     assert details.count(" is disabled: ") == 50
     assert details.endswith("; and 10 more")

@@ -12,7 +12,7 @@ from autoclave.audit.remedies import Remedies
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import release
 from autoclave.placement.provider_tree import whole_record
@@ -65,7 +65,7 @@ def test_an_idle_device_goes_to_error_at_once(world: AgentWorld, caplog: pytest.
     assert "OWNER_NOVA" not in world.onlooker.get_traits(world.provider().uuid).names
     assert "must not be offered" in caplog.text
     with world.db.read() as tx:
-        assert [event.actor for event in events.history(tx, device.uuid)][-1] == "placement OWNER_NOVA"
+        assert [event.actor for event in history.history(tx, device.uuid)][-1] == "placement OWNER_NOVA"
 
 
 def test_a_write_is_recorded_before_it_is_written_over(world: AgentWorld) -> None:

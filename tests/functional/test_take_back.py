@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from autoclave.db import events, pci
+from autoclave.db import history, pci
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
 from autoclave.exceptions import NotFound
@@ -32,7 +32,7 @@ def test_two_functions_of_a_card_are_taken_back_together_each_with_its_line(data
     assert [each.instance_uuid for each in take_back(database, "host-1", CARD, ANN)] == [None, None]
     with database.read() as tx:
         provider = pci.get(tx, rp_uuid)
-        told = [json.loads(each.evidence or "{}")["function"] for each in events.history(tx, rp_uuid)]
+        told = [json.loads(each.evidence or "{}")["function"] for each in history.history(tx, rp_uuid)]
         assert not pci.functions_of_instances(tx, [gone])
     assert provider is not None
     assert (provider.burned, provider.burned_for, provider.burn_confirmed) == (True, gone, False)

@@ -7,7 +7,7 @@ from instanceworld import InstanceWorld
 
 from autoclave.audit.rows import read
 from autoclave.db import agents as agent_rows
-from autoclave.db import compute_hosts as host_rows
+from autoclave.db import hosts as host_rows
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.taken_out import take_out

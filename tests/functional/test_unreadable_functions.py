@@ -13,7 +13,7 @@ from test_pci_spec_changes import ONE, allocate, delete_guest, start_guest, whol
 
 from autoclave.agent.compute_tree import ComputeTree
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle import burn
@@ -86,7 +86,7 @@ def test_a_function_that_stays_unreadable_is_not_offered(
     assert host_world.records(NIC) == {NIC_CLASS: whole(1)}
     assert (host_world.row(NIC).unreadable_reason, host_world.row(NIC).withheld) == (None, False)
     with host_world.db.read() as tx:
-        assert [each.event for each in events.history(tx, host_world.row(NIC).uuid)] == ["unreadable", "readable"]
+        assert [each.event for each in history.history(tx, host_world.row(NIC).uuid)] == ["unreadable", "readable"]
 
 
 def test_an_unreadable_function_is_never_taken_for_gone(host_world: HostWorld, agent: Agent) -> None:

@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from autoclave.agent.pci_tree import PCITree
 from autoclave.agent.provider_additions import ProviderAdditions
 from autoclave.agent.root_provider import RootProvider
-from autoclave.db import compute_hosts
+from autoclave.db import hosts
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.provider_tree import change_inventories, change_traits, whole_record
 from autoclave.placement.records import Inventory, Provider
@@ -83,7 +83,7 @@ class ComputeTree:
             "memory_mb": inventory.memory_mb,
             "local_gb": inventory.local_gb,
         }
-        self._ports.db.transact(lambda tx: compute_hosts.report(tx, self._host, values))
+        self._ports.db.transact(lambda tx: hosts.report(tx, self._host, values))
 
     def _sync_root(self, present: Provider, inventory: HostInventory) -> None:
         fingerprint = (present.uuid, present.generation, inventory)

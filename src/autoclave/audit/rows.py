@@ -9,9 +9,10 @@ from functools import cached_property
 from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import compute_hosts, ledger, pci
 from autoclave.db import devices as device_rows
+from autoclave.db import hosts as compute_hosts
 from autoclave.db import instances as instance_rows
+from autoclave.db import ledger, pci
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database

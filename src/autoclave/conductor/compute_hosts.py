@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from autoclave.db import agents as agent_rows
-from autoclave.db import compute_hosts as host_rows
 from autoclave.db import host_maintenances
+from autoclave.db import hosts as host_rows
 from autoclave.db.agents import AgentRecord
-from autoclave.db.compute_hosts import ComputeHostRecord
+from autoclave.db.hosts import ComputeHostRecord
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.agent_api import AgentAPI
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, fetch_all, fetch_one, restricted
+from autoclave.db.query import columns, fetch_all, fetch_one, restricted
 from autoclave.db.tables import agents
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one
 from autoclave.db.tables import arqs, attach_handles, device_profiles
 from autoclave.rules.device_lifecycle import ACTIVE, ARQState
 

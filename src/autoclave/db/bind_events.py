@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, fetch_all
+from autoclave.db.query import columns, fetch_all
 from autoclave.db.tables import arqs
 from autoclave.rules.device_lifecycle import ARQState
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import pci
 from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.db.rows import columns, fetch_all
+from autoclave.db.query import columns, fetch_all
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import agents as agent_rows
-from autoclave.db import compute_hosts as host_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import hosts as host_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
-from autoclave.db.rows import MOST_NAMED
+from autoclave.db.query import MOST_NAMED
 from autoclave.db.tables import DeviceStatus, arqs, devices
 from autoclave.rules.device_lifecycle import ACTIVE, ARQState, Offer, shown_state
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import flavors
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one
 
 
 @dataclass(frozen=True)

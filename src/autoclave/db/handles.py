@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.rows import columns, fetch_all
+from autoclave.db.query import columns, fetch_all
 from autoclave.db.tables import AttachType, arqs, attach_handles, deployables, devices
 from autoclave.rules.device_lifecycle import ACTIVE
 

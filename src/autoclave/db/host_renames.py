@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
-from autoclave.db.rows import columns, fetch_all
+from autoclave.db.query import columns, fetch_all
 from autoclave.db.tables import host_renames
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import images
 from autoclave.db.paging import NEWEST_FIRST, paged
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one
 
 QUEUED = "queued"
 """It has no data yet."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.compute_tables import instances
-from autoclave.db.rows import fetch_all
+from autoclave.db.query import fetch_all
 from autoclave.db.tables import arqs, attach_handles, devices
 from autoclave.rules.device_lifecycle import ARQState
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import burned_cards
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import pci_functions, pci_providers
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one
 from autoclave.rules.burn import BurnFacts, BurnState
 
 

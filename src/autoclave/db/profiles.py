@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.paging import paged
-from autoclave.db.rows import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one
 from autoclave.db.tables import arqs, device_profiles
 
 

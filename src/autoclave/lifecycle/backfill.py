@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import backlog, events, ledger
+from autoclave.db import backfill, history, ledger
 from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
@@ -61,14 +61,14 @@ def _put_all_right(tx: Connection, ids: Sequence[int], cause: Cause) -> list[Dev
 
 
 def _give_leases(tx: Connection, ids: Sequence[int], cause: Cause) -> list[DeviceRecord]:  # noqa: ARG001
-    backlog.give_lease(tx, ids, utcnow() + PATIENCE)
+    backfill.give_lease(tx, ids, utcnow() + PATIENCE)
     return []
 
 
 MIGRATIONS = (
-    Migration("backfill_device_state", backlog.devices_without_state, _put_all_right),
-    Migration("link_accelerator_requests", backlog.devices_with_unlinked_requests, _put_all_right),
-    Migration("lease_unfinished_requests", backlog.requests_left_halfway, _give_leases),
+    Migration("backfill_device_state", backfill.devices_without_state, _put_all_right),
+    Migration("link_accelerator_requests", backfill.devices_with_unlinked_requests, _put_all_right),
+    Migration("lease_unfinished_requests", backfill.requests_left_halfway, _give_leases),
 )
 """All of them, in order."""
 
@@ -131,8 +131,8 @@ def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | No
     device = device_rows.get_by_id(tx, device_id, lock=True)
     if device is None:
         return None
-    backlog.link_requests(tx, device_id)
-    held, handles = backlog.holders(tx, device_id), backlog.handles(tx, device_id)
+    backfill.link_requests(tx, device_id)
+    held, handles = backfill.holders(tx, device_id), backfill.handles(tx, device_id)
     evidence = {"requests": held, "handles": handles}
     if device.device_state is None:
         known_dirty = device.serial is not None and ledger.contains(tx, device.serial, device.drive_model or "")
@@ -146,7 +146,7 @@ def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | No
 
 def was_backfilled(tx: Connection, device: DeviceRecord) -> bool:
     """Whether the device is allocated by a backfill: no bind has settled it, so Placement may not know."""
-    return events.last_move(tx, device.uuid) == Event.BACKFILL.value
+    return history.last_move(tx, device.uuid) == Event.BACKFILL.value
 
 
 def _fill(tx: Connection, device: DeviceRecord, state: DeviceState, cause: Cause) -> DeviceRecord | None:

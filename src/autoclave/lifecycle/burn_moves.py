@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from autoclave.db import burned_cards, events, pci
+from autoclave.db import burned_cards, history, pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
@@ -62,7 +62,7 @@ def record(
 
     :param before: None: it is on record from now on only.
     """
-    events.append(
+    history.append(
         tx,
         device_uuid=after.uuid,
         serial=after.serial,

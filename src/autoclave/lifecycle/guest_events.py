@@ -4,7 +4,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.swap import Cause
@@ -35,6 +35,6 @@ def _note(tx: Connection, instance: InstanceRecord, event: str, cause: Cause) ->
         device = device_rows.get_by_id(tx, arq.device_id) if arq.device_id and arq.state in ACTIVE else None
         if device is None:
             continue
-        last = events.last_of(tx, device.uuid, (_START, _END))
+        last = history.last_of(tx, device.uuid, (_START, _END))
         if event != (last or _END):
             remark(tx, device, event, cause, {})

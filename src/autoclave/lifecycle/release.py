@@ -9,7 +9,7 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import backlog, bind_events, holdings
+from autoclave.db import backfill, bind_events, holdings
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
@@ -131,7 +131,7 @@ def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
         return seen
     if seen.device is None:
         deployable_id = seen.arq.deployable_id
-        device_id = None if deployable_id is None else backlog.device_of_deployable(tx, deployable_id)
+        device_id = None if deployable_id is None else backfill.device_of_deployable(tx, deployable_id)
     else:
         device_id = seen.device.id if seen.device.device_state is None else None
     if device_id is None:

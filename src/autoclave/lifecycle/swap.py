@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
-from autoclave.db import events, ledger
+from autoclave.db import history, ledger
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import arqs, devices
@@ -52,7 +52,7 @@ def tell_history(
     cause: Cause,
 ) -> None:
     """Append to a device's history what has become of it, in the transaction that does it."""
-    events.append(
+    history.append(
         tx,
         device_uuid=device.uuid,
         serial=device.serial,

@@ -12,12 +12,12 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
-from autoclave.db import compute_hosts as host_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import hosts as host_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.agents import AgentRecord
-from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.hosts import ComputeHostRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
 from autoclave.lifecycle.intent import tell_placement
 from autoclave.lifecycle.missing import miss

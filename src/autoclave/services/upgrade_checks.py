@@ -9,7 +9,7 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy
 from autoclave.conf.placement import is_external
-from autoclave.db import agents, backlog, handles, revision, schema
+from autoclave.db import agents, backfill, handles, revision, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -72,8 +72,8 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         if not self._is_current():
             return Result(Code.FAILURE, f"Cannot be told before the schema is current: {_SYNC} first.")
         with self._database.read() as tx:
-            devices = len(backlog.devices_without_state(tx))
-            requests = len(backlog.devices_with_unlinked_requests(tx)) + len(backlog.requests_left_halfway(tx))
+            devices = len(backfill.devices_without_state(tx))
+            requests = len(backfill.devices_with_unlinked_requests(tx)) + len(backfill.requests_left_halfway(tx))
         if devices:
             return Result(
                 Code.FAILURE, f"{devices} devices have no device_state and cannot be bound or cleaned: {_BACKFILL}."

@@ -22,13 +22,13 @@ from autoclave.api.app import create_app
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
-from autoclave.db import agents, compute_hosts
+from autoclave.db import agents, hosts
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_hosts import ComputeHostRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.hosts import ComputeHostRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
@@ -208,9 +208,9 @@ class World:
         report = {"hypervisor_type": "null", "hypervisor_version": 1, "vcpus": 4, "memory_mb": 8192, "local_gb": 100}
         with self.db.write() as tx:
             agents.register(tx, AgentRecord(host, "run-1", "1.2", utcnow(), utcnow()))
-            made = compute_hosts.report(tx, host, {"rp_uuid": root, **report})
-            compute_hosts.update(tx, made, values)
-            found = compute_hosts.find(tx, host)
+            made = hosts.report(tx, host, {"rp_uuid": root, **report})
+            hosts.update(tx, made, values)
+            found = hosts.find(tx, host)
         assert found is not None
         return found
 

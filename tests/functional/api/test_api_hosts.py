@@ -6,7 +6,7 @@ import pytest
 from api_world import HOST, World, fault, new_uuid
 
 from autoclave.cli.main import main
-from autoclave.db import events
+from autoclave.db import history as events
 from autoclave.lifecycle.host_maintenance import follow_hosts
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts

@@ -7,7 +7,7 @@ from autoclave.cli.main import main
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import events
+from autoclave.db import history as events
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs, devices
 from autoclave.lifecycle.guests_seen import UNSEEN

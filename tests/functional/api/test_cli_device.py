@@ -14,7 +14,7 @@ from openstack import exceptions
 
 from autoclave.cli.main import main
 from autoclave.cli.osc.sdk_device import Device
-from autoclave.db import events
+from autoclave.db import history
 from autoclave.exceptions import PlacementNotFound
 
 
@@ -152,7 +152,7 @@ def test_a_history_fits_on_a_terminal_and_is_whole_for_programs(
     device = world.add_device()
     evidence = {"action": "sanitize_crypto", "verified": "the log page shows it", "log_after": {"words": "long " * 50}}
     with world.db.write() as tx:
-        events.append(
+        history.append(
             tx,
             device_uuid=device.uuid,
             serial=device.serial,

@@ -9,10 +9,10 @@ from sqlalchemy.engine import Connection
 from autoclave.api.context import Api
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents as agent_rows
-from autoclave.db import compute_hosts as host_rows
 from autoclave.db import host_maintenances
-from autoclave.db.compute_hosts import ComputeHostRecord
+from autoclave.db import hosts as host_rows
 from autoclave.db.host_maintenances import MaintenanceRecord
+from autoclave.db.hosts import ComputeHostRecord
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from autoclave.api.body import storable
 from autoclave.api.compute import flavors
 from autoclave.api.image import visible as images
-from autoclave.db import compute_hosts as host_rows
+from autoclave.db import hosts as host_rows
 from autoclave.db import images as image_rows
 from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord

@@ -13,7 +13,7 @@ from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
 from autoclave.api.schemas.compute_services import SERVICES, SHOWN_SERVICE, VALIDATE_CHANGE
 from autoclave.conf.agent import patience_with_agents
-from autoclave.db import compute_hosts as host_rows
+from autoclave.db import hosts as host_rows
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.taken_out import take_out

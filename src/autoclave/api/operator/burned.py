@@ -20,7 +20,7 @@ from autoclave.api.query import Argument
 from autoclave.api.schemas.burned import BURN_HISTORY, BURNED, BURNED_LIST, VALIDATE_RELEASE
 from autoclave.api.schemas.operator_devices import SAID
 from autoclave.db import burned as burned_rows
-from autoclave.db import events, pci
+from autoclave.db import history, pci
 from autoclave.db.burned import BurnedView
 from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import BadRequest, NotFound, PlacementError
@@ -69,9 +69,9 @@ class History(Resource):
     ) -> None:
         with self._api.ports.db.read() as tx:
             gone = uuids.canonical(provider) if address is None else None
-            found = events.history(tx, gone) if gone else []
+            found = history.history(tx, gone) if gone else []
             if not found:
-                found = events.history(tx, _find(tx, provider, address).uuid)
+                found = history.history(tx, _find(tx, provider, address).uuid)
         resp.media = {"events": [views.event(record) for record in found]}
 
 

@@ -16,10 +16,10 @@ from autoclave.api.schemas.operator_devices import (
     DEVICES,
     HISTORY,
 )
-from autoclave.db import device_views, events
+from autoclave.db import device_views, history
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.events import EventRecord
+from autoclave.db.history import EventRecord
 from autoclave.exceptions import BadRequest, NotFound
 from autoclave.rules.device_lifecycle import SHOWN_STATES
 from autoclave.rules.pci_address import PCIAddress
@@ -81,7 +81,7 @@ class History(Resource):
         with self._api.ports.db.read() as tx:
             found = _named_without_slot(tx, device) if address is None else []
             if not found:
-                found = events.history(tx, find(tx, device, address).uuid)
+                found = history.history(tx, find(tx, device, address).uuid)
         resp.media = {"events": [views.device_event(record) for record in found]}
 
 
@@ -91,7 +91,7 @@ def _named_without_slot(tx: Connection, name: str) -> list[EventRecord]:
     :raises NotFound: *name* is no uuid, and no drive of this serial number was ever seen.
     """
     canonical = uuids.canonical(name)
-    found = (events.history(tx, canonical) if canonical else []) or events.history_of_drive(tx, name)
+    found = (history.history(tx, canonical) if canonical else []) or history.history_of_drive(tx, name)
     if not found and canonical is None:
         raise NotFound(
             f"There is no device, and was no drive, {name}. Name a device by its uuid or as HOST/PCI-ADDRESS, a drive "

@@ -6,7 +6,7 @@ from typing import Any
 from autoclave.api.operator.waiting import silence, waiting_for
 from autoclave.db.columns import utcnow
 from autoclave.db.device_views import DeviceView
-from autoclave.db.events import EventRecord
+from autoclave.db.history import EventRecord
 from autoclave.rules.device_lifecycle import shown_state
 from autoclave.rules.drive_layout import DriveLayout
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
 from autoclave.db.compute_tables import compute_hosts
-from autoclave.db.rows import columns, fetch_all, fetch_one, restricted
+from autoclave.db.query import columns, fetch_all, fetch_one, restricted
 
 
 @dataclass(frozen=True)
