@@ -21,7 +21,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db import arqs, compute_tables, devices, handles, profiles, schema  # noqa: F401 - tables to clear
+from autoclave.db import arqs, devices, handles, profiles, schema, tables  # noqa: F401 - tables to clear
 from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
 from autoclave.db.tables import AttachType, DeviceType

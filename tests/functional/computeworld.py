@@ -16,9 +16,9 @@ from autoclave.db import agents, hosts, instances, profiles
 from autoclave.db import arqs as arq_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import compute_hosts as host_table
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import agents as agent_table
+from autoclave.db.tables import compute_hosts as host_table
 from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports

@@ -16,8 +16,8 @@ from autoclave.audit.remedies import Remedies
 from autoclave.audit.taking_back import TakingBack
 from autoclave.db import history, hosts
 from autoclave.db import instances as instance_rows
-from autoclave.db.compute_tables import instances, pci_functions, pci_providers
 from autoclave.db.history import EventRecord
+from autoclave.db.tables import instances, pci_functions, pci_providers
 from autoclave.exceptions import Conflict, HardwareError, NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.embedded import EmbeddedPlacement

@@ -10,7 +10,7 @@ from autoclave.audit.auditor import Scope
 from autoclave.db import pci
 from autoclave.db.agents import AgentRecord, register
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import instances
+from autoclave.db.tables import instances
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import Inventory
 from autoclave.rules.audit.kinds import Kind

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from autoclave.db import arqs as arq_rows
 from autoclave.db import backfill as backlog
 from autoclave.db import devices as device_rows
-from autoclave.db import history, ledger
+from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -97,7 +97,7 @@ def test_a_state_that_a_service_has_written_is_not_written_over(database: Databa
 def test_an_idle_drive_that_is_known_to_be_dirty_is_not_offered(database: Database) -> None:
     with database.write() as tx:
         slot = make_slot(tx, device_state=None, serial="SER-A", drive_model="M")
-        ledger.add(tx, "SER-A", "M", "another-device")
+        history.add(tx, "SER-A", "M", "another-device")
     run_all(database)
     assert state_of(database, slot.device) is DeviceState.ERROR
 
@@ -108,7 +108,7 @@ def test_a_drive_in_a_guest_is_dirty_from_the_backfill_on(database: Database) ->
         bound_by_the_release_before(tx, slot)
     run_all(database)
     with database.read() as tx:
-        assert ledger.contains(tx, "SER-A", "M")
+        assert history.contains(tx, "SER-A", "M")
 
 
 def test_nothing_is_lowered_that_was_raised_in_placement_before(database: Database) -> None:

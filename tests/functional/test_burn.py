@@ -3,10 +3,10 @@
 import pytest
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
-from autoclave.db import additions, history, pci
-from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db import history, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
+from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
@@ -234,7 +234,7 @@ def test_a_burned_device_is_raised_although_somebody_uses_a_class_of_his_own_the
 
 def test_what_provider_config_added_is_kept(pci_world: PCIWorld, gpu: str) -> None:
     with pci_world.db.write() as tx:
-        additions.remember(tx, HOST, frozenset({Addition(gpu, AdditionKind.INVENTORY, "CUSTOM_LICENCE")}))
+        pci.remember(tx, HOST, frozenset({Addition(gpu, AdditionKind.INVENTORY, "CUSTOM_LICENCE")}))
     client = pci_world.onlooker
     client.ensure_resource_class("CUSTOM_LICENCE")
     present = client.get_inventories(gpu)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
-from autoclave.db import additions, pci
 from autoclave.db import history as events
-from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db import pci
 from autoclave.db.columns import utcnow
+from autoclave.db.pci import Addition, AdditionKind
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.swap import Cause
@@ -79,7 +79,7 @@ def test_a_hold_by_an_operator_is_settled(pci_world: PCIWorld, gpu: str) -> None
 
 def test_a_class_that_provider_config_added_leaves_the_device_settled(pci_world: PCIWorld, gpu: str) -> None:
     with pci_world.db.write() as tx:
-        additions.remember(tx, HOST, frozenset({Addition(gpu, AdditionKind.INVENTORY, "CUSTOM_LICENCE")}))
+        pci.remember(tx, HOST, frozenset({Addition(gpu, AdditionKind.INVENTORY, "CUSTOM_LICENCE")}))
     client = pci_world.onlooker
     client.ensure_resource_class("CUSTOM_LICENCE")
     present = client.get_inventories(gpu)

@@ -8,7 +8,7 @@ import hostworld
 import pytest
 from hostworld import GPU, HOST, HostWorld
 
-from autoclave.db import burned_cards, history, pci
+from autoclave.db import history, pci
 from autoclave.db.engine import Database
 from autoclave.lifecycle.burn import ask_release
 from autoclave.simulator.functions import FunctionSpec
@@ -111,7 +111,7 @@ def test_a_card_that_is_released_while_it_is_away_is_clean(site: Site) -> None:
     site.world.synced()
     assert site.world.find_row() is None
     with site.db.read() as tx:
-        assert burned_cards.noted_by(tx, row.serial or "") is None
+        assert pci.noted_by(tx, row.serial or "") is None
     site.world.sim.functions.plug(replace(CARD, address=SLOT))
     site.world.synced()
     assert site.world.offered(SLOT) == 1
@@ -137,7 +137,7 @@ def test_a_burn_from_before_serials_is_known_by_the_serial(site: Site) -> None:
     """As an upgrade leaves it: the row is burned, and nothing says which card that is."""
     with site.db.write() as tx:
         row = site.world.row()
-        burned_cards.remove(tx, row.serial or "", row.uuid)
+        pci.remove(tx, row.serial or "", row.uuid)
         pci.describe(tx, row, {"serial": None})
     site.world.synced()
     site.move()

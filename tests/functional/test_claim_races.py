@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pciworld import CLASS, HOST, PCIWorld
 
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import burned, pci
+from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.burn import Settled, ask_release
@@ -52,14 +52,14 @@ def test_of_those_who_claim_two_of_three_cards_at_once_one_gets_both_and_the_oth
             [winner] = [instance for instance, got_both in served.items() if got_both]
             with pci_world.db.read() as tx:
                 held = pci.functions_of_instances(tx, list(served))
-                views = burned.list_all(tx, HOST)
+                views = pci.list_all(tx, HOST)
             assert [each.instance_uuid for each in held] == [winner, winner]
             assert [(view.provider.burned_for, view.instance_uuid) for view in views] == [(winner, winner)] * 2
             assert sum(map(pci_world.offered, cards)) == 1
             list(pool.map(give_back, served))
             with pci_world.db.read() as tx:
                 assert pci.functions_of_instances(tx, list(served)) == []
-                assert pci.providers_of_instance(tx, winner) == [view.provider for view in burned.list_all(tx)]
+                assert pci.providers_of_instance(tx, winner) == [view.provider for view in pci.list_all(tx)]
             for view in views:
                 ask_release(pci_world.db, pci_world.placement, view.provider.uuid, OPERATOR)
             assert sum(map(pci_world.offered, cards)) == 3

@@ -13,10 +13,8 @@ from test_up import running
 from autoclave.cli.main import main
 from autoclave.db import schema
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import pci_functions, pci_providers
-from autoclave.db.engine import Database
-from autoclave.db.sqlite_file import sqlite_url
-from autoclave.db.tables import agents, devices
+from autoclave.db.engine import Database, sqlite_url
+from autoclave.db.tables import agents, devices, pci_functions, pci_providers
 from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.thorough

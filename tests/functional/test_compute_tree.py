@@ -21,7 +21,7 @@ from hostworld import (
 from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import additions, history, hosts, pci
+from autoclave.db import history, hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import (
     ClaimRefused,
@@ -581,7 +581,7 @@ def test_what_is_added_is_there_at_every_sync_and_goes_with_its_entry(
     assert "CUSTOM_LICENCE" not in host_world.onlooker.get_inventories(provider.uuid).records
     assert "CUSTOM_GOLD" not in host_world.onlooker.get_traits(provider.uuid).names
     with host_world.db.read() as tx:
-        assert additions.of_host(tx, HOST) == frozenset()
+        assert pci.of_host(tx, HOST) == frozenset()
 
 
 def test_an_addition_that_instances_use_stays_until_they_are_gone_and_delays_no_other(

@@ -10,13 +10,12 @@ import pytest
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry, DBError
 
-from autoclave.db import additions, flavors, hostdevs, hosts, images, instances
-from autoclave.db.additions import Addition, AdditionKind
-from autoclave.db.compute_tables import instances as instances_table
-from autoclave.db.compute_tables import pci_functions, pci_providers
+from autoclave.db import flavors, hosts, images, instances, pci
 from autoclave.db.engine import Database
-from autoclave.db.hostdevs import Hostdev
-from autoclave.db.tables import attach_handles
+from autoclave.db.instances import Hostdev
+from autoclave.db.pci import Addition, AdditionKind
+from autoclave.db.tables import attach_handles, pci_functions, pci_providers
+from autoclave.db.tables import instances as instances_table
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from computerows import make_flavor, make_image, make_instance
@@ -247,8 +246,8 @@ def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Dat
         arq = make_arq(tx, state=ARQState.BOUND, **holds)
         make_arq(tx, state=ARQState.BIND_FAILED, **holds)
     with database.read() as tx:
-        found = hostdevs.of_instances(tx, [claiming, binding, none])
-        assert hostdevs.of_instances(tx, []) == {}
+        found = instances.of_instances(tx, [claiming, binding, none])
+        assert instances.of_instances(tx, []) == {}
     assert found == {
         claiming: [Hostdev(claiming, "0000:81:00.0", gpu["uuid"], "CUSTOM_GPU", False, True, True, None)],
         binding: [
@@ -269,7 +268,7 @@ def test_a_mode_that_another_program_has_written_is_told_as_the_guest_gets_it(
         holds = {"device_id": slot.device.id, "attach_handle_id": slot.handle_id, "instance_uuid": instance}
         make_arq(tx, state=ARQState.BOUND, **holds)
     with db.read() as tx:
-        [hostdev] = hostdevs.of_instances(tx, [instance])[instance]
+        [hostdev] = instances.of_instances(tx, [instance])[instance]
     assert hostdev.managed is managed
     db.dispose()
 
@@ -279,18 +278,18 @@ def test_what_a_host_has_added_is_remembered_letter_by_letter_and_forgotten_agai
     licence = Addition(root, AdditionKind.INVENTORY, "CUSTOM_LICENCE")
     first = frozenset({licence, Addition(root, AdditionKind.TRAIT, "CUSTOM_LICENCE")})
     with database.write() as tx:
-        additions.remember(tx, "h1", first)
-        additions.remember(tx, "H1", frozenset({Addition(other, AdditionKind.INVENTORY, "CUSTOM_OTHER")}))
+        pci.remember(tx, "h1", first)
+        pci.remember(tx, "H1", frozenset({Addition(other, AdditionKind.INVENTORY, "CUSTOM_OTHER")}))
     with database.read() as tx:
-        assert additions.of_host(tx, "h1") == first
-        assert additions.added_classes(tx, root) == {"CUSTOM_LICENCE"}
+        assert pci.of_host(tx, "h1") == first
+        assert pci.added_classes(tx, root) == {"CUSTOM_LICENCE"}
     with pytest.raises(DBDuplicateEntry), database.write() as tx:
-        additions.remember(tx, "h1", frozenset({licence}))
+        pci.remember(tx, "h1", frozenset({licence}))
     with database.write() as tx:
-        additions.forget(tx, "h1", frozenset({licence}))
-        assert additions.of_host(tx, "h1") == first - {licence}
-        assert additions.added_classes(tx, root) == frozenset()
-        assert additions.added_classes(tx, other) == {"CUSTOM_OTHER"}
+        pci.forget(tx, "h1", frozenset({licence}))
+        assert pci.of_host(tx, "h1") == first - {licence}
+        assert pci.added_classes(tx, root) == frozenset()
+        assert pci.added_classes(tx, other) == {"CUSTOM_OTHER"}
 
 
 def test_the_most_that_the_api_lets_in_is_kept_whole(database: Database) -> None:

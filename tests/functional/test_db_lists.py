@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from oslo_db.exception import DBDuplicateEntry, DBReferenceError
 
-from autoclave.db import attributes, deployable_views, device_summaries, device_views
+from autoclave.db import attributes, device_views
 from autoclave.db import devices as device_rows
+from autoclave.db import devices as device_summaries
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.filters import FIELDS
-from autoclave.db.paging import Order
+from autoclave.db.query import FIELDS, Order
 from autoclave.db.tables import DeviceStatus, devices
 from autoclave.rules.device_lifecycle import SHOWN_STATES, ARQState, DeviceState, shown_state
 from dbfixtures import make_arq, make_slot
@@ -47,7 +47,7 @@ def test_every_field_filters_devices_and_deployables(database: Database) -> None
         for field, (value, slots) in expected.items():
             found = device_summaries.summaries(tx, related={field: value})
             assert [one.uuid for one in found] == [slot.device.uuid for slot in slots], field
-            rows, _ = deployable_views.views(tx, related={field: value})
+            rows, _ = device_views.views(tx, related={field: value})
             assert [row.uuid for row in rows] == [slot.deployable.uuid for slot in slots], field
             for other in (value.swapcase(), "nobody"):
                 if other != value:

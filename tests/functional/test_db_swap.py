@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autoclave.db import devices, history, ledger
+from autoclave.db import devices, history
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceType
@@ -75,7 +75,7 @@ def assert_refused(database: Database, seen: DeviceRecord, event: Event, cause: 
     with database.read() as tx:
         assert devices.get(tx, seen.uuid) == before
         assert history.history(tx, seen.uuid) == []
-        assert ledger.among(tx, None) == set()
+        assert history.among(tx, None) == set()
 
 
 @pytest.mark.parametrize(("state", "event", "cause"), LOSES_TO_A_HOLDER, ids=lambda each: str(each))
@@ -217,13 +217,13 @@ def test_a_drive_is_dirty_from_its_bind_to_its_erase(database: Database, model: 
     with database.write() as tx:
         made = make_device(tx, serial="S1", drive_model=model)
         bound = swap(tx, made, Event.BIND, CONDUCTOR)
-        assert ledger.among(tx, None) == {("S1", model or "")}
-        assert ledger.noted_by(tx, "S1", model or "") == made.uuid
+        assert history.among(tx, None) == {("S1", model or "")}
+        assert history.noted_by(tx, "S1", model or "") == made.uuid
         pending = swap(tx, bound, Event.REQUEST_CLEANING, AGENT)
         cleaning = swap(tx, pending, Event.START_CLEANING, AGENT)
-        assert ledger.among(tx, None) == {("S1", model or "")}
+        assert history.among(tx, None) == {("S1", model or "")}
         swap(tx, cleaning, Event.CLEANED, AGENT)
-        assert ledger.among(tx, None) == set()
+        assert history.among(tx, None) == set()
 
 
 @pytest.mark.parametrize("model", ["PM9A3", None])
@@ -231,7 +231,7 @@ def test_a_bind_that_is_taken_back_leaves_the_drive_clean(database: Database, mo
     with database.write() as tx:
         bound = swap(tx, make_device(tx, serial="S1", drive_model=model), Event.BIND, CONDUCTOR)
         swap(tx, bound, Event.TAKE_BIND_BACK, CONDUCTOR)
-        assert ledger.among(tx, None) == set()
+        assert history.among(tx, None) == set()
 
 
 @pytest.mark.parametrize("model", ["PM9A3", None])
@@ -239,17 +239,17 @@ def test_a_drive_that_is_distrusted_is_dirty_until_it_is_accepted(database: Data
     with database.write() as tx:
         made = make_device(tx, serial="S1", drive_model=model)
         distrusted = swap(tx, made, Event.DISTRUST, AGENT)
-        assert ledger.among(tx, None) == {("S1", model or "")}
+        assert history.among(tx, None) == {("S1", model or "")}
         swap(tx, distrusted, Event.ACCEPT, OPERATOR)
-        assert ledger.among(tx, None) == set()
+        assert history.among(tx, None) == set()
 
 
 def test_what_another_slot_knows_of_a_drive_outlives_an_accept(database: Database) -> None:
     with database.write() as tx:
         made = make_device(tx, device_state=DeviceState.ERROR, **DRIVE)
-        ledger.add(tx, "S1", "PM9A3", "another-device")
+        history.add(tx, "S1", "PM9A3", "another-device")
         swap(tx, made, Event.ACCEPT, OPERATOR)
-        assert ledger.noted_by(tx, "S1", "PM9A3") == "another-device"
+        assert history.noted_by(tx, "S1", "PM9A3") == "another-device"
 
 
 def test_neither_a_card_nor_a_drive_without_a_serial_number_is_in_the_ledger(database: Database) -> None:
@@ -259,7 +259,7 @@ def test_neither_a_card_nor_a_drive_without_a_serial_number_is_in_the_ledger(dat
         for device in (card, nameless):
             bound = swap(tx, device, Event.BIND, CONDUCTOR)
             assert bound.device_state is DeviceState.ALLOCATED
-        assert ledger.among(tx, None) == set()
+        assert history.among(tx, None) == set()
 
 
 @pytest.mark.parametrize("event", [Event.BIND, Event.DISTRUST])
@@ -292,9 +292,9 @@ def test_a_drive_known_to_be_dirty_is_not_bound_and_the_noter_is_named(database:
         other = make_device(tx, hostname="host-2", device_state=DeviceState.ALLOCATED, serial="S1")
         made, nameless = make_device(tx, **DRIVE), make_device(tx, serial="S1", drive_model=None)
         forgotten = make_device(tx, serial="S9", drive_model="PM9A3")
-        ledger.add(tx, "S1", "PM9A3", other.uuid)
-        ledger.add(tx, "S1", "", other.uuid)
-        ledger.add(tx, "S9", "PM9A3", "a-forgotten-one")
+        history.add(tx, "S1", "PM9A3", other.uuid)
+        history.add(tx, "S1", "", other.uuid)
+        history.add(tx, "S9", "PM9A3", "a-forgotten-one")
     at = f"its drive S1 is known to be dirty, as the device at {other.slot} has noted"
     refusals = {
         made: f"device {made.uuid} must not be bound: {at}",

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
-from autoclave.db import engine, ledger
+from autoclave.db import engine, history
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices, dirty_serials
 from autoclave.exceptions import DatabaseUnavailable, TransactionAborted
@@ -95,13 +95,13 @@ def test_a_deadlock_inside_a_savepoint_is_known_for_what_it_is(row_locking_datab
 
     def note(first: str, second: str) -> None:
         def work(tx: Connection) -> None:
-            ledger.add(tx, first, "M", "device")
+            history.add(tx, first, "M", "device")
             if first not in tries:
                 tries.append(first)
                 meeting.wait(PATIENCE)
             else:
                 tries.append("again")
-            ledger.add(tx, second, "M", "device")
+            history.add(tx, second, "M", "device")
 
         row_locking_database.transact(work)
 

@@ -8,7 +8,7 @@ import pytest
 from agentworld import SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.holds import accept
 from autoclave.lifecycle.swap import Cause
@@ -128,7 +128,7 @@ def test_ledger_has_no_drive_without_a_serial_number(allowed: AgentWorld) -> Non
     allowed.bind()
 
     with allowed.db.read() as tx:
-        assert not ledger.among(tx, {"", NONE})
+        assert not history.among(tx, {"", NONE})
 
 
 @pytest.mark.parametrize("entry", ["0000:41:00", "*", "nvme0"])

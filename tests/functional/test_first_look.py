@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from autoclave.conf import new_config
-from autoclave.db import server_clock
+from autoclave.db import engine
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.placement.client import PlacementClient
@@ -30,7 +30,7 @@ def test_a_clock_that_differs_from_the_servers_is_told(
     seconds: int,
     said: str,
 ) -> None:
-    monkeypatch.setattr(server_clock, "utcnow", lambda: utcnow() + timedelta(seconds=seconds))
+    monkeypatch.setattr(engine, "utcnow", lambda: utcnow() + timedelta(seconds=seconds))
     look_at_clock(row_locking_database)
     [told] = caplog.messages
     assert said in told

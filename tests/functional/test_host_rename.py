@@ -19,12 +19,11 @@ from test_up import running
 
 from autoclave.agent.host_lock import HostLock
 from autoclave.cli.main import main
-from autoclave.db import agents, history, host_maintenances, pci
+from autoclave.db import agents, history, hosts, pci
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.columns import metadata, utcnow
-from autoclave.db.engine import Database
-from autoclave.db.sqlite_file import sqlite_url
+from autoclave.db.engine import Database, sqlite_url
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
 from autoclave.lifecycle.host_rename import Carried
 from autoclave.lifecycle.swap import Cause
@@ -127,15 +126,15 @@ def test_a_renamed_host_keeps_devices_instances_and_maintenance(rename: Rename) 
     instance = world.create(NIC)
     world.end(agent)
     with world.db.write() as tx:
-        host_maintenances.insert(tx, HOST, "new cables", "ann")
-        host_maintenances.insert(tx, NEW, "being installed", "ann")
+        hosts.insert_maintenance(tx, HOST, "new cables", "ann")
+        hosts.insert_maintenance(tx, NEW, "being installed", "ann")
         device = make_device(tx, hostname=HOST)
     assert rename.run() == Carried(devices=1, pci_providers=3, instances=1)
     with world.db.read() as tx:
         moved = device_rows.get(tx, device.uuid)
         assert moved is not None
         assert replace(moved, hostname=HOST, updated_at=device.updated_at) == device
-        maintenance = host_maintenances.get(tx, NEW)
+        maintenance = hosts.get_maintenance(tx, NEW)
         assert maintenance is not None
         assert maintenance.reason == "new cables"
         found = instance_rows.get(tx, instance)

@@ -8,9 +8,9 @@ from instanceworld import InstanceWorld
 from pciworld import ONE, TWO
 
 from autoclave.agent.resource_tracker import ResourceTracker
-from autoclave.db import additions
 from autoclave.db import instances as instance_rows
-from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db import pci
+from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.provider_tree import whole_record
@@ -167,12 +167,12 @@ def test_what_the_operator_has_added_of_a_functions_class_is_given_without_a_fun
     world.start()
     resource_class = world.row().resource_class
     with world.db.write() as tx:
-        additions.remember(tx, HOST, frozenset([Addition(TWO, AdditionKind.INVENTORY, resource_class)]))
+        pci.remember(tx, HOST, frozenset([Addition(TWO, AdditionKind.INVENTORY, resource_class)]))
     held = ConsumerAllocations(ONE, {TWO: {resource_class: 1}}, None, "project", "user")
     tracker = ResourceTracker(world.ports, HOST)
     assert tracker.instance_claim(ONE, held, {}) == []
     with world.db.write() as tx:
-        additions.forget(tx, HOST, additions.of_host(tx, HOST))
+        pci.forget(tx, HOST, pci.of_host(tx, HOST))
     with pytest.raises(ClaimRefused, match=TWO):
         tracker.instance_claim(ONE, held, {})
 

@@ -20,7 +20,7 @@ from autoclave.cli.db import DbSync
 from autoclave.db import schema
 from autoclave.db.columns import metadata
 from autoclave.db.engine import Database
-from autoclave.db.revision import current
+from autoclave.db.schema import current
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.rules.device_lifecycle import DeviceState
 from dbfixtures import make_device

@@ -11,7 +11,7 @@ from agentworld import SANITIZING, AgentWorld
 from tenant import Tenant
 
 from autoclave.conf import new_config
-from autoclave.db import bind_events
+from autoclave.db import arqs
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.nova.transport import http_adapter
 from autoclave.rpc.conductor_api import ConductorAPI
@@ -39,7 +39,7 @@ def bind(world: AgentWorld, tenant: Tenant) -> None:
 
 def owed(world: AgentWorld) -> int:
     with world.db.read() as tx:
-        return bind_events.count(tx)
+        return arqs.count(tx)
 
 
 def test_a_bind_does_not_wait_for_a_nova_that_hangs(one_drive: AgentWorld) -> None:

@@ -9,7 +9,7 @@ from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import forget
@@ -44,7 +44,7 @@ def vouch_for_both(world: AgentWorld) -> None:
             device_rows.update(
                 tx, device, {"device_state": DeviceState.AVAILABLE, "missing": False, "release_pending": True}
             )
-            ledger.remove(tx, device.serial or "", device.drive_model or "")
+            history.remove(tx, device.serial or "", device.drive_model or "")
     pay_debts(world.ports)
 
 
@@ -124,7 +124,7 @@ def test_a_bind_loses_that_another_row_of_the_drive_has_overtaken(one_drive: Age
     tenant = Tenant(one_drive)
     device = one_drive.device()
     with one_drive.db.write() as tx:
-        ledger.add(tx, device.serial or "", device.drive_model or "", "forgotten-device")
+        history.add(tx, device.serial or "", device.drive_model or "", "forgotten-device")
 
     with pytest.raises(Conflict, match=f"its drive {device.serial} is known to be dirty, as device forgotten-device"):
         tenant.bind()
@@ -143,7 +143,7 @@ def test_a_bind_that_is_taken_back_leaves_the_other_row_distrusted_and_the_drive
     with one_drive.db.write() as tx:
         bound = swap(tx, one_drive.device(), Event.BIND, CONDUCTOR)
         swap(tx, bound, Event.TAKE_BIND_BACK, CONDUCTOR)
-        assert not ledger.contains(tx, former.serial or "", former.drive_model or "")
+        assert not history.contains(tx, former.serial or "", former.drive_model or "")
     assert {row.hostname: row.device_state for row in rows(one_drive)} == {
         HOST: DeviceState.ERROR,
         NEW_NAME: DeviceState.AVAILABLE,

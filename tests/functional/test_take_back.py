@@ -6,8 +6,8 @@ import uuid
 import pytest
 
 from autoclave.db import history, pci
-from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.engine import Database
+from autoclave.db.tables import pci_functions, pci_providers
 from autoclave.exceptions import NotFound
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.take_back import take_back

@@ -15,7 +15,7 @@ from tenant import Tenant, conductor
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.telling import CLAIM, Teller
 from autoclave.db import arqs as arq_rows
-from autoclave.db import bind_events
+from autoclave.db import arqs as bind_events
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.tables import arqs

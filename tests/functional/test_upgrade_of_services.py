@@ -10,7 +10,7 @@ from strikes import Death, death
 from tenant import Tenant, assert_promises, conductor, recover
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
@@ -157,7 +157,7 @@ def test_a_known_dirty_drive_whose_backfill_placement_did_not_hear_of_is_offered
 ) -> None:
     device = world.device()
     with world.db.write() as tx:
-        ledger.add(tx, device.serial, device.drive_model, "another")
+        history.add(tx, device.serial, device.drive_model, "another")
     with pytest.raises(Death):
         conductor(world, death(2, applied=applied).ports(world)).init_host()
     assert world.device().device_state is DeviceState.ERROR

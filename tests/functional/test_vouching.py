@@ -10,7 +10,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.api.operator.waiting import waiting_for
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.holds import accept, forget
@@ -193,7 +193,7 @@ def test_a_dirty_drive_is_known_by_the_serial_number_that_is_found_even_if_the_r
     assert device.serial is not None
     with one_drive.db.write() as tx:
         device_rows.update(tx, device, {"serial": None, "drive_model": None})
-        ledger.add(tx, device.serial, device.drive_model or "", device.uuid)
+        history.add(tx, device.serial, device.drive_model or "", device.uuid)
 
     agent.period()
 
@@ -235,8 +235,8 @@ def test_an_operator_does_not_vouch_for_what_another_slot_has_had_since(one_driv
     agent.period()
     device = one_drive.device()
     with one_drive.db.write() as tx:
-        ledger.remove(tx, device.serial or "", device.drive_model or "")
-        ledger.add(tx, device.serial or "", device.drive_model or "", "another slot")
+        history.remove(tx, device.serial or "", device.drive_model or "")
+        history.add(tx, device.serial or "", device.drive_model or "", "another slot")
 
     with pytest.raises(Conflict, match="another slot"):
         accept(one_drive.ports, device.uuid, OPERATOR)
@@ -340,12 +340,12 @@ def test_a_bind_that_is_taken_back_leaves_what_another_slot_knows_of_the_drive(o
     for noted_elsewhere in (False, True):
         with one_drive.db.write() as tx:
             bound = swap(tx, one_drive.device(), Event.BIND, conductor)
-            assert ledger.contains(tx, *drive)
+            assert history.contains(tx, *drive)
             if noted_elsewhere:
-                ledger.remove(tx, *drive)
-                ledger.add(tx, *drive, "another slot")
+                history.remove(tx, *drive)
+                history.add(tx, *drive, "another slot")
             swap(tx, bound, Event.TAKE_BIND_BACK, conductor)
-            assert ledger.contains(tx, *drive) is noted_elsewhere
+            assert history.contains(tx, *drive) is noted_elsewhere
 
 
 def test_what_discovery_withdraws_itself_is_withdrawn_at_once_and_blamed_on_nobody(

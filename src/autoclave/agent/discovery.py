@@ -17,7 +17,7 @@ from autoclave.agent.device_providers import DeviceProviders
 from autoclave.agent.driver_reports import DriverReports, Found
 from autoclave.agent.known_devices import KnownDevice, known_devices
 from autoclave.agent.root_provider import RootProvider
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Driver, Sighting
@@ -121,7 +121,7 @@ class Discovery:
             if address in found
         }
         with self._ports.db.read() as tx:
-            dirty = ledger.among(tx, {drive[0] for drive in drives.values() if drive is not None})
+            dirty = history.among(tx, {drive[0] for drive in drives.values() if drive is not None})
         # What has left first: a drive that was moved on this host is then not taken to be in two slots.
         for address, entry in sorted(known.items(), key=lambda item: item[0] in found):
             device = entry.device

@@ -10,11 +10,10 @@ from autoclave.agent.known_devices import known_devices
 from autoclave.agent.lowered import LoweredReserved
 from autoclave.agent.pci_bus import PCIBus
 from autoclave.agent.unreadable_functions import UnreadableFunctions
-from autoclave.db import additions, pci
 from autoclave.db import instances as instance_rows
-from autoclave.db.additions import AdditionKind
+from autoclave.db import pci
 from autoclave.db.instances import InstanceRecord
-from autoclave.db.pci import ProviderRecord
+from autoclave.db.pci import AdditionKind, ProviderRecord
 from autoclave.exceptions import (
     HardwareError,
     PlacementConflict,
@@ -111,7 +110,7 @@ class PCITree:
             claimed = Counter(
                 each.provider_id for each in pci.functions(tx, self._host) if each.instance_uuid is not None
             )
-            added = additions.of_host(tx, self._host)
+            added = pci.of_host(tx, self._host)
         failure: PlacementError | None = None
         self.made = False
         for row in rows:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from oslo_log import log as logging
 
-from autoclave.db import additions, pci
 from autoclave.db import devices as device_rows
-from autoclave.db.additions import Addition, AdditionKind
+from autoclave.db import pci
+from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import InvalidConfiguration, PlacementConflict, PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.provider_tree import IN_USE, change_inventories, change_traits
@@ -82,7 +82,7 @@ class ProviderAdditions:
         :raises PlacementError: Placement could not be asked.
         """
         with self._ports.db.read() as tx:
-            remembered = additions.of_host(tx, self._host)
+            remembered = pci.of_host(tx, self._host)
         if not self._config.entries and not remembered:
             return None
         concerned = [each for each in tree if self._concerns(each, root, remembered)]
@@ -179,7 +179,7 @@ class ProviderAdditions:
         """
         new = _additions(rp_uuid, change.inventories, change.traits) - remembered
         if new:
-            self._ports.db.transact(lambda tx: additions.remember(tx, self._host, new))
+            self._ports.db.transact(lambda tx: pci.remember(tx, self._host, new))
         wrote = self._write_traits(rp_uuid, change)
         forgot = self._forget(_additions(rp_uuid, (), change.forgotten_traits) & remembered)
         wrote = self._write_inventories(rp_uuid, change.inventories) or wrote
@@ -198,7 +198,7 @@ class ProviderAdditions:
 
     def _forget(self, forgotten: frozenset[Addition]) -> bool:
         if forgotten:
-            self._ports.db.transact(lambda tx: additions.forget(tx, self._host, forgotten))
+            self._ports.db.transact(lambda tx: pci.forget(tx, self._host, forgotten))
         return bool(forgotten)
 
     def _write_traits(self, rp_uuid: str, change: ProviderChange) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import additions, devices, pci
+from autoclave.db import devices, pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import ClaimRefused, TraitsMissing
 from autoclave.lifecycle.burn import burn, settle_provider
@@ -168,7 +168,7 @@ class ResourceTracker:
         for rp_uuid, amounts in allocation.allocations.items():
             if rp_uuid in known or not (asked := classes & amounts.keys()):
                 continue
-            if asked <= additions.added_classes(tx, rp_uuid) or devices.by_provider(tx, rp_uuid) is not None:
+            if asked <= pci.added_classes(tx, rp_uuid) or devices.by_provider(tx, rp_uuid) is not None:
                 continue
             if pci.get(tx, rp_uuid) is not None:
                 continue  # another host's

@@ -5,7 +5,7 @@ from oslo_log import log as logging
 
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.versions import HEALTH
-from autoclave.db import revision
+from autoclave.db import schema
 from autoclave.exceptions import DatabaseUnavailable
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Health(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         resp.cache_control = ["no-store"]
         try:
-            found = "ok" if revision.current(self._api.ports.db) is not None else "no schema; run 'autoclave db sync'"
+            found = "ok" if schema.current(self._api.ports.db) is not None else "no schema; run 'autoclave db sync'"
         except DatabaseUnavailable as error:
             LOG.error("Not healthy: %s", error)
             found = "no answer"

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.common import STRING
 from autoclave.db import agents as agent_rows
-from autoclave.db import bind_events, device_views, pci
+from autoclave.db import arqs, device_views, pci
 from autoclave.db.device_views import Census
 from autoclave.db.engine import Database
 
@@ -32,7 +32,7 @@ class Fleet:
     def collect(self) -> "Iterable[Metric]":
         with self._database.read() as tx:
             census = device_views.census(tx)
-            owed = bind_events.count(tx)
+            owed = arqs.count(tx)
             functions = pci.count_unreadable(tx)
             seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
         yield _by_state(census)

@@ -10,9 +10,9 @@ from autoclave.db import agents as agent_rows
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import history, pci
 from autoclave.db import hosts as compute_hosts
 from autoclave.db import instances as instance_rows
-from autoclave.db import ledger, pci
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
@@ -86,7 +86,7 @@ def read(db: Database, now: datetime) -> Records:
         deployables = device_rows.deployables_of(tx)
         attributes = attribute_rows.discovered(tx, None)
         arqs = arq_rows.active(tx)
-        dirty = ledger.among(tx, None)
+        dirty = history.among(tx, None)
         providers, owners = pci.providers(tx), pci.owners(tx)
         instances = instance_rows.list_for(tx)
         roots = tuple(Root(each.rp_uuid, each.hostname) for each in compute_hosts.list_all(tx))

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from prettytable import PrettyTable
 
 from autoclave.conf import new_config
-from autoclave.db import revision, schema
+from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
@@ -52,7 +52,7 @@ class DbSync(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            revision.current(database)  # a server that says nothing is found out here, in a time that is meant for that
+            schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()
@@ -74,7 +74,7 @@ class DbVersion(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            found = revision.current(database)
+            found = schema.current(database)
         self.app.stdout.write(f"{database.shown}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 

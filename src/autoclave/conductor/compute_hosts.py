@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from autoclave.db import agents as agent_rows
-from autoclave.db import host_maintenances
+from autoclave.db import hosts as host_maintenances
 from autoclave.db import hosts as host_rows
 from autoclave.db.agents import AgentRecord
 from autoclave.db.hosts import ComputeHostRecord

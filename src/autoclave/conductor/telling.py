@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import bind_events
-from autoclave.db.bind_events import EventRecord
+from autoclave.db import arqs
+from autoclave.db.arqs import EventRecord
 from autoclave.exceptions import NovaUnavailable
 from autoclave.lifecycle.ports import Ports
 from autoclave.nova.port import Nova, Outcome, Reception
@@ -53,17 +53,17 @@ class Teller:
         """
         self._give_up_overdue()
         with self._ports.db.read() as tx:
-            instances = bind_events.due(tx, self._ports.clock())
+            instances = arqs.due(tx, self._ports.clock())
         for instance in instances:
             if not self._tell_of(instance):
                 return NOVA_IS_AWAY
         with self._ports.db.read() as tx:
-            moment = bind_events.next_due(tx)
+            moment = arqs.next_due(tx)
         return None if moment is None else max((moment - self._ports.clock()).total_seconds(), FIRST_PAUSE)
 
     def _give_up_overdue(self) -> None:
         now = self._ports.clock()
-        for event in self._ports.db.transact(lambda tx: bind_events.take_overdue(tx, now, now - self._patience)):
+        for event in self._ports.db.transact(lambda tx: arqs.take_overdue(tx, now, now - self._patience)):
             waited = (now - event.event_owed_at).total_seconds()
             LOG.error("Nova was not told %s: it has not taken the event for %d seconds", _news(event), waited)
 
@@ -71,7 +71,7 @@ class Teller:
         """Tell Nova of one instance; False if it does not answer."""
         now = self._ports.clock()
         until = now + CLAIM
-        events = self._ports.db.transact(lambda tx: bind_events.claim(tx, instance, now, until))
+        events = self._ports.db.transact(lambda tx: arqs.claim(tx, instance, now, until))
         if not events:
             return True
         outcomes = [Outcome(event.uuid, event.state is ARQState.BOUND) for event in events]
@@ -91,12 +91,12 @@ class Teller:
         now = self._ports.clock()
 
         def settle(tx: Connection) -> None:
-            bind_events.paid(tx, done, claimed_until)
+            arqs.paid(tx, done, claimed_until)
             for event in waiting:
                 # As long again as it has been waiting: soon at first, and seldom in the end.
                 waited = (now - event.event_owed_at).total_seconds()
                 pause = timedelta(seconds=min(max(waited, FIRST_PAUSE), LONGEST_PAUSE))
-                bind_events.postpone(tx, [event], claimed_until, now + pause)
+                arqs.postpone(tx, [event], claimed_until, now + pause)
 
         self._ports.db.transact(settle)
 

@@ -1,4 +1,6 @@
-"""Connections and transactions.
+"""Open the database, and run transactions in it.
+
+Connections and transactions.
 
 SQLite gets two engines on one file: writers begin with BEGIN IMMEDIATE behind one lock, so that a
 transaction that reads before it writes can never fail half-way with "database is locked"; readers
@@ -7,6 +9,12 @@ been told. PostgreSQL and MariaDB get one engine, whose writers are at READ COMM
 are locked by ``FOR UPDATE``, and what no row stands for is decided in a serializable transaction.
 Readers are at REPEATABLE READ, or two of their statements would see two moments. Either engine may give
 up one of several transactions to let the others go on; :meth:`Database.transact` runs it again.
+
+What a database's errors mean: it did not answer, or it answered and refused.
+
+SQLite files: their URL, whatever their name is, and whether they can be used at all.
+
+The clock of the database's server, which all services of a cloud can compare theirs with.
 """
 
 import random
@@ -14,16 +22,74 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exc
 from oslo_db.sqlalchemy import exc_filters
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection, Engine, make_url
 
-from autoclave.db.errors import translated_errors
-from autoclave.exceptions import InvalidConfiguration, TransactionAborted
+from autoclave.db.columns import utcnow
+from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration, TransactionAborted
+
+# DatabaseError itself, not what is derived from it, is a file that SQLite cannot read.
+_NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
+
+# A row that breaks a CHECK, which PyMySQL calls operational: MariaDB's number, and MySQL's.
+_CHECK_FAILED = {4025, 3819}
+
+# What the engine does to one of two transactions that cannot both go on: MariaDB's numbers (deadlock, also Galera's at
+# the commit; a row that changed under a snapshot), PostgreSQL's states. Not 1205, a lock that was not to be had
+# within [database] timeout: that wait is too long to be repeated.
+_GIVEN_UP = {1213, 1020, "40P01", "40001"}
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Tell apart a database that did not answer from a statement that it refused.
+
+    :raises TransactionAborted: the engine broke a deadlock, or could not put the transaction in order with others.
+    :raises DatabaseUnavailable: the connection was lost or refused, or a lock was not to be had.
+    :raises oslo_db.exception.DBError: the statement broke a constraint, or named what does not exist; a subclass
+        says which, such as DBDuplicateEntry.
+    """
+    try:
+        yield
+    except db_exc.DBNonExistentTable:  # SQLite calls it operational, but it is a schema that nobody made
+        raise
+    except (db_exc.DBError, sa.exc.OperationalError) as error:  # oslo.db lets through what it has no name for
+        cause = error.inner_exception if isinstance(error, db_exc.DBError) else error
+        if _codes(cause) & _CHECK_FAILED:
+            raise db_exc.DBError(cause) from error
+        given_up = cause if _codes(cause) & _GIVEN_UP else _ended_savepoint(error)
+        if given_up is not None:
+            raise TransactionAborted(f"the database gave this up: {_plain(given_up)}") from error
+        if isinstance(error, db_exc.DBConnectionError | db_exc.DBDeadlock) or type(cause) in _NO_ANSWER:
+            raise DatabaseUnavailable(f"the database did not carry this out: {_plain(cause)}") from error
+        raise
+
+
+def _codes(error: BaseException | None) -> set[object]:
+    """PostgreSQL's SQLSTATE, or the number that MariaDB and MySQL put first in an error."""
+    original = getattr(error, "orig", None)
+    return {getattr(original, "sqlstate", None), *getattr(original, "args", ())[:1]}
+
+
+def _ended_savepoint(error: BaseException) -> BaseException | None:
+    """The error for which MariaDB gave up a transaction with its savepoints, one of which *error* misses."""
+    missed: object = getattr(error, "cause", None)  # where oslo.db keeps it
+    inner = missed.inner_exception if isinstance(missed, db_exc.DBError) else None
+    return inner if _codes(inner) & _GIVEN_UP else None
+
+
+def _plain(error: BaseException | None) -> str:
+    """What the engine said, in one line and without the statement."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
 
 LOG = logging.getLogger(__name__)
 
@@ -228,3 +294,47 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0, _FIRST_PAUSE))  # noqa: S311
+
+
+def sqlite_url(path: Path) -> sa.URL:
+    """The URL of a file. Kept as an object: in a string, a ``?``, ``%`` or ``#`` of the name would mean something."""
+    return sa.URL.create("sqlite", database=str(path))
+
+
+def require_sound(path: Path, remedy: str) -> None:
+    """Read a file through before anything is built on it. One that does not exist yet is sound.
+
+    :param remedy: what to do about a file that is damaged, or is no database.
+    :raises DatabaseUnavailable: it cannot be used; names the file.
+    """
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:  # it may well be sound, but cannot be had
+        raise DatabaseUnavailable(f"{path} cannot be used: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise DatabaseUnavailable(f"{path} is damaged, or no SQLite database ({error}): {remedy}") from error
+    if found != "ok":
+        raise DatabaseUnavailable(f"{path} is damaged ({' '.join(found.split())}): {remedy}")
+
+
+_NOW = {"postgresql": "clock_timestamp() AT TIME ZONE 'UTC'", "mysql": "UTC_TIMESTAMP(6)"}
+
+
+def ahead_by(database: Database) -> timedelta:
+    """How far the clock of this machine is ahead of the server's, at least; negative if it is behind.
+
+    Nothing for a file, which has no other clock.
+
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    if database.backend not in _NOW:
+        return timedelta()
+    with database.read() as tx:
+        tx.execute(sa.text("SELECT 1"))  # it connects, which may take its time
+        before = utcnow()
+        theirs: datetime = tx.execute(sa.text(f"SELECT {_NOW[database.backend]}")).scalar_one()
+        after = utcnow()
+    return max(before - theirs, timedelta()) or min(after - theirs, timedelta())

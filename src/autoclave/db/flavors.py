@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import flavors
 from autoclave.db.query import columns, fetch_all, fetch_one
+from autoclave.db.tables import flavors
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,13 @@
-"""Hosts that run instances: what their agents say of them, and what the operator wants of them."""
+"""Store compute hosts, their maintenance and their renames.
+
+Hosts that run instances: what their agents say of them, and what the operator wants of them.
+
+Every row that names a host, for the one command that gives a host another name.
+
+Hosts that the operator has put into maintenance, and the devices that do not follow their host yet.
+
+Renames of hosts that have begun and are not complete: until then, no agent serves either name.
+"""
 
 import uuid
 from collections.abc import Collection, Mapping
@@ -10,8 +19,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import compute_hosts
 from autoclave.db.query import columns, fetch_all, fetch_one, restricted
+from autoclave.db.tables import (
+    agents,
+    arqs,
+    compute_hosts,
+    deployables,
+    devices,
+    host_maintenances,
+    host_renames,
+    instances,
+    pci_functions,
+    pci_providers,
+    provider_config_additions,
+)
 
 
 @dataclass(frozen=True)
@@ -86,3 +107,137 @@ def update(tx: Connection, host: ComputeHostRecord, values: Mapping[str, Any]) -
 def delete(tx: Connection, host: ComputeHostRecord) -> None:
     """Remove a host; one that reports again gets another uuid."""
     tx.execute(compute_hosts.delete().where(compute_hosts.c.id == host.id))
+
+
+_OF_HOST = (agents.c.hostname, compute_hosts.c.hostname, host_maintenances.c.hostname)
+"""Columns of tables that have one row for each host."""
+_OF_DEVICES = (devices.c.hostname, pci_providers.c.hostname, pci_functions.c.hostname, instances.c.host)
+"""Columns of what a host has: a host that has any of it cannot give its name to another."""
+_OTHERS = (instances.c.requested_host, arqs.c.hostname, provider_config_additions.c.hostname)
+
+
+def is_known(tx: Connection, hostname: str) -> bool:
+    """Return whether a row names the host."""
+    return any(_count(tx, column, hostname) for column in (*_OF_HOST, *_OF_DEVICES))
+
+
+def has_devices(tx: Connection, hostname: str) -> bool:
+    """Return whether the host has devices, PCI functions or instances."""
+    return any(_count(tx, column, hostname) for column in _OF_DEVICES)
+
+
+def rename(tx: Connection, hostname: str, new_hostname: str) -> None:
+    """Let every row that names *hostname* name *new_hostname*.
+
+    Of an idle host that has the new name already, what the renamed host brings is replaced. Its maintenance stays,
+    unless the renamed host brings one.
+    """
+    for column in _OF_HOST:
+        if _count(tx, column, hostname):
+            tx.execute(column.table.delete().where(column == new_hostname))
+    additions = provider_config_additions
+    tx.execute(additions.delete().where(additions.c.hostname == new_hostname))
+    _rename_deployables(tx, hostname, new_hostname)
+    for column in (*_OF_HOST, *_OF_DEVICES, *_OTHERS):
+        table = column.table
+        # The last sign of life of what works on an instance stays what it is.
+        same = {"updated_at": table.c.updated_at} if "updated_at" in table.c else {}
+        tx.execute(table.update().where(column == hostname).values({column.key: new_hostname, **same}))
+
+
+def _rename_deployables(tx: Connection, hostname: str, new_hostname: str) -> None:
+    own = sa.select(deployables.c.id, deployables.c.name).join(devices, deployables.c.device_id == devices.c.id)
+    for row in tx.execute(own.where(devices.c.hostname == hostname)).all():
+        name = renamed(row.name, hostname, new_hostname)
+        tx.execute(deployables.update().where(deployables.c.id == row.id).values(name=name))
+
+
+def renamed(name: str, hostname: str, new_hostname: str) -> str:
+    """Return the name of a provider of a renamed host; a name without the host's stays."""
+    rest = name.removeprefix(hostname)
+    return new_hostname + rest if name == hostname or (rest != name and rest.startswith("_")) else name
+
+
+def _count(tx: Connection, column: sa.Column[str], hostname: str) -> int:
+    return int(tx.execute(sa.select(sa.func.count()).select_from(column.table).where(column == hostname)).scalar_one())
+
+
+@dataclass(frozen=True)
+class MaintenanceRecord:
+    """A host in maintenance. ``actor``: the caller that has put it there."""
+
+    id: int
+    hostname: str
+    reason: str
+    actor: str
+    began_at: datetime
+
+
+_MAINTENANCE = columns(MaintenanceRecord, host_maintenances)
+
+
+def get_maintenance(tx: Connection, hostname: str) -> MaintenanceRecord | None:
+    """Return the maintenance of a host, or None if the host is in service."""
+    return fetch_one(tx, MaintenanceRecord, sa.select(*_MAINTENANCE).where(host_maintenances.c.hostname == hostname))
+
+
+def by_host(tx: Connection, hosts: Collection[str] | None = None) -> Mapping[str, MaintenanceRecord]:
+    """Return all hosts in maintenance, by name; with *hosts*, at least those of these."""
+    query = restricted(sa.select(*_MAINTENANCE), host_maintenances.c.hostname, hosts)
+    return {row.hostname: row for row in fetch_all(tx, MaintenanceRecord, query)}
+
+
+def insert_maintenance(tx: Connection, hostname: str, reason: str, actor: str) -> None:
+    """Record that a host is in maintenance."""
+    tx.execute(host_maintenances.insert().values(hostname=hostname, reason=reason, actor=actor, began_at=utcnow()))
+
+
+def delete_maintenance(tx: Connection, hostname: str) -> bool:
+    """Remove the record of a host; return False if there is none."""
+    return tx.execute(host_maintenances.delete().where(host_maintenances.c.hostname == hostname)).rowcount > 0
+
+
+def hostnames(tx: Connection) -> list[str]:
+    """Return every host that has an agent, a device, a compute service or a maintenance, by name."""
+    tables = (agents, devices, compute_hosts, host_maintenances)
+    return sorted(tx.scalars(sa.union(*(sa.select(table.c.hostname) for table in tables))))
+
+
+def unlike_their_host(tx: Connection) -> list[str]:
+    """Return the uuids of devices whose flag differs from the record of their host."""
+    recorded = sa.exists().where(host_maintenances.c.hostname == devices.c.hostname)
+    differs = sa.or_(
+        sa.and_(devices.c.host_maintained.is_(True), ~recorded), sa.and_(devices.c.host_maintained.is_(False), recorded)
+    )
+    return list(tx.scalars(sa.select(devices.c.uuid).where(differs).order_by(devices.c.id)))
+
+
+@dataclass(frozen=True)
+class RenameRecord:
+    """A rename row. ``actor``: the operator that began it."""
+
+    id: int
+    hostname: str
+    new_hostname: str
+    actor: str
+    began_at: datetime
+
+
+_RENAME = columns(RenameRecord, host_renames)
+
+
+def about(tx: Connection, *names: str) -> list[RenameRecord]:
+    """Return the renames from or to one of *names*."""
+    either = sa.or_(host_renames.c.hostname.in_(names), host_renames.c.new_hostname.in_(names))
+    return fetch_all(tx, RenameRecord, sa.select(*_RENAME).where(either).order_by(host_renames.c.id))
+
+
+def insert_rename(tx: Connection, hostname: str, new_hostname: str, actor: str) -> None:
+    """Record that a rename has begun."""
+    values = {"hostname": hostname, "new_hostname": new_hostname, "actor": actor, "began_at": utcnow()}
+    tx.execute(host_renames.insert().values(**values))
+
+
+def delete_rename(tx: Connection, hostname: str) -> None:
+    """Remove the record of a rename: it is complete, or was given up before anything was renamed."""
+    tx.execute(host_renames.delete().where(host_renames.c.hostname == hostname))

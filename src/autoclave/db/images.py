@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import images
-from autoclave.db.paging import NEWEST_FIRST, paged
-from autoclave.db.query import columns, fetch_all, fetch_one
+from autoclave.db.query import NEWEST_FIRST, columns, fetch_all, fetch_one, paged
+from autoclave.db.tables import images
 
 QUEUED = "queued"
 """It has no data yet."""

@@ -8,9 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.compute_tables import instances
 from autoclave.db.query import fetch_all
-from autoclave.db.tables import arqs, attach_handles, devices
+from autoclave.db.tables import arqs, attach_handles, devices, instances
 from autoclave.rules.device_lifecycle import ARQState
 
 

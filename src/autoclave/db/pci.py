@@ -1,19 +1,52 @@
-"""Providers of PCI functions, and their functions: what a host lends to instances."""
+"""Store the PCI functions that flavors ask for, and which of them are burned.
+
+Providers of PCI functions, and their functions: what a host lends to instances.
+
+Burned devices with what is known of their functions.
+
+What the operator's provider config has added to providers, remembered before it is written to Placement.
+
+The ledger of burned cards: a card stays burned in whatever slot of whatever host it is.
+"""
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_db.exception import DBDuplicateEntry
 from sqlalchemy.engine import Connection
 
-from autoclave.db import burned_cards
 from autoclave.db.columns import utcnow
-from autoclave.db.compute_tables import pci_functions, pci_providers
 from autoclave.db.query import columns, fetch_all, fetch_one
+from autoclave.db.tables import burned_cards, pci_functions, pci_providers
+from autoclave.db.tables import provider_config_additions as additions
 from autoclave.rules.burn import BurnFacts, BurnState
+
+
+def note(tx: Connection, serial: str, rp_uuid: str) -> None:
+    """Record that the card is burned, and the provider whose release ends that."""
+    if noted_by(tx, serial) is None:
+        # Another may note a card with the same serial at this moment.
+        with suppress(DBDuplicateEntry), tx.begin_nested():
+            tx.execute(burned_cards.insert().values(serial=serial, rp_uuid=rp_uuid))
+            return
+    tx.execute(burned_cards.update().where(burned_cards.c.serial == serial).values(rp_uuid=rp_uuid))
+
+
+def remove(tx: Connection, serial: str, rp_uuid: str) -> None:
+    """Record that the card is clean, if it was burned last by that provider."""
+    tx.execute(burned_cards.delete().where(burned_cards.c.serial == serial, burned_cards.c.rp_uuid == rp_uuid))
+
+
+def noted_by(tx: Connection, serial: str) -> str | None:
+    """Return the uuid of the provider that burned the card, or None if it is not burned."""
+    return tx.execute(sa.select(burned_cards.c.rp_uuid).where(burned_cards.c.serial == serial)).scalar_one_or_none()
 
 
 @dataclass(frozen=True)
@@ -327,7 +360,97 @@ def delete(tx: Connection, provider: ProviderRecord) -> bool:
     if found.burned and not found.release_pending:
         return False
     if found.serial is not None:
-        burned_cards.remove(tx, found.serial, found.uuid)
+        remove(tx, found.serial, found.uuid)
     tx.execute(pci_functions.delete().where(pci_functions.c.provider_id == provider.id))
     tx.execute(pci_providers.delete().where(pci_providers.c.id == provider.id))
     return True
+
+
+@dataclass(frozen=True)
+class BurnedView:
+    """A provider that is burned; of one time use are whole devices only, which have one function."""
+
+    provider: ProviderRecord
+    functions: Sequence[FunctionRecord]
+
+    @property
+    def instance_uuid(self) -> str | None:
+        """The instance that has it now; None: it is idle."""
+        return next((each.instance_uuid for each in self.functions if each.instance_uuid is not None), None)
+
+    @property
+    def missing(self) -> bool:
+        """Whether its host, or the configuration there, has it no more."""
+        return all(each.missing for each in self.functions)
+
+
+def list_all(tx: Connection, hostname: str | None = None) -> list[BurnedView]:
+    """All that is burned, of one host or of all. Two queries."""
+    query = (
+        sa.select(*columns(FunctionRecord, pci_functions))
+        .join(pci_providers, pci_functions.c.provider_id == pci_providers.c.id)
+        .where(pci_providers.c.burned.is_(True))
+        .order_by(pci_functions.c.address)
+    )
+    if hostname is not None:
+        query = query.where(pci_providers.c.hostname == hostname)
+    functions: dict[int, list[FunctionRecord]] = defaultdict(list)
+    for function in fetch_all(tx, FunctionRecord, query):
+        functions[function.provider_id].append(function)
+    return [BurnedView(each, functions[each.id]) for each in providers(tx, hostname, burned=True)]
+
+
+def view(tx: Connection, provider: ProviderRecord) -> BurnedView:
+    """The same of one provider."""
+    return BurnedView(provider, functions_of(tx, provider))
+
+
+class AdditionKind(StrEnum):
+    """What was added."""
+
+    INVENTORY = "inventory"
+    TRAIT = "trait"
+
+
+@dataclass(frozen=True)
+class Addition:
+    """One inventory or trait of one provider. ``name`` is the resource class's, or the trait's."""
+
+    rp_uuid: str
+    kind: AdditionKind
+    name: str
+
+
+def of_host(tx: Connection, hostname: str) -> frozenset[Addition]:
+    """All that is remembered for a host."""
+    query = sa.select(additions.c.rp_uuid, additions.c.kind, additions.c.name).where(additions.c.hostname == hostname)
+    return frozenset(Addition(row.rp_uuid, AdditionKind(row.kind), row.name) for row in tx.execute(query))
+
+
+def added_classes(tx: Connection, rp_uuid: str) -> frozenset[str]:
+    """The resource classes that were added to a provider."""
+    query = sa.select(additions.c.name).where(
+        additions.c.rp_uuid == rp_uuid, additions.c.kind == AdditionKind.INVENTORY.value
+    )
+    return frozenset(tx.execute(query).scalars())
+
+
+def remember(tx: Connection, hostname: str, added: frozenset[Addition]) -> None:
+    """Remember what is about to be added and is not remembered yet."""
+    tx.execute(
+        additions.insert(),
+        [{"hostname": hostname, "rp_uuid": each.rp_uuid, "kind": each.kind.value, "name": each.name} for each in added],
+    )
+
+
+def forget(tx: Connection, hostname: str, removed: frozenset[Addition]) -> None:
+    """Forget what is no longer in Placement."""
+    for each in removed:
+        tx.execute(
+            additions.delete().where(
+                additions.c.hostname == hostname,
+                additions.c.rp_uuid == each.rp_uuid,
+                additions.c.kind == each.kind.value,
+                additions.c.name == each.name,
+            )
+        )

@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.db.paging import paged
-from autoclave.db.query import columns, fetch_all, fetch_one
+from autoclave.db.query import columns, fetch_all, fetch_one, paged
 from autoclave.db.tables import arqs, device_profiles
 
 

@@ -1,11 +1,23 @@
-"""From rows to typed records."""
+"""Share statements among the nouns: records of rows, pages, filters, shown states.
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+From rows to typed records.
+
+The order of a list, and pages of it.
+
+Filters of devices and deployables by what hangs on them (Cyborg's ``filters.field``).
+
+``rules.reserved.shown_state`` in SQL.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+
+from autoclave.db.tables import DeviceStatus, arqs, attach_handles, deployables, devices
+from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Withheld
 
 R = TypeVar("R")
 
@@ -39,3 +51,133 @@ def restricted(query: sa.Select[Any], column: sa.ColumnElement[Any], only: Colle
     :param only: None: all rows.
     """
     return query if only is None or len(only) > MOST_NAMED else query.where(column.in_(list(only)))
+
+
+@dataclass(frozen=True)
+class Order:
+    """Rows in order of a column, and those that are alike in it in order of their id.
+
+    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``. No
+        other column is one that a row can lack.
+    """
+
+    key: str = "id"
+    descending: bool = False
+
+
+BY_ID = Order()
+NEWEST_FIRST = Order("created_at", descending=True)
+
+
+def paged(
+    query: sa.Select[Any], table: sa.Table, order: Order = BY_ID, *, after: str | None = None, limit: int | None = None
+) -> sa.Select[Any]:
+    """*query* of *table* in *order*.
+
+    :param after: the uuid of the last row already seen; nothing follows one that there is not.
+    """
+    keys = [_column(table, key) for key in dict.fromkeys((order.key, "id"))]
+    if after is not None:
+        seen = table.alias()
+        last = [
+            sa.select(_column(seen, key)).where(seen.c.uuid == after).scalar_subquery()
+            for key in dict.fromkeys((order.key, "id"))
+        ]
+        query = query.where(_beyond(keys, last, descending=order.descending))
+    query = query.order_by(*(key.desc() if order.descending else key for key in keys))
+    return query if limit is None else query.limit(limit)
+
+
+def _beyond(keys: list[Any], last: list[Any], *, descending: bool) -> sa.ColumnElement[bool]:
+    key, end = keys[0], last[0]
+    further: sa.ColumnElement[bool] = key < end if descending else key > end
+    return (
+        further
+        if len(keys) == 1
+        else sa.or_(further, sa.and_(key == end, _beyond(keys[1:], last[1:], descending=descending)))
+    )
+
+
+def _column(table: sa.FromClause, key: str) -> sa.ColumnElement[Any]:
+    column = table.c[key]
+    if key == "updated_at":
+        return sa.func.coalesce(column, table.c.created_at)
+    return column
+
+
+_IS_SET: Mapping[Withheld, sa.ColumnElement[bool]] = {
+    Withheld.MISSING: devices.c.missing.is_(True),
+    Withheld.EXCLUDED: devices.c.excluded_reason.is_not(None),
+    Withheld.UNREADABLE: devices.c.unreadable_reason.is_not(None),
+    Withheld.HELD: sa.or_(devices.c.held.is_(True), devices.c.forgetting.is_(True)),
+    Withheld.MAINTAINING: sa.or_(devices.c.status == DeviceStatus.MAINTAINING, devices.c.host_maintained.is_(True)),
+}
+
+
+def _shown(reasons: Iterable[Withheld]) -> sa.ColumnElement[str]:
+    available = devices.c.device_state == DeviceState.AVAILABLE
+    # The column as text: no CAST, whose result MariaDB compares without case.
+    return sa.case(
+        *((sa.and_(available, _IS_SET[why]), sa.literal(why.value, sa.String)) for why in reasons),
+        else_=sa.type_coerce(devices.c.device_state, sa.String),
+    )
+
+
+_SHOWN = _shown(Withheld)
+SHOWN_BESIDE_STATUS = _shown(why for why in Withheld if why is not Withheld.MAINTAINING)
+"""The state that a device is shown with next to ``status``, which alone says maintenance."""
+
+
+def is_shown(state: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a device is shown with *state*."""
+    return _SHOWN.in_((state,))
+
+
+Condition = sa.ColumnElement[bool]
+
+
+def _relative(column: sa.Column[int]) -> Callable[[str], Condition]:
+    other = deployables.alias()
+    return lambda value: column.in_(sa.select(other.c.id).where(other.c.uuid == value))
+
+
+def _attached_as(value: str) -> Condition:
+    # as text, so that a type that does not exist is no error
+    kind = sa.type_coerce(attach_handles.c.attach_type, sa.String)
+    return deployables.c.id.in_(sa.select(attach_handles.c.deployable_id).where(kind == value))
+
+
+def _held_by(value: str) -> Condition:
+    holding = sa.select(arqs.c.deployable_id).where(arqs.c.instance_uuid == value, arqs.c.state.in_(list(ACTIVE)))
+    return deployables.c.id.in_(holding)
+
+
+_OF_DEPLOYABLE: Mapping[str, Callable[[str], Condition]] = {
+    "name": lambda value: deployables.c.name == value,
+    "parent_uuid": _relative(deployables.c.parent_id),
+    "root_uuid": _relative(deployables.c.root_id),
+    "interface_type": _attached_as,
+    "instance_uuid": _held_by,
+}
+
+_OF_DEVICE: Mapping[str, Callable[[str], Condition]] = {
+    "board": lambda value: devices.c.model == value,
+    "availability": is_shown,
+}
+
+FIELDS = (*_OF_DEPLOYABLE, *_OF_DEVICE)
+"""What can be filtered by."""
+
+
+def device_matches(field: str, value: str) -> Condition:
+    """The condition on ``devices`` that *field*, one of :data:`FIELDS`, be *value*."""
+    if field in _OF_DEVICE:
+        return _OF_DEVICE[field](value)
+    return devices.c.id.in_(sa.select(deployables.c.device_id).where(_OF_DEPLOYABLE[field](value)))
+
+
+def deployable_matches(field: str, value: str) -> Condition:
+    """The same on ``deployables``."""
+    if field in _OF_DEPLOYABLE:
+        return _OF_DEPLOYABLE[field](value)
+    return deployables.c.device_id.in_(sa.select(devices.c.id).where(_OF_DEVICE[field](value)))

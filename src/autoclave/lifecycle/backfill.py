@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import backfill, history, ledger
+from autoclave.db import backfill, history
 from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
@@ -135,7 +135,7 @@ def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | No
     held, handles = backfill.holders(tx, device_id), backfill.handles(tx, device_id)
     evidence = {"requests": held, "handles": handles}
     if device.device_state is None:
-        known_dirty = device.serial is not None and ledger.contains(tx, device.serial, device.drive_model or "")
+        known_dirty = device.serial is not None and history.contains(tx, device.serial, device.drive_model or "")
         state, reason = backfilled_state(holders=held, handles=handles, known_dirty=known_dirty)
         return _fill(tx, device, state, replace(cause, reason=reason, evidence=evidence))
     if device.device_state is DeviceState.AVAILABLE and is_taken(held, handles):

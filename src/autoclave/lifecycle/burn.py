@@ -12,7 +12,7 @@ from enum import StrEnum
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import additions, pci
+from autoclave.db import pci
 from autoclave.db.engine import Database
 from autoclave.db.pci import NOT_BURNED, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
@@ -194,7 +194,7 @@ def _read(db: Database, rp_uuid: str) -> _Row | None:
             provider,
             claimed=sum(each.instance_uuid is not None for each in functions),
             missing=bool(functions) and all(each.missing for each in functions),
-            added=additions.added_classes(tx, rp_uuid),
+            added=pci.added_classes(tx, rp_uuid),
         )
 
 

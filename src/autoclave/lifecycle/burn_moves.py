@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from autoclave.db import burned_cards, history, pci
+from autoclave.db import history, pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.swap import Cause
 from autoclave.rules.burn import BurnEvent
@@ -50,9 +50,9 @@ def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
     if provider is None or provider.serial is None:
         return
     if provider.burned:
-        burned_cards.note(tx, provider.serial, rp_uuid)
+        pci.note(tx, provider.serial, rp_uuid)
     else:
-        burned_cards.remove(tx, provider.serial, rp_uuid)
+        pci.remove(tx, provider.serial, rp_uuid)
 
 
 def record(

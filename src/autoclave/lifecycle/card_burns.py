@@ -7,7 +7,7 @@ from datetime import datetime
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import burned_cards, pci
+from autoclave.db import pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.swap import Cause
@@ -38,9 +38,9 @@ def follow(tx: Connection, hostname: str, serials: Mapping[str, str], now: datet
         serial = serials[row.address]
         others = [each for each in pci.with_serial(tx, serial) if each.uuid != row.uuid]
         pci.describe(tx, row, {"serial": serial})
-        burned_by = burned_cards.noted_by(tx, serial)
+        burned_by = pci.noted_by(tx, serial)
         if row.burned and row.serial is None and burned_by is None:
-            burned_cards.note(tx, serial, row.uuid)  # burned before its serial was known
+            pci.note(tx, serial, row.uuid)  # burned before its serial was known
         elif not row.burned and burned_by not in (None, row.uuid) and len(others) <= _ONE_MOVED:
             _burn(tx, hostname, replace(row, serial=serial), burned_by, now)
 

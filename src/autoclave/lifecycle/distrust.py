@@ -3,8 +3,8 @@
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.db import arqs
 from autoclave.db import arqs as arq_rows
-from autoclave.db import bind_events
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -42,7 +42,7 @@ def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int
             for arq in arq_rows.active_of_device(tx, device.id):
                 if arq.state is ARQState.BIND_STARTED:
                     # Of the time of the backup: Nova waits for it no longer.
-                    fail_bind(tx, arq.uuid, cause.reason or "", event_debt=bind_events.NOT_OWED)
+                    fail_bind(tx, arq.uuid, cause.reason or "", event_debt=arqs.NOT_OWED)
                 elif arq.state is ARQState.DELETING:
                     end_unbind(tx, arq)
         return swap(tx, device, Event.QUARANTINE, cause)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementError
 from autoclave.lifecycle.described import without_action
@@ -138,7 +138,7 @@ def _accept_layout(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
 
 def _refuse_if_used_elsewhere(tx: Connection, device: DeviceRecord) -> None:
     # Since it came back, it may have been in another slot, where it was cleaned and given to a guest.
-    noted_by = ledger.noted_by(tx, device.serial or "", device.drive_model or "")
+    noted_by = history.noted_by(tx, device.serial or "", device.drive_model or "")
     if noted_by not in (None, device.uuid):
         raise Conflict(f"The drive {device.serial} has been used as device {noted_by} meanwhile: clean it.")
 

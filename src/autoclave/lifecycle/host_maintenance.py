@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
-from autoclave.db import host_maintenances as rows
+from autoclave.db import hosts as rows
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementUnavailable
 from autoclave.lifecycle.intent import debt, tell_placement
 from autoclave.lifecycle.ports import Ports
@@ -33,8 +33,8 @@ def begin(ports: Ports, hostname: str, cause: Cause) -> bool:
 
     def record(tx: Connection) -> None:
         _require_host(tx, hostname)
-        if rows.get(tx, hostname) is None:
-            rows.insert(tx, hostname, cause.reason or "", str(cause))
+        if rows.get_maintenance(tx, hostname) is None:
+            rows.insert_maintenance(tx, hostname, cause.reason or "", str(cause))
         _flag_all(tx, hostname, cause, maintained=True)
 
     try:
@@ -56,7 +56,7 @@ def end(ports: Ports, hostname: str, cause: Cause) -> bool:
 
     def record(tx: Connection) -> None:
         _require_host(tx, hostname)
-        if not rows.delete(tx, hostname):
+        if not rows.delete_maintenance(tx, hostname):
             raise Conflict(f"Host {hostname} is not in maintenance. `autoclave host list` shows which hosts are.")
         _flag_all(tx, hostname, cause, maintained=False)
 
@@ -79,7 +79,7 @@ def follow_hosts(ports: Ports, cause: Cause) -> None:
         def record(tx: Connection, uuid: str = uuid) -> None:
             device = device_rows.get(tx, uuid, lock=True)
             if device is not None:
-                maintained = rows.get(tx, device.hostname) is not None
+                maintained = rows.get_maintenance(tx, device.hostname) is not None
                 _flag(tx, uuid, cause, maintained=maintained)
 
         ports.db.transact(record)

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import agents as agent_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import host_names, host_renames, instances, pci
+from autoclave.db import hosts, instances, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
@@ -87,7 +87,7 @@ class HostRename:
                 self._require_dead(tx)
         except Conflict:
             if not self._carried():
-                self._db.transact(lambda tx: host_renames.delete(tx, self._old))
+                self._db.transact(lambda tx: hosts.delete_rename(tx, self._old))
             raise
 
     def carry_over(self) -> Carried:
@@ -101,11 +101,11 @@ class HostRename:
 
     def finish(self) -> None:
         """End the record: agents may serve the new name."""
-        self._db.transact(lambda tx: host_renames.delete(tx, self._old))
+        self._db.transact(lambda tx: hosts.delete_rename(tx, self._old))
         LOG.info("Host %s is named %s now, by %s.", self._old, self._new, self._cause)
 
     def _record(self, tx: Connection) -> None:
-        begun = host_renames.about(tx, self._old, self._new)
+        begun = hosts.about(tx, self._old, self._new)
         for other in begun:
             if (other.hostname, other.new_hostname) != (self._old, self._new):
                 raise Conflict(
@@ -114,15 +114,15 @@ class HostRename:
                 )
         if begun:
             return
-        if not host_names.is_known(tx, self._old):
+        if not hosts.is_known(tx, self._old):
             raise NotFound(f"Host {self._old} not found. `autoclave host list` shows the hosts.")
-        if host_names.has_devices(tx, self._new):
+        if hosts.has_devices(tx, self._new):
             raise Conflict(
                 f"Host {self._new} has devices, PCI functions or instances of its own: two hosts cannot become one. "
                 "Choose another name, or remove that host first."
             )
         self._require_dead(tx)
-        host_renames.insert(tx, self._old, self._new, str(self._cause))
+        hosts.insert_rename(tx, self._old, self._new, str(self._cause))
 
     def _require_dead(self, tx: Connection) -> None:
         for name in (self._old, self._new):
@@ -138,7 +138,7 @@ class HostRename:
 
     def _carried(self) -> bool:
         with self._db.read() as tx:
-            return not host_names.is_known(tx, self._old)
+            return not hosts.is_known(tx, self._old)
 
     def _roots(self) -> tuple[Provider | None, Provider | None]:
         """The root providers of both names. Of the new one nothing may be lost.
@@ -167,13 +167,13 @@ class HostRename:
             return  # made under the new name by the agent
         tree = self._placement.providers_in_tree(root.uuid)
         for provider in sorted(tree, key=lambda each: each.uuid == root.uuid):
-            name = host_names.renamed(provider.name, self._old, self._new)
+            name = hosts.renamed(provider.name, self._old, self._new)
             if name != provider.name:
                 rename_provider(self._placement, provider.uuid, name)
 
     def _rename_rows(self, tx: Connection) -> Carried:
-        moved = host_names.is_known(tx, self._old)
-        host_names.rename(tx, self._old, self._new)
+        moved = hosts.is_known(tx, self._old)
+        hosts.rename(tx, self._old, self._new)
         devices = device_rows.list_all(tx, hostname=self._new)
         providers = pci.providers(tx, self._new)
         for device in devices if moved else ():
@@ -188,7 +188,7 @@ def require_settled_name(tx: Connection, hostname: str) -> None:
 
     :raises InvalidConfiguration: it is.
     """
-    for rename in host_renames.about(tx, hostname):
+    for rename in hosts.about(tx, hostname):
         raise InvalidConfiguration(
             f"renaming host {rename.hostname} to {rename.new_hostname} is not complete; run `autoclave host rename "
             f"{rename.hostname} {rename.new_hostname}` again, then start the agent as {rename.new_hostname}",

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
-from autoclave.db import ledger
+from autoclave.db import history
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
 from autoclave.db.tables import DeviceType
@@ -94,7 +94,7 @@ def observe(
         device, found = _attach(tx, device, found, cause)
     changes = _changes(device, found)
     drive = drive_of(device, found)
-    distrust = _distrusted(device, found, known_dirty=drive is not None and ledger.contains(tx, *drive))
+    distrust = _distrusted(device, found, known_dirty=drive is not None and history.contains(tx, *drive))
     if (policy := _policy_change(device, changes)) is not None:
         remark(tx, device, "policy", replace(cause, reason=policy), {})
     if distrust is not None and device.device_state is DeviceState.AVAILABLE:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from autoclave.db import bind_events
+from autoclave.db import arqs
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -45,4 +45,4 @@ class Ports:
 
     def event_debt(self) -> dict[str, Any]:
         """The columns that the transaction which resolves an ARQ writes beside its state."""
-        return bind_events.owed(self.clock()) if self.tells_nova else {}
+        return arqs.owed(self.clock()) if self.tells_nova else {}

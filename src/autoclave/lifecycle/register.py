@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import controlpaths, host_maintenances, ledger
+from autoclave.db import devices, history, hosts
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
@@ -49,7 +49,7 @@ def register(
     """
     require_not_lent(tx, hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     device_type = DeviceType(found.device_type)
-    known_dirty = found.serial is not None and ledger.contains(tx, found.serial, found.drive_model or "")
+    known_dirty = found.serial is not None and history.contains(tx, found.serial, found.drive_model or "")
     rows = _rows_of_drive(tx, found) if device_type is DeviceType.NVME else []
     others = [row for row in rows if not row.missing]
     state, reason = initial_state(
@@ -88,7 +88,7 @@ def register(
             "release_number": 1 if state is DeviceState.AVAILABLE else 0,
             "excluded_reason": found.excluded,
             "agent_run_id": run_id,
-            "host_maintained": host_maintenances.get(tx, hostname) is not None,
+            "host_maintained": hosts.get_maintenance(tx, hostname) is not None,
         },
     )
     deployable_id = device_rows.insert_deployable(
@@ -103,7 +103,7 @@ def register(
             "driver_name": driver_name,
         },
     )
-    controlpaths.insert(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(address.as_attach_info())})
+    devices.insert_controlpath(tx, device_id, {"cpid_type": "PCI", "cpid_info": json.dumps(address.as_attach_info())})
     for handle in found.attach_handles:
         insert_handle(tx, deployable_id, handle)
     attribute_rows.replace(tx, deployable_id, attributes_of(found))

@@ -8,12 +8,11 @@ from typing import Any
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.db import arqs, backfill
 from autoclave.db import arqs as arq_rows
-from autoclave.db import backfill, bind_events, holdings
 from autoclave.db import devices as device_rows
-from autoclave.db.arqs import ARQRecord
+from autoclave.db.arqs import ARQRecord, Holding
 from autoclave.db.devices import DeviceRecord
-from autoclave.db.holdings import Holding
 from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
@@ -114,7 +113,7 @@ def begin_unbind(
         "lease_owner": lease_owner,
         "lease_expires_at": lease_expires_at,
         "delete_when_unbound": delete or arq.delete_when_unbound,
-        **bind_events.NOT_OWED,  # nobody waits for it any more
+        **arqs.NOT_OWED,  # nobody waits for it any more
     }
     arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
     named = device if device is not None and device.id == arq.device_id else None
@@ -126,7 +125,7 @@ def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
 
     Neither is locked.
     """
-    seen = holdings.of_arq(tx, arq_uuid)
+    seen = arqs.of_arq(tx, arq_uuid)
     if seen is None or seen.arq.state not in ACTIVE:
         return seen
     if seen.device is None:
@@ -137,7 +136,7 @@ def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
     if device_id is None:
         return seen
     put_right(tx, device_id, cause)
-    return holdings.of_arq(tx, arq_uuid)
+    return arqs.of_arq(tx, arq_uuid)
 
 
 @dataclass(frozen=True)

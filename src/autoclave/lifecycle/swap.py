@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
-from autoclave.db import history, ledger
+from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import arqs, devices
@@ -88,7 +88,7 @@ def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
     """
     if device.device_state is DeviceState.AVAILABLE or not device.supports_cleaning or device.serial is None:
         return
-    if ledger.add(tx, device.serial, device.drive_model or "", device.uuid):
+    if history.add(tx, device.serial, device.drive_model or "", device.uuid):
         _end_other_offers(tx, device, cause)
 
 
@@ -110,9 +110,9 @@ def _claim_drive(tx: Connection, device: DeviceRecord) -> None:
     :raises StateConflict: it is dirty already.
     """
     drive = (device.serial or "", device.drive_model or "")
-    if ledger.add(tx, *drive, device.uuid):
+    if history.add(tx, *drive, device.uuid):
         return
-    noted_by = ledger.noted_by(tx, *drive) or ""
+    noted_by = history.noted_by(tx, *drive) or ""
     noter = device_rows.get(tx, noted_by)
     where = f"the device at {noter.slot}" if noter else f"device {noted_by}, forgotten since,"
     raise StateConflict(
@@ -193,9 +193,9 @@ def swap(
     else:
         note_dirty(tx, moved, cause)
     if moved.serial is not None and event is Event.CLEANED:
-        ledger.remove(tx, moved.serial, moved.drive_model or "")
+        history.remove(tx, moved.serial, moved.drive_model or "")
     elif moved.serial is not None and event in (Event.TAKE_BIND_BACK, Event.ACCEPT):
-        ledger.take_back(tx, moved.serial, moved.drive_model or "", moved.uuid)
+        history.take_back(tx, moved.serial, moved.drive_model or "", moved.uuid)
     return moved
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from oslo_log import log as logging
 
-from autoclave.db import server_clock
+from autoclave.db import engine
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementError
 from autoclave.placement.client import PlacementClient
@@ -25,7 +25,7 @@ def look_at_clock(database: Database) -> None:
 
     :raises DatabaseUnavailable: the database does not answer.
     """
-    ahead = server_clock.ahead_by(database)
+    ahead = engine.ahead_by(database)
     if abs(ahead) > TOLERATED:
         LOG.warning(
             "The clock of this machine is %d s %s that of the database's server. By clocks agents count as dead, and "

@@ -10,7 +10,7 @@ from autoclave.agent.host_record import HostRecord
 from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
 from autoclave.conf.placement import is_external
-from autoclave.db import host_renames, schema
+from autoclave.db import hosts, schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.lifecycle.host_rename import Carried, HostRename
@@ -60,7 +60,7 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
     if new_hostname == hostname:
         raise InvalidConfiguration(f"{hostname} is the host's name already; give another as the second")
     with site.db.read() as tx:
-        begun = bool(host_renames.about(tx, hostname))
+        begun = bool(hosts.about(tx, hostname))
     record = HostRecord(site.directory, site.sysfs)
     record.require_served(hostname, *([new_hostname] if begun else []))
     locks = [HostLock(site.directory, name) for name in (hostname, new_hostname)]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from autoclave.db.engine import Database
-from autoclave.db.sqlite_file import require_sound, sqlite_url
+from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.placement.client import PlacementClient
 from autoclave.services.service import Resources

@@ -13,8 +13,7 @@ from autoclave.api.app import create_app
 from autoclave.conf import is_set, new_config
 from autoclave.conf.placement import is_external
 from autoclave.db import schema
-from autoclave.db.engine import Database
-from autoclave.db.sqlite_file import require_sound, sqlite_url
+from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports

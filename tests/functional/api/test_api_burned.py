@@ -12,7 +12,7 @@ from api_world import HOST, World, fault, new_uuid
 
 from autoclave.cli.main import main
 from autoclave.db import pci
-from autoclave.db.compute_tables import pci_functions
+from autoclave.db.tables import pci_functions
 from autoclave.lifecycle.burn import Settled
 from autoclave.lifecycle.burn_moves import move
 from autoclave.placement.records import Inventory

@@ -6,7 +6,7 @@ import sys
 import pytest
 from api_world import HOST, World, new_uuid
 
-from autoclave.db.compute_tables import instances
+from autoclave.db.tables import instances
 from sqlcount import counted
 
 CREATE, BIND, DELETE = 3, 13, 18

@@ -18,7 +18,7 @@ from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
 from autoclave.api.schemas.attributes import ATTRIBUTE, ATTRIBUTES, DEPLOYABLE_ID, MAX_ID, VALIDATE_CREATE
 from autoclave.db import attributes as attribute_rows
-from autoclave.db import deployable_views
+from autoclave.db import device_views
 from autoclave.db.attributes import AttributeRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_names import is_discovered
@@ -129,7 +129,7 @@ def _deployable_id(tx: Connection, text: str) -> int | None:
     """
     canonical = uuids.canonical(text)
     if canonical is not None:
-        rows, _ = deployable_views.views(tx, uuid=canonical)
+        rows, _ = device_views.views(tx, uuid=canonical)
         return rows[0].id if rows else None
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= MAX_ID):
         raise BadRequest(f"deployable_id must be the id of a deployable, or its uuid, not {text!r}.")

@@ -13,8 +13,8 @@ from autoclave.api.context import Api
 from autoclave.api.links import public_url, resource_link
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.deployables import DEPLOYABLE, DEPLOYABLES, VALIDATE_PROGRAM
-from autoclave.db import deployable_views
-from autoclave.db.deployable_views import Attributes, DeployableRow
+from autoclave.db import device_views
+from autoclave.db.device_views import Attributes, DeployableRow
 from autoclave.exceptions import BadRequest, NotFound
 
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "device_id", "driver_name")
@@ -30,9 +30,9 @@ class Deployables(Resource):
         wanted = listing.asked(req, asked.query, sort_keys=_SORT_KEYS)
         page = wanted.page
         with self._api.ports.db.read() as tx:
-            if page.marker is not None and not deployable_views.views(tx, uuid=page.marker)[0]:
+            if page.marker is not None and not device_views.views(tx, uuid=page.marker)[0]:
                 raise query.unknown_marker(page.marker)
-            found, attributes = deployable_views.views(
+            found, attributes = device_views.views(
                 tx, related=wanted.related, order=wanted.order, after=page.marker, limit=page.limit
             )
         resp.media = {"deployables": _shown(found, attributes, public_url(req, self._api.conf))}
@@ -63,7 +63,7 @@ class DeployableProgram(Resource):
 
 def _find(api: Api, uuid: str) -> tuple[DeployableRow, Attributes]:
     with api.ports.db.read() as tx:
-        found, attributes = deployable_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
+        found, attributes = device_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
     if not found:
         raise NotFound(f"Deployable not found with uuid={uuid}")
     return found[0], attributes

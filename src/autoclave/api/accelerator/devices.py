@@ -15,10 +15,9 @@ from autoclave.api.query import Argument
 from autoclave.api.schemas.devices import DEVICE, DEVICES
 from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
 from autoclave.db import arqs as arq_rows
-from autoclave.db import device_summaries
+from autoclave.db import devices
 from autoclave.db import devices as device_rows
-from autoclave.db.device_summaries import DeviceSummary
-from autoclave.db.devices import DeviceRecord
+from autoclave.db.devices import DeviceRecord, DeviceSummary
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import holds
 from autoclave.lifecycle.swap import Cause
@@ -51,7 +50,7 @@ class Devices(Resource):
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
                 raise query.unknown_marker(page.marker)
-            found = device_summaries.summaries(
+            found = devices.summaries(
                 tx,
                 device_type=wanted.own.get("type"),
                 vendor=wanted.own.get("vendor"),
@@ -71,7 +70,7 @@ class Device(Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         canonical = uuids.canonical(uuid)
         with self._api.ports.db.read() as tx:
-            found = device_summaries.find(tx, canonical) if canonical else None
+            found = devices.find(tx, canonical) if canonical else None
         if found is None:
             raise _not_found(uuid)
         [resp.media] = _shown([found], asked.version, public_url(req, self._api.conf))

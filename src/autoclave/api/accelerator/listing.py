@@ -13,8 +13,7 @@ import falcon
 from autoclave.api import query
 from autoclave.api.query import Argument, Page
 from autoclave.api.schemas.common import one_of
-from autoclave.db.filters import FIELDS
-from autoclave.db.paging import BY_ID, NEWEST_FIRST, Order
+from autoclave.db.query import BY_ID, FIELDS, NEWEST_FIRST, Order
 from autoclave.exceptions import BadRequest
 
 _SORTING = ("sort_key", "sort_dir")

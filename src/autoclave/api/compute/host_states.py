@@ -9,10 +9,9 @@ from sqlalchemy.engine import Connection
 from autoclave.api.context import Api
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import agents as agent_rows
-from autoclave.db import host_maintenances
+from autoclave.db import hosts as host_maintenances
 from autoclave.db import hosts as host_rows
-from autoclave.db.host_maintenances import MaintenanceRecord
-from autoclave.db.hosts import ComputeHostRecord
+from autoclave.db.hosts import ComputeHostRecord, MaintenanceRecord
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,9 @@ def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
     if record is None:
         return None
     agent = agent_rows.get(tx, record.hostname)
-    return _state(record, None if agent is None else agent.last_seen, host_maintenances.get(tx, record.hostname), api)
+    return _state(
+        record, None if agent is None else agent.last_seen, host_maintenances.get_maintenance(tx, record.hostname), api
+    )
 
 
 def _state(

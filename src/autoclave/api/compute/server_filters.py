@@ -10,7 +10,7 @@ from autoclave.api.compute import paging
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schemas.common import TEXT, UUID, one_of
-from autoclave.db.compute_tables import instances
+from autoclave.db.tables import instances
 from autoclave.exceptions import Forbidden
 from autoclave.rules.instance_states import TaskState, VMState, status_of
 

@@ -14,9 +14,8 @@ from autoclave.api.compute.moments import novas_moment
 from autoclave.api.compute.seen_specs import sees_extra_specs
 from autoclave.api.context import Api
 from autoclave.api.links import public_url
-from autoclave.db import hostdevs
-from autoclave.db.hostdevs import Hostdev
-from autoclave.db.instances import InstanceRecord
+from autoclave.db import instances as hostdevs
+from autoclave.db.instances import Hostdev, InstanceRecord
 from autoclave.objects.context import RequestContext
 from autoclave.rules.instance_states import ZONE, VMState, status_of
 from autoclave.virt.guest import domain_name

@@ -19,10 +19,9 @@ from autoclave.api.operator.waiting import function_waits_for
 from autoclave.api.query import Argument
 from autoclave.api.schemas.burned import BURN_HISTORY, BURNED, BURNED_LIST, VALIDATE_RELEASE
 from autoclave.api.schemas.operator_devices import SAID
-from autoclave.db import burned as burned_rows
 from autoclave.db import history, pci
-from autoclave.db.burned import BurnedView
-from autoclave.db.pci import ProviderRecord
+from autoclave.db import pci as burned_rows
+from autoclave.db.pci import BurnedView, ProviderRecord
 from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.lifecycle.ports import Ports

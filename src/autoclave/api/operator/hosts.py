@@ -12,8 +12,8 @@ from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY,
 from autoclave.api.schemas.operator_hosts import HOST, HOSTS
 from autoclave.db import agents as agent_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import host_maintenances as maintenance_rows
 from autoclave.db import hosts as compute_rows
+from autoclave.db import hosts as maintenance_rows
 from autoclave.exceptions import NotFound
 from autoclave.lifecycle import host_maintenance
 from autoclave.rules.device_lifecycle import must_be_reserved

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from autoclave.db import compute_tables, tables  # noqa: F401 - they fill the metadata
+from autoclave.db import tables  # noqa: F401 - they fill the metadata
 from autoclave.db.columns import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
