@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from autoclave.exceptions import InvalidConfiguration, PlacementUnavailable
-from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.front import Front, Identity
+from autoclave.placement.embedded import EmbeddedPlacement, Front, Identity
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.testing.placement import faults as effects
 from autoclave.testing.placement.faults import Faults

@@ -8,8 +8,7 @@ from typing import Any
 from cheroot import wsgi
 
 import autoclave.objects  # noqa: F401 - chooses the threads before Placement imports what would choose eventlet
-from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.front import Front, Identity
+from autoclave.placement.embedded import EmbeddedPlacement, Front, Identity
 
 
 def authenticate(environ: Any) -> Identity | None:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from autoclave.exceptions import PlacementNotFound, PlacementRefused
-from autoclave.placement import document
+from autoclave.placement import records
 from autoclave.placement.records import (
     Candidates,
     ConsumerAllocations,
@@ -28,7 +28,7 @@ from autoclave.placement.records import (
     Resources,
     Traits,
 )
-from autoclave.placement.requester import Requester
+from autoclave.placement.transport import Requester
 
 OS_TRAITS = "3.9.0"
 """The first os-traits that has every standard trait Autoclave sets (HW_NVME_*)."""
@@ -52,7 +52,7 @@ class PlacementClient:
 
     def get_provider(self, uuid: str) -> Provider:
         """:raises PlacementNotFound: there is none with that uuid."""
-        return self._requester.read("GET", _provider(uuid), document.provider)
+        return self._requester.read("GET", _provider(uuid), records.provider)
 
     def find_provider(self, name: str) -> Provider | None:
         """The provider that has *name*, or None.
@@ -92,7 +92,7 @@ class PlacementClient:
         body = {"uuid": uuid, "name": name}
         if parent is not None:
             body["parent_provider_uuid"] = parent
-        return self._requester.read("POST", "/resource_providers", document.provider, body)
+        return self._requester.read("POST", "/resource_providers", records.provider, body)
 
     def rename_provider(self, uuid: str, name: str) -> None:
         """Give a provider another name; its generation stays. A repetition changes nothing.
@@ -100,7 +100,7 @@ class PlacementClient:
         :raises PlacementNotFound: there is none with that uuid.
         :raises PlacementConflict: the name is taken.
         """
-        self._requester.read("PUT", _provider(uuid), document.provider, {"name": name})
+        self._requester.read("PUT", _provider(uuid), records.provider, {"name": name})
 
     def delete_provider(self, uuid: str) -> None:
         """Delete it with its inventories and traits.
@@ -114,7 +114,7 @@ class PlacementClient:
 
     def get_inventories(self, uuid: str) -> Inventories:
         """:raises PlacementNotFound: there is no such provider."""
-        return self._requester.read("GET", f"{_provider(uuid)}/inventories", document.inventories)
+        return self._requester.read("GET", f"{_provider(uuid)}/inventories", records.inventories)
 
     def put_inventories(self, uuid: str, generation: int, records: Mapping[str, Inventory]) -> int:
         """Make *records* all the inventories of the provider, and return its new generation.
@@ -134,7 +134,7 @@ class PlacementClient:
 
         :raises PlacementNotFound: there is no such provider.
         """
-        return self._requester.read("GET", f"{_provider(uuid)}/usages", document.usages)
+        return self._requester.read("GET", f"{_provider(uuid)}/usages", records.usages)
 
     def ensure_resource_class(self, name: str) -> None:
         """Make a CUSTOM_ class if it does not exist. No request for a class that this client has seen.
@@ -149,7 +149,7 @@ class PlacementClient:
             self._known.add(name)
             return
         try:
-            self._requester.read("GET", path, lambda answer: document.text(answer, "name"))
+            self._requester.read("GET", path, lambda answer: records.text(answer, "name"))
             self._known.add(name)
         except PlacementNotFound as exc:
             raise PlacementRefused(
@@ -162,7 +162,7 @@ class PlacementClient:
 
     def get_traits(self, uuid: str) -> Traits:
         """:raises PlacementNotFound: there is no such provider."""
-        return self._requester.read("GET", f"{_provider(uuid)}/traits", document.traits)
+        return self._requester.read("GET", f"{_provider(uuid)}/traits", records.traits)
 
     def put_traits(self, uuid: str, generation: int, names: Iterable[str]) -> int:
         """Make *names* all the traits of the provider, and return its new generation.
@@ -200,12 +200,12 @@ class PlacementClient:
         if not wanted:
             return []
         query = urlencode({"name": "in:" + ",".join(wanted)})
-        known = self._requester.read("GET", f"/traits?{query}", document.trait_names)
+        known = self._requester.read("GET", f"/traits?{query}", records.trait_names)
         return [name for name in wanted if name not in known]
 
     def unknown_resource_classes(self, names: Iterable[str]) -> list[str]:
         """Those of *names* that Placement does not have, sorted. One request."""
-        known = self._requester.read("GET", "/resource_classes", document.resource_class_names)
+        known = self._requester.read("GET", "/resource_classes", records.resource_class_names)
         return sorted(set(names) - known)
 
     # Allocations
@@ -215,12 +215,12 @@ class PlacementClient:
 
         :raises PlacementNotFound: there is no such provider.
         """
-        return self._requester.read("GET", f"{_provider(uuid)}/allocations", document.resources_by_uuid)
+        return self._requester.read("GET", f"{_provider(uuid)}/allocations", records.resources_by_uuid)
 
     def get_allocations(self, consumer: str) -> ConsumerAllocations:
         """What *consumer* holds; nothing, with generation None, if Placement does not know it."""
         return self._requester.read(
-            "GET", _consumer(consumer), lambda answer: document.consumer_allocations(consumer, answer)
+            "GET", _consumer(consumer), lambda answer: records.consumer_allocations(consumer, answer)
         )
 
     def put_allocations(self, allocations: ConsumerAllocations) -> None:
@@ -259,18 +259,18 @@ class PlacementClient:
         :param query: the parameters in order; names may repeat.
         :raises PlacementRefused: an unknown trait or class, or a contradictory query.
         """
-        return self._requester.read("GET", f"/allocation_candidates?{urlencode(query)}", document.candidates)
+        return self._requester.read("GET", f"/allocation_candidates?{urlencode(query)}", records.candidates)
 
     def _write_named(self, method: str, path: str, body: Mapping[str, Any]) -> int:
         """Write what names traits or classes; forget which exist if Placement refuses: one may have been deleted."""
         try:
-            return self._requester.read(method, path, document.provider_generation, body)
+            return self._requester.read(method, path, records.provider_generation, body)
         except PlacementRefused:
             self._known.clear()
             raise
 
     def _list_providers(self, query: Sequence[tuple[str, str]]) -> list[Provider]:
-        return self._requester.read("GET", f"/resource_providers?{urlencode(query)}", document.providers)
+        return self._requester.read("GET", f"/resource_providers?{urlencode(query)}", records.providers)
 
 
 def _provider(uuid: str) -> str:

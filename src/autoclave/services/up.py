@@ -18,8 +18,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.client import PlacementClient
-from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.placement.front import Front, Identity
+from autoclave.placement.embedded import EmbeddedPlacement, Front, Identity
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import Transport
