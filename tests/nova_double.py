@@ -10,9 +10,8 @@ from cheroot import wsgi
 from keystoneauth1 import adapter, session, token_endpoint
 
 from autoclave.conf import new_config
-from autoclave.nova.client import MICROVERSION, NovaClient
+from autoclave.nova.client import MICROVERSION, NovaClient, http_adapter
 from autoclave.nova.servers import NovaServers
-from autoclave.nova.transport import http_adapter
 from autoclave.placement.transport import WsgiAdapter
 from autoclave.testing.nova import MOUNT
 

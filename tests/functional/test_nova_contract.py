@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.client import NovaClient
-from autoclave.nova.port import Outcome, Reception
+from autoclave.nova.client import NovaClient, Outcome, Reception
 from autoclave.testing.nova import FakeNova
 from autoclave.testing.placement.faults import Faults, answer_raw, lose_answer, refuse, time_out
 from nova_double import client_at, client_within, served

@@ -7,9 +7,8 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.port import Presence, Server
+from autoclave.nova.client import Presence, Server, http_adapter
 from autoclave.nova.servers import NovaServers
-from autoclave.nova.transport import http_adapter
 from autoclave.testing.nova import FakeNova, FakeServer
 from autoclave.testing.placement.faults import Faults, answer_raw, refuse, time_out
 from nova_double import options, served, servers_within

@@ -13,7 +13,7 @@ from tenant import Tenant
 from autoclave.conf import new_config
 from autoclave.db import arqs
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.nova.transport import http_adapter
+from autoclave.nova.client import http_adapter
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.services.conductor import ConductorService

@@ -11,9 +11,7 @@ from test_keystone import PASSWORD, Keystone, keystone, pytestmark
 
 from autoclave.conf import new_config
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.client import NovaClient
-from autoclave.nova.port import Outcome, Reception
-from autoclave.nova.transport import http_adapter
+from autoclave.nova.client import NovaClient, Outcome, Reception, http_adapter
 from autoclave.testing.nova import FakeNova
 from nova_double import served
 

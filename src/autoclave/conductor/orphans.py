@@ -22,7 +22,7 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import take_back_orphan
 from autoclave.lifecycle.swap import Cause
-from autoclave.nova.port import Presence, Servers
+from autoclave.nova.client import Presence, Servers
 from autoclave.objects.context import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 

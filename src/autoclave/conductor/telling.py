@@ -13,7 +13,7 @@ from autoclave.db import arqs
 from autoclave.db.arqs import EventRecord
 from autoclave.exceptions import NovaUnavailable
 from autoclave.lifecycle.ports import Ports
-from autoclave.nova.port import Nova, Outcome, Reception
+from autoclave.nova.client import Nova, Outcome, Reception
 from autoclave.rules.device_lifecycle import ARQState
 
 LOG = logging.getLogger(__name__)

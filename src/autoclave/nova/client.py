@@ -1,14 +1,96 @@
-"""Nova over HTTP: ``POST /os-server-external-events``."""
+"""Report bind events to Nova.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+Nova over HTTP: ``POST /os-server-external-events``.
+
+How requests reach Nova: one keystoneauth1 adapter, made of the ``[nova]`` options.
+
+What a conductor needs of the compute service: to tell how a bind ended, and to ask which servers are still there.
+
+Nova, as far as it is told of binds.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
 from keystoneauth1 import exceptions as ksa
+from oslo_config import cfg
 
 from autoclave.conf.nova import GROUP
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.port import Outcome, Reception
-from autoclave.service_adapter import reason
+from autoclave.service_adapter import make_adapter, reason
+
+
+class Outcome(NamedTuple):
+    """How the bind of one accelerator request (ARQ) ended.
+
+    :param bound: whether the instance has its device; else the bind failed.
+    """
+
+    arq_uuid: str
+    bound: bool
+
+
+class Reception(Enum):
+    """What became of one event. All but ``NO_HOST_YET`` are final."""
+
+    TAKEN = "taken"
+    NO_HOST_YET = "the instance has no host yet"
+    UNKNOWN_INSTANCE = "the instance is not known"
+    NOT_UNDERSTOOD = "the event is not understood"
+
+
+class Nova(Protocol):
+    """The compute service. It may be told the same twice."""
+
+    def tell(self, instance_uuid: str, outcomes: Sequence[Outcome]) -> Mapping[str, Reception]:
+        """Tell how the binds for one instance ended.
+
+        :returns: what became of each event, by the uuid of its ARQ.
+        :raises NovaUnavailable: no answer that can be used; the events may have been taken all the same.
+        """
+
+
+class Presence(Enum):
+    """What Nova says of a server."""
+
+    THERE = "there"
+    SOFT_DELETED = "soft-deleted"
+    """It can be restored: its disks, its requests and what it has are kept."""
+    DELETED = "deleted"
+    ABSENT = "not known"
+
+
+class Server(NamedTuple):
+    """The answer about one server.
+
+    :param project_id: whose it is; None: Nova does not know the server.
+    """
+
+    presence: Presence
+    project_id: str | None
+
+
+class Servers(Protocol):
+    """The servers of all projects. Every method raises ``NovaUnavailable`` where nothing is known."""
+
+    def own_project(self) -> str | None:
+        """Return the project of the credentials; None: that cannot be told."""
+
+    def not_listed(self, wanted: Collection[str]) -> frozenset[str]:
+        """Return those of *wanted* that are in no list of the servers of all projects.
+
+        For a first guess: the servers of a cell that is down are in no list.
+
+        :raises NovaUnavailable: also where the credentials may not list the servers of all projects.
+        """
+
+    def look_up(self, uuid: str) -> Server:
+        """Return what Nova says of one server.
+
+        :raises NovaUnavailable: also where the credentials may not look for deleted servers of all projects.
+        """
+
 
 PATH = "/os-server-external-events"
 EVENT = "accelerator-request-bound"
@@ -24,7 +106,7 @@ _RECEPTIONS = {
 
 
 class NovaClient:
-    """Implements :class:`autoclave.nova.port.Nova`.
+    """Implements :class:`autoclave.nova.client.Nova`.
 
     :param adapter: a keystoneauth1 adapter with ``raise_exc=False``.
     """
@@ -82,3 +164,15 @@ def _not_nova(response: Any, why: str) -> NovaUnavailable:
     return NovaUnavailable(
         f"POST {PATH} was answered {response.status_code}, but not as Nova answers ({why}): {response.text[:200]!r}"
     )
+
+
+def http_adapter(conf: cfg.ConfigOpts) -> Any:
+    """An adapter for the Nova of ``[nova]``, or None if ``auth_type`` is not set: then there is none to be told.
+
+    Make one per process: it holds the connections and the token.
+
+    :raises InvalidConfiguration: an option that auth_type needs is not set.
+    """
+    if not conf.nova.auth_type and not conf.nova.auth_section:
+        return None
+    return make_adapter(conf, GROUP, microversion=MICROVERSION)

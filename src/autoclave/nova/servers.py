@@ -7,8 +7,7 @@ from keystoneauth1 import exceptions as ksa
 
 from autoclave.conf.nova import GROUP
 from autoclave.exceptions import NovaUnavailable
-from autoclave.nova.client import hint
-from autoclave.nova.port import Presence, Server
+from autoclave.nova.client import Presence, Server, hint
 from autoclave.rules.plain_text import excerpt
 from autoclave.service_adapter import reason
 
@@ -24,7 +23,7 @@ _ALL_PROJECTS = {"all_tenants": "true"}
 
 
 class NovaServers:
-    """Implements :class:`autoclave.nova.port.Servers`.
+    """Implements :class:`autoclave.nova.client.Servers`.
 
     :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. Of its microversion servers in a cell that is down
         are shown, as UNKNOWN, which they are since 2.69.

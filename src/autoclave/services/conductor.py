@@ -14,9 +14,8 @@ from autoclave.conductor.unbinding import Unbinder
 from autoclave.conf.agent import patience_with_agents
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
-from autoclave.nova.client import NovaClient
+from autoclave.nova.client import NovaClient, http_adapter
 from autoclave.nova.servers import NovaServers
-from autoclave.nova.transport import http_adapter
 from autoclave.rpc import conductor_api
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport

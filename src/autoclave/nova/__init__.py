@@ -1,1 +1,0 @@
-"""Nova, as far as it is told of binds."""
