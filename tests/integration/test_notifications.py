@@ -14,13 +14,7 @@ from autoclave.conf import new_config
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc import notifications
-from autoclave.rpc.notifications import (
-    WAITING,
-    MessagingNotifications,
-    NoNotifications,
-    Notification,
-    notifications_of,
-)
+from autoclave.rpc.notifications import WAITING, MessagingNotifications, NoNotifications, Notification, notifications_of
 
 pytestmark = pytest.mark.integration
 
