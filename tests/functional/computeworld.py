@@ -26,8 +26,7 @@ from autoclave.lifecycle.settle import settle
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
 from autoclave.placement.records import Inventory
-from autoclave.rpc.casts import Cast, Deliver
-from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_inventory import ALWAYS

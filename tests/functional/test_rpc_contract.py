@@ -240,7 +240,7 @@ def test_a_fault_keeps_its_text_and_traceback_in_the_log_of_the_server(bench, co
     assert context.request_id in str(raised.value)
     assert "secret" not in str(raised.value)
     assert "Traceback" not in str(raised.value)
-    logged = [record for record in caplog.records if record.exc_info and record.name == "autoclave.rpc.wire"]
+    logged = [record for record in caplog.records if record.exc_info and record.name == "autoclave.rpc.port"]
     assert [record.exc_info[1].args for record in logged] == [("SELECT secret FROM devices",)]
 
 

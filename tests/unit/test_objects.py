@@ -14,7 +14,7 @@ from autoclave.exceptions import RPCUnavailable
 from autoclave.objects.base import AutoclaveSerializer
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
-from autoclave.rpc import wire
+from autoclave.rpc import port
 from autoclave.rules.device_lifecycle import DeviceState
 
 SERIALIZER = AutoclaveSerializer()
@@ -73,7 +73,7 @@ def test_no_field_changes_without_a_new_version():
 def test_a_device_travels_whole():
     sent = full_device()
 
-    received = wire.decode(wire.encode(sent))
+    received = port.decode(port.encode(sent))
 
     assert {name: getattr(received, name) for name in Device.fields} == {
         name: getattr(sent, name) for name in Device.fields
@@ -109,7 +109,7 @@ def test_an_object_of_a_newer_version_is_refused_and_the_remedy_named():
     with pytest.raises(object_errors.IncompatibleObjectVersion):
         SERIALIZER.deserialize_entity(None, primitive)
     with pytest.raises(RPCUnavailable, match=r"1\.4.*upgrade the older"):
-        wire.decode(json.dumps({"device": primitive}))
+        port.decode(json.dumps({"device": primitive}))
 
 
 def test_an_object_that_this_side_does_not_know_is_refused():
@@ -117,7 +117,7 @@ def test_an_object_that_this_side_does_not_know_is_refused():
     primitive["autoclave.name"] = "Gadget"
 
     with pytest.raises(RPCUnavailable, match="Gadget"):
-        wire.decode(json.dumps(primitive))
+        port.decode(json.dumps(primitive))
 
 
 @pytest.mark.parametrize(("device_type", "cleaned"), [("NVME", True), ("GPU", False), ("SSD", False), ("PCI", False)])

@@ -7,10 +7,9 @@ import pytest
 
 from autoclave.exceptions import InvalidConfiguration, RPCUnavailable
 from autoclave.objects.context import RequestContext
-from autoclave.rpc import broker_url
-from autoclave.rpc.casts import PooledCasts
-from autoclave.rpc.inprocess import InProcessTransport
-from autoclave.rpc.versions import understands
+from autoclave.rpc import messaging
+from autoclave.rpc.inprocess import InProcessTransport, PooledCasts
+from autoclave.rpc.port import understands
 from autoclave.testing.casts import HeldCasts
 
 TOPIC = "autoclave-agent"
@@ -239,4 +238,4 @@ def test_a_transport_url_that_cannot_be_used_keeps_its_password(url: str) -> Non
     ids=["one host", "password with an at", "two hosts", "no password"],
 )
 def test_a_transport_url_is_shown_without_passwords(url: str, told: str) -> None:
-    assert broker_url.shown(url) == told
+    assert messaging.shown(url) == told

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from autoclave.objects.context import RequestContext
 from autoclave.objects.device import Device
-from autoclave.rpc.port import AGENT_TOPIC, Client, Transport
-from autoclave.rpc.versions import lack
+from autoclave.rpc.port import AGENT_TOPIC, Client, Transport, lack
 from autoclave.rules.instance_states import Action
 
 VERSION = "1.3"

@@ -1,19 +1,86 @@
-"""RPC inside one process: a call is a call, a cast waits its turn in a :class:`CastQueue`."""
+"""Carry RPC inside one process.
+
+RPC inside one process: a call is a call, a cast waits its turn in a :class:`CastQueue`.
+
+Where casts wait in the in-process transport: on a bounded pool.
+"""
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import futurist
+from futurist import rejection
 from oslo_log import log as logging
 
 from autoclave.exceptions import RPCUnavailable
 from autoclave.objects.context import RequestContext
-from autoclave.rpc import wire
-from autoclave.rpc.casts import Cast, CastQueue, PooledCasts
-from autoclave.rpc.port import RemoteVersion, unknown_version
-from autoclave.rpc.versions import VersionGuard, understands
+from autoclave.rpc import port
+from autoclave.rpc.port import RemoteVersion, VersionGuard, understands, unknown_version
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A message on its way.
+
+    :param server: None: any server of the topic.
+    :param context: ``RequestContext.to_dict()``.
+    :param arguments: the keyword arguments, encoded.
+    """
+
+    topic: str
+    server: str | None
+    method: str
+    version: str
+    context: Mapping[str, Any]
+    arguments: str
+
+
+Deliver = Callable[[Cast], None]
+"""Runs a cast at its server, or drops it where there is none; does not raise."""
+
+
+class CastQueue(Protocol):
+    """Takes casts and delivers them some time later, or never."""
+
+    def put(self, cast: Cast, deliver: Deliver) -> None:
+        """Take *cast*.
+
+        :raises RPCUnavailable: there is no room for it.
+        """
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+
+
+class PooledCasts:
+    """Delivers each cast on a thread of a pool, in about the order they came.
+
+    :param workers: how many casts run at the same time.
+    :param capacity: how many more may wait; beyond that the sender is told.
+    """
+
+    def __init__(self, workers: int = 8, capacity: int = 1000) -> None:
+        self._capacity = capacity
+        self._pool = futurist.ThreadPoolExecutor(workers, check_and_reject=rejection.reject_when_reached(capacity))
+
+    def put(self, cast: Cast, deliver: Deliver) -> None:
+        try:
+            self._pool.submit(deliver, cast)
+        except futurist.RejectedSubmission as error:
+            raise RPCUnavailable(
+                f"{cast.method} was not sent to {cast.topic}: {self._capacity} messages of this process wait already"
+            ) from error
+        except RuntimeError as error:
+            raise RPCUnavailable(f"{cast.method} was not sent to {cast.topic}: its transport is closed") from error
+
+    def close(self) -> None:
+        # Servers wait for what they have begun; joining idle threads here would only cost a second.
+        self._pool.shutdown(wait=False)
+
 
 LOG = logging.getLogger(__name__)
 
@@ -111,13 +178,13 @@ class InProcessClient:
 
     def call(self, context: RequestContext, method: str, /, **arguments: Any) -> Any:
         self._guard.check_cap(self._version)
-        encoded = wire.encode(arguments)
+        encoded = port.encode(arguments)
         server = self._transport.find(self._guard.topic, self._guard.server, self._version)
-        return wire.result_of(server.handle(method, context.to_dict(), encoded))
+        return port.result_of(server.handle(method, context.to_dict(), encoded))
 
     def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
         self._guard.check_cap(self._version)
-        encoded = wire.encode(arguments)
+        encoded = port.encode(arguments)
         self._transport.put(
             Cast(self._guard.topic, self._guard.server, method, self._version, context.to_dict(), encoded)
         )
@@ -154,7 +221,7 @@ class InProcessServer:
     def handle(self, method: str, context: Mapping[str, Any], arguments: str) -> str:
         """Run a message in this thread and return the encoded reply."""
         with self._counted():
-            return wire.run(self._endpoint, method, context, arguments, served_by=str(self))
+            return port.run(self._endpoint, method, context, arguments, served_by=str(self))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

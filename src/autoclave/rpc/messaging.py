@@ -1,11 +1,16 @@
-"""RPC over RabbitMQ, by oslo.messaging.
+"""Carry RPC over RabbitMQ by oslo.messaging.
+
+RPC over RabbitMQ, by oslo.messaging.
 
 oslo.messaging declares ``[DEFAULT] transport_url`` itself, with a default of its own, and so cannot
 share a configuration object with ours. It reads the same files through a second one, so operators may
 tune it there (``[oslo_messaging_rabbit]`` and the like).
+
+``[DEFAULT] transport_url`` in what operators are told: never with its passwords.
 """
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,11 +23,34 @@ import oslo_messaging.transport
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from autoclave.exceptions import RPCError, RPCTimeout, RPCUnavailable
+from autoclave.exceptions import InvalidConfiguration, RPCError, RPCTimeout, RPCUnavailable
 from autoclave.objects.context import RequestContext
-from autoclave.rpc import broker_url, wire
-from autoclave.rpc.port import RemoteVersion, unknown_version
-from autoclave.rpc.versions import VersionGuard
+from autoclave.rpc import port
+from autoclave.rpc.port import RemoteVersion, VersionGuard, unknown_version
+
+_PASSWORD = re.compile(r"((?://|,)[^:@/,]*:)[^/,]*@")
+
+
+def shown(text: str) -> str:
+    """A text, such as the URL, without the passwords in it."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+def unusable(error: Exception) -> InvalidConfiguration:
+    """What to raise where oslo.messaging refuses the URL.
+
+    :param error: what it said; a ValueError if it could not even take the URL apart.
+    """
+    # A password with a slash ends where the port would be, and that is what a ValueError then shows.
+    why = (
+        "a port is no number, or a character of a user or password is not written as %XX, such as / as %2F"
+        if isinstance(error, ValueError)
+        else shown(str(error))
+    )
+    return InvalidConfiguration(
+        f"cannot be used: {why}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
+    )
+
 
 LOG = logging.getLogger(__name__)
 
@@ -63,14 +91,14 @@ class MessagingTransport:
     ) -> None:
         self._caps = version_caps or {}
         self._remote_version = remote_version
-        self._shown = broker_url.shown(conf.transport_url or "")
+        self._shown = shown(conf.transport_url or "")
         self._timeout = conf.conductor.rpc_timeout
         self._replies_arrive = False
         oslo_messaging.set_transport_defaults(EXCHANGE)
         try:
             plain = oslo_messaging.get_rpc_transport(own_configuration(conf), url=conf.transport_url)
         except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
-            raise broker_url.unusable(error) from error
+            raise unusable(error) from error
         self._transport = _ExpiringTransport(plain, self._timeout)
 
     def client(self, topic: str, *, server: str | None = None, version: str) -> "MessagingClient":
@@ -127,16 +155,16 @@ class MessagingClient:
 
     def call(self, context: RequestContext, method: str, /, **arguments: Any) -> Any:
         self._guard.check_cap(self._version)
-        encoded = wire.encode(arguments)
+        encoded = port.encode(arguments)
         self._transport.check_replies()
         with _our_errors(f"{method} to {self._receiver}"):
             reply = self._client.call(context.to_dict(), method, arguments=encoded)
         self._transport.replies_arrive()
-        return wire.result_of(reply)
+        return port.result_of(reply)
 
     def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
         self._guard.check_cap(self._version)
-        encoded = wire.encode(arguments)
+        encoded = port.encode(arguments)
         with _our_errors(f"{method} to {self._receiver}"):
             self._client.cast(context.to_dict(), method, arguments=encoded)
 
@@ -172,7 +200,7 @@ class MessagingServer:
 
 
 class _Handler:
-    """What oslo.messaging dispatches to: each public method of the endpoint, run by :mod:`autoclave.rpc.wire`."""
+    """What oslo.messaging dispatches to: each public method of the endpoint, run by :mod:`autoclave.rpc.port`."""
 
     def __init__(self, endpoint: object, version: str, *, served_by: str) -> None:
         self.target = oslo_messaging.Target(version=version)
@@ -180,12 +208,12 @@ class _Handler:
         self._served_by = served_by
 
     def __getattr__(self, name: str) -> Callable[..., str]:
-        if wire.public_method(self._endpoint, name) is None:
+        if port.public_method(self._endpoint, name) is None:
             raise AttributeError(name)
         return partial(self._run, name)
 
     def _run(self, method: str, context: Mapping[str, Any], arguments: str) -> str:
-        return wire.run(self._endpoint, method, context, arguments, served_by=self._served_by)
+        return port.run(self._endpoint, method, context, arguments, served_by=self._served_by)
 
 
 class _ExpiringTransport(oslo_messaging.transport.RPCTransport):  # type: ignore[misc]

@@ -14,7 +14,7 @@ import oslo_messaging
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from autoclave.rpc import broker_url
+from autoclave.rpc import messaging
 from autoclave.rpc.messaging import RETRIES, own_configuration
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class MessagingNotifications:
         try:
             self._transport = oslo_messaging.get_notification_transport(own, url=conf.transport_url)
         except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure, ValueError) as error:
-            raise broker_url.unusable(error) from error
+            raise messaging.unusable(error) from error
         topics = list(conf.notifications.versioned_notifications_topics)
         self._notifier = oslo_messaging.Notifier(self._transport, driver="messagingv2", topics=topics, retry=RETRIES)
         self._waiting: queue.Queue[Notification | None] = queue.Queue(WAITING)

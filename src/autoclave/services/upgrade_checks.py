@@ -17,7 +17,7 @@ from autoclave.exceptions import InvalidConfiguration, PlacementError, Placement
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.agent_api import CLEANUP
-from autoclave.rpc.versions import understands
+from autoclave.rpc.port import understands
 from autoclave.rules import resource_names
 
 PLACEMENT_RELEASE = "14.0.0"

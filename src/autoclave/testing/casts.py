@@ -1,6 +1,6 @@
 """Casts of the in-process transport that wait until a test delivers them."""
 
-from autoclave.rpc.casts import Cast, Deliver
+from autoclave.rpc.inprocess import Cast, Deliver
 
 
 class HeldCasts:

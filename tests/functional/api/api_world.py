@@ -40,8 +40,7 @@ from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rpc import conductor_api
-from autoclave.rpc.casts import Cast, Deliver
-from autoclave.rpc.inprocess import InProcessTransport
+from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
