@@ -16,7 +16,7 @@ from autoclave.agent import cleanup, recovery
 from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
 from autoclave.db.tables import devices
-from autoclave.drivers.fake import FakeDriver
+from autoclave.drivers.loader import FakeDriver
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import RPCUnavailable
 from autoclave.hardware.journal import ToolJournal

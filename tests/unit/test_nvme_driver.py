@@ -10,7 +10,7 @@ import pytest
 from erase_doubles import Watcher
 
 from autoclave.conf import new_config
-from autoclave.drivers import pci_inspection
+from autoclave.drivers import pci
 from autoclave.drivers.base import CleanupControl, Sighting
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import (
@@ -394,7 +394,7 @@ def test_error_that_was_not_foreseen_is_one_functions_trouble(make, monkeypatch,
     monkeypatch.setattr("autoclave.drivers.nvme_inspection.holders", odd)
     monkeypatch.setattr("autoclave.hardware.usage.holders", odd)
     if kind == "pci":
-        cards, sightings = pci_inspection.look(host.paths, specs, frozenset())
+        cards, sightings = pci.look(host.paths, specs, frozenset())
         reported = [*sightings, *(card.device() for card in cards)]
     else:
         reported = driver.discover()

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.drivers.base import RETURNS_UNCLEANED, Inspected
-from autoclave.drivers.pci_inspection import of_card
+from autoclave.drivers.pci import of_card
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.pci_functions import HostFunctions

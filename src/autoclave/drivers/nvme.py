@@ -22,8 +22,7 @@ from autoclave.drivers.base import (
     Inspected,
     Sighting,
 )
-from autoclave.drivers.nvme_inspection import EraseTrials, Finding, LayoutReadings, inspect
-from autoclave.drivers.slots import Slots
+from autoclave.drivers.nvme_inspection import EraseTrials, Finding, LayoutReadings, Slots, inspect
 from autoclave.exceptions import (
     DeviceInUse,
     DeviceVanished,

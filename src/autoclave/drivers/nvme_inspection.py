@@ -1,24 +1,23 @@
-"""What the NVMe driver makes of each PCI function: offered or not, and why."""
+"""Inspect NVMe controllers: offered or not, and why.
 
-from collections.abc import Sequence
+What the NVMe driver makes of each PCI function: offered or not, and why.
+
+Who looks into, or works on, which slot of the host at the moment.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from oslo_log import log as logging
 
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Estimate, Inspected, Sighting
-from autoclave.drivers.slots import Slots
-from autoclave.exceptions import (
-    DeviceLocked,
-    DeviceVanished,
-    DriverMismatch,
-    HardwareError,
-    ToolError,
-    ToolFailed,
-)
+from autoclave.exceptions import DeviceLocked, DeviceVanished, DriverMismatch, HardwareError, ToolError, ToolFailed
 from autoclave.hardware import sysfs
 from autoclave.hardware.erase.found_layout import read_layout
 from autoclave.hardware.erase.methods import METHODS
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.hardware.nvme import Controller, block_directory, controller_at
 from autoclave.hardware.nvme_cli import NvmeCli, refused_as_unsupported
 from autoclave.hardware.nvme_json import ControllerIdentity
@@ -30,6 +29,35 @@ from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.resource_names import nvme_resource_class
+
+
+class Slots:
+    """Keeps discovery and erases apart within one driver.
+
+    A look at a disk opens it exclusively for a moment, which would fail an erase that begins in that
+    moment; and an erase holds it exclusively, which would look like a use by this host.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._slots: dict[PCIAddress, threading.Lock] = {}
+
+    @contextmanager
+    def hold(self, address: PCIAddress, patience: Deadline | None = None) -> Iterator[None]:
+        """Have the slot alone.
+
+        :param patience: how long to wait for it; None: not at all.
+        :raises DeviceLocked: it was not free by then.
+        """
+        with self._guard:
+            slot = self._slots.setdefault(address, threading.Lock())
+        if not slot.acquire(timeout=0 if patience is None else patience.remaining()):
+            raise DeviceLocked(f"{address} is being erased or looked into at the moment")
+        try:
+            yield
+        finally:
+            slot.release()
+
 
 LOG = logging.getLogger(__name__)
 

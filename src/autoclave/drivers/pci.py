@@ -1,6 +1,13 @@
-"""The generic PCI driver: functions that guests get as they are, and give back as they leave them."""
+"""Drive PCI functions that guests get as they are.
 
-from collections.abc import Sequence
+The generic PCI driver: functions that guests get as they are, and give back as they leave them.
+
+What the PCI driver makes of each function: offered or not, and why.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -9,12 +16,209 @@ from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
-from autoclave.drivers.base import DiscoveredDevice, Driver, Inspected, Sighting
-from autoclave.drivers.pci_inspection import Card, look
+from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Driver, Inspected, Sighting
+from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths
-from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
+from autoclave.hardware.pci_functions import card_serial
+from autoclave.hardware.sysfs import (
+    BRIDGE_CLASS,
+    NVME_CLASS,
+    PCIFunction,
+    Unreadable,
+    iommu_group_members,
+    pci_functions,
+)
+from autoclave.hardware.usage import host_uses, is_with_vfio, objection
+from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
+from autoclave.rules.pci_address import PCIAddress, unattachable
+from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 
 LOG = logging.getLogger(__name__)
+
+DEVICE_TYPE = "PCI"
+"""``device.type`` of the accelerator API."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One function that an entry of ``[pci] passthrough_whitelist`` matches.
+
+    :param entry: that entry.
+    :param withheld: why it is not offered now.
+    :param holders: who on this host uses it.
+    :param iommu_group: the other functions of its IOMMU group.
+    """
+
+    function: PCIFunction
+    entry: DeviceSpec
+    withheld: str | None
+    holders: Sequence[str] = ()
+    iommu_group: Sequence[PCIAddress] = ()
+
+    @property
+    def handle(self) -> AttachHandle:
+        """How a guest gets it. ``managed`` is in it only where it was configured (managed-mode specification)."""
+        address = self.function.address
+        managed = {"managed": self.entry.extra["managed"]} if "managed" in self.entry.extra else {}
+        return AttachHandle("PCI", {**address.as_attach_info(), **managed}, str(address))
+
+    @property
+    def words(self) -> str:
+        """The function as one of several of a device."""
+        driver = self.function.driver or "no driver"
+        mode = {True: ", managed", False: ", not managed", None: ""}[self.entry.extra.get("managed")]
+        return f"{self.function.address} ({driver}{mode})" + (f": {self.withheld}" if self.withheld else "")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One slot in which something is offered: a function, or a physical function for its virtual functions.
+
+    :param slot: the function in the slot; the device is its.
+    :param candidates: what guests get: itself, or its virtual functions.
+    :param serial: from its Device Serial Number; None: it has none, or it cannot be read.
+    """
+
+    slot: PCIFunction
+    candidates: Sequence[Candidate]
+    serial: str | None = None
+
+    @property
+    def offered(self) -> Sequence[Candidate]:
+        """The candidates that nothing speaks against."""
+        return [candidate for candidate in self.candidates if candidate.withheld is None]
+
+    @property
+    def excluded(self) -> str | None:
+        """Why the card is not offered at all."""
+        if self.offered:
+            return None
+        return "; ".join(dict.fromkeys(candidate.withheld or "" for candidate in self.candidates))
+
+    def device(self) -> DiscoveredDevice:
+        """What discovery reports."""
+        shown = self.offered or self.candidates  # Placement has no inventory of nothing: all of it is reserved then
+        given = shown[0].function  # virtual functions of one physical function have one product id (SR-IOV 3.4.1.3)
+        return DiscoveredDevice(
+            pci_address=str(self.slot.address),
+            device_type=DEVICE_TYPE,
+            vendor=given.vendor_id,
+            product=given.product_id,
+            resource_class=PCI_CLASS,
+            traits=pci_traits(given.vendor_id, given.product_id),
+            attach_handles=[candidate.handle for candidate in shown],
+            std_board_info={"product_id": given.product_id, "pci_address": str(self.slot.address)},
+            serial=self.serial,
+            drive_model=f"{self.slot.vendor_id}:{self.slot.product_id}",
+            by_slot=True,  # all functions of a card may have one serial, and so may all cards of a careless vendor
+            excluded=self.excluded,
+        )
+
+    def inspected(self) -> Inspected:
+        """The same in words."""
+        own = [candidate for candidate in self.candidates if candidate.function is self.slot]
+        entries = [f"{each.entry.entry}: {each.entry.text}" for each in self.candidates]
+        given = self.candidates[0].function
+        virtual = "" if own else f", {of_card(self.candidates, len(self.offered))} {given.vendor_id}:{given.product_id}"
+        members = {member for each in self.candidates for member in each.iommu_group}
+        return Inspected(
+            address=str(self.slot.address),
+            device=f"{self.slot.vendor_id}:{self.slot.product_id}{virtual}",
+            action=RETURNS_UNCLEANED if self.excluded is None else None,
+            refused=[self.excluded] if self.excluded else [],
+            partly_refused=[] if self.excluded else [each.words for each in self.candidates if each.withheld],
+            entry="; ".join(dict.fromkeys(entries)),
+            why="pci_driver erases nothing",
+            holders=[holder for each in self.candidates for holder in each.holders],
+            iommu_group=[str(member) for member in sorted(members)],
+            handles=[] if own else [candidate.words for candidate in self.candidates],
+            discovered=self.device(),
+        )
+
+
+def of_card(meant: Sized, offered: int) -> str:
+    """Say how many virtual functions of a card entries mean, and how many of them are offered if others are not."""
+    number = len(meant)
+    count = f"{offered} of {number}" if 0 < offered < number else str(number)
+    return f"{count} virtual function{'' if number == 1 else 's'}"
+
+
+def look(
+    paths: HostPaths, specs: Sequence[DeviceSpec], allowed_host_devices: frozenset[PCIAddress]
+) -> tuple[list[Card], list[Sighting]]:
+    """Look at every function that *specs* match, in bus order; and what cannot be read, by which nothing is missing.
+
+    A virtual function belongs to the slot of its physical function. Where a guest could get both, one would take the
+    other from the other guest: the virtual functions win, and the physical function is none to give away.
+
+    :param allowed_host_devices: functions that may be offered although this host uses them.
+    :raises HardwareError: the bus itself cannot be listed.
+    """
+    functions, unreadable = pci_functions(paths)
+    virtual: dict[PCIAddress, list[PCIFunction]] = defaultdict(list)
+    for function in functions:
+        if function.physfn is not None:
+            virtual[function.physfn].append(function)
+    cards = []
+    for slot in functions:
+        if slot.physfn is None:
+            mine = virtual[slot.address]
+            matched = _matched(mine, specs) or _matched([slot], specs)
+            try:
+                candidates = [
+                    _candidate(paths, function, entry, allowed_host_devices, len(mine) if function is slot else 0)
+                    for function, entry in matched
+                ]
+            except Exception as error:  # what was not foreseen of one slot must not hide the others
+                LOG.exception("Looking at %s failed in a way that was not foreseen", slot.address)
+                reason = f"looking at it failed unexpectedly: {type(error).__name__}: {error}"
+                unreadable.append(Unreadable(str(slot.address), reason))
+                continue
+            if candidates:
+                cards.append(Card(slot, candidates, _serial(paths, slot.address)))
+    return cards, [Sighting(each.address, each.reason) for each in unreadable]
+
+
+def _serial(paths: HostPaths, address: PCIAddress) -> str | None:
+    """Return the serial of a card; its Vital Product Data, which is slow, is not read for what returns uncleaned."""
+    try:
+        return card_serial(paths, address, vital_product_data=False)
+    except HardwareError as error:
+        LOG.debug("The serial of %s is not known: %s", address, error)
+        return None
+
+
+def _matched(functions: Sequence[PCIFunction], specs: Sequence[DeviceSpec]) -> list[tuple[PCIFunction, DeviceSpec]]:
+    matched = []
+    for function in functions:
+        entry = first_match(specs, function.vendor_id, function.product_id, function.address, function.physfn)
+        if entry is not None and not function.class_code.startswith(BRIDGE_CLASS):
+            matched.append((function, entry))
+    return matched
+
+
+def _candidate(
+    paths: HostPaths, function: PCIFunction, entry: DeviceSpec, allowed: frozenset[PCIAddress], virtual_functions: int
+) -> Candidate:
+    address = function.address
+    try:
+        group = iommu_group_members(paths, address)
+        with_vfio = is_with_vfio(paths, function)
+        users = [] if address in allowed else host_uses(paths, function)
+    except HardwareError as e:
+        return Candidate(function, entry, str(e))
+    withheld = unattachable(address)
+    if withheld is not None:
+        return Candidate(function, entry, withheld, users, group)
+    if function.class_code.startswith(NVME_CLASS) and entry.address.single != address:
+        withheld = (
+            "it is an NVMe controller, which nvme_driver erases between two guests and this driver would not; to offer "
+            f'it uncleaned nevertheless, give an entry its exact address, "{address}"'
+        )
+    else:
+        managed = entry.extra.get("managed", True)
+        withheld = objection(function, users, with_vfio=with_vfio, managed=managed, virtual_functions=virtual_functions)
+    return Candidate(function, entry, withheld, users, group)
 
 
 class PCIDriver(Driver):
