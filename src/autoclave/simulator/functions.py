@@ -12,7 +12,7 @@ from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.simulator import files
 from autoclave.simulator.inventory import Inventory
-from autoclave.simulator.sysfs_tree import SysfsTree
+from autoclave.simulator.sysfs import SysfsTree
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 """Of a driver or an interface: it becomes the name of a directory."""

@@ -13,7 +13,7 @@ from autoclave.simulator.functions import Functions
 from autoclave.simulator.host_volumes import HostVolumes
 from autoclave.simulator.inventory import Inventory, Slot
 from autoclave.simulator.procfs import write_proc
-from autoclave.simulator.sysfs_tree import SysfsTree
+from autoclave.simulator.sysfs import SysfsTree
 
 
 class DriveSlots:
