@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from autoclave.hardware.host import HostPaths
-from autoclave.simulator import file_disk
+from autoclave.simulator import disk
 
 DISK_BYTES = 1024 * 1024
 
@@ -14,7 +14,7 @@ class SysfsTree:
 
     def __init__(self, root: Path) -> None:
         self.sys, self.dev, self.proc = root / "sys", root / "dev", root / "proc"
-        self.paths = HostPaths(sysfs=self.sys, dev=self.dev, proc=self.proc, hold_disk=file_disk.hold)
+        self.paths = HostPaths(sysfs=self.sys, dev=self.dev, proc=self.proc, hold_disk=disk.hold_file)
         for directory in ("bus/pci/devices", "class/block", "class/nvme", "class/nvme-subsystem"):
             (self.sys / directory).mkdir(parents=True)
         self.dev.mkdir()

@@ -9,9 +9,8 @@ import pytest
 from autoclave.cli.main import main
 from autoclave.hardware.erase.work import EraseRates
 from autoclave.simulator.drive_spec import DriveSpec
-from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.functions import FunctionSpec
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import Fleet, SimulatedHost
 
 ERASABLE, OWN_DISK, UNMATCHED, ZEROED = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0", "0000:44:00.0"
 

@@ -21,7 +21,7 @@ from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name
 from autoclave.services.up import AllInOne
 from autoclave.simulator.faults import Fault, FaultKind
-from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import Fleet
 from freeport import free_port
 
 pytestmark = pytest.mark.thorough

@@ -13,8 +13,7 @@ import requests
 from processes import COMMAND, Cloud, Process, wait_until
 
 from autoclave.simulator.faults import Fault, FaultKind
-from autoclave.simulator.fleet import Fleet
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import Fleet, SimulatedHost
 from freeport import free_port
 
 SANITIZING, ZEROING = "0000:41:00.0", "0000:42:00.0"

@@ -21,11 +21,10 @@ from autoclave.drivers.base import CleanableDevice, CleanupControl, DiscoveredDe
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import EraseFailed, HardwareError, SimulatorError
 from autoclave.hardware.host import Completed, Disk, HostPaths
-from autoclave.simulator.disk import SimulatedDisk
+from autoclave.simulator.disk import SimulatedDisk, claim_file
 from autoclave.simulator.drive_spec import MIB, DriveSpec
-from autoclave.simulator.file_disk import claim_file
 from autoclave.simulator.host import SimulatedHost
-from autoclave.simulator.nvme_tool import NvmeTool
+from autoclave.simulator.tools import NvmeTool
 from promises.host import Entry, erasing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from cliff.commandmanager import CommandManager
 from autoclave.cli import sim
 from autoclave.exceptions import SimulatorError
 from autoclave.simulator.faults import FaultKind
-from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import Fleet
 
 SYSTEM, SANITIZING, ZEROING = "0000:01:00.0", "0000:41:00.0", "0000:42:00.0"
 

@@ -11,7 +11,7 @@ import pytest
 from autoclave.exceptions import DeviceInUse, DeviceVanished, EraseFailed
 from autoclave.hardware.block import open_block
 from autoclave.hardware.host import LARGEST_STEP, Disk, HostPaths
-from autoclave.simulator import file_disk
+from autoclave.simulator import disk as file_disk
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.host import SimulatedHost
 
@@ -70,7 +70,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     node = tmp_path / "nvme0n1"
     node.touch()
     os.truncate(node, SIZE)
-    return Place(HostPaths(hold_disk=file_disk.hold), node)
+    return Place(HostPaths(hold_disk=file_disk.hold_file), node)
 
 
 @pytest.fixture

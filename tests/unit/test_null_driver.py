@@ -19,9 +19,8 @@ from autoclave.hardware.sysfs import pci_function
 from autoclave.rules.instance_states import PowerState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
-from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.guests import Guests
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import Fleet, SimulatedHost
 from autoclave.virt.driver import ComputeDriver
 from autoclave.virt.guest import GuestSpec
 from autoclave.virt.loader import load_compute_driver

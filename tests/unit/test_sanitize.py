@@ -28,7 +28,7 @@ from autoclave.hardware.nvme import controller_at
 from autoclave.hardware.sysfs import function_directory
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.simulator import file_disk
+from autoclave.simulator import disk
 from sysfs_tree import DISK_BYTES, SysfsTree
 
 BLOCK, CRYPTO = CleanupAction.SANITIZE_BLOCK, CleanupAction.SANITIZE_CRYPTO
@@ -665,7 +665,7 @@ def test_sanitize_opens_no_namespace_for_writing(drive):
 
     def hold(paths, path, *, writable):
         held.append((path, writable))
-        return file_disk.hold(paths, path, writable=writable)
+        return disk.hold_file(paths, path, writable=writable)
 
     drive.paths = replace(drive.paths, hold_disk=hold)
     drive.logs(log(0), log(2), log(1))

@@ -9,11 +9,10 @@ import pytest
 from autoclave.conf import new_config
 from autoclave.exceptions import DeviceVanished, EraseFailed, HardwareError, SimulatorError
 from autoclave.hardware.block import open_block
-from autoclave.simulator import media, shred_tool
+from autoclave.simulator import drive_spec, tools
 from autoclave.simulator.drive_spec import MIB, DriveSpec, default_drives
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
-from autoclave.simulator.fleet import Fleet
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import Fleet, SimulatedHost
 from autoclave.simulator.host_volumes import LVM_LABEL, MD_SUPERBLOCK
 
 SYSTEM, SANITIZING, ZEROING = "0000:01:00.0", "0000:41:00.0", "0000:42:00.0"
@@ -278,13 +277,13 @@ def test_a_write_past_the_end_or_during_a_sanitize_is_refused(host):
 
 def test_a_text_is_found_across_the_pieces_in_which_media_is_read(tmp_path):
     path = tmp_path / "media"
-    media.make(path, 8 * MIB)
+    drive_spec.make(path, 8 * MIB)
     with path.open("r+b") as file:
         file.write(b"\xff" * 4 * MIB)
         file.seek(MIB - 5)
         file.write(SECRET)
-    assert media.find(path, SECRET) == MIB - 5
-    assert media.find(path, b"another secret") is None
+    assert drive_spec.find(path, SECRET) == MIB - 5
+    assert drive_spec.find(path, b"another secret") is None
 
 
 # zeroing by the kernel and by shred
@@ -299,9 +298,9 @@ def test_shred_really_zeroes_and_says_so_in_coreutils_words(host):
 
 
 def test_shred_reports_progress_from_time_to_time_and_then_the_end(host, monkeypatch, capsys):
-    monkeypatch.setattr(shred_tool, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(tools, "REPORT_EVERY", 0.0)
     path = str(host.paths.dev / "nvme2n1")
-    assert shred_tool.main(str(host.root), ["--iterations=0", "--zero", "--verbose", path]) == 0
+    assert tools.run_shred(str(host.root), ["--iterations=0", "--zero", "--verbose", path]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[1] == f"shred: {path}: pass 1/1 (000000)...4.0MiB/64MiB 6%"
     assert lines[3] == f"shred: {path}: pass 1/1 (000000)...12MiB/64MiB 18%"

@@ -7,8 +7,7 @@ import pytest
 
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.faults import Fault, FaultKind
-from autoclave.simulator.host import STYLES, SimulatedHost
-from autoclave.simulator.tool_answers import ToolAnswers
+from autoclave.simulator.host import STYLES, SimulatedHost, ToolAnswers
 
 READING = [
     ["version"],

@@ -27,9 +27,9 @@ from autoclave.hardware.nvme import controller_at
 from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.drive_layout import DriveLayout, NamespaceShape
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.simulator.disk import FileDisk, claim_file
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.faults import Fault, FaultKind
-from autoclave.simulator.file_disk import FileDisk, claim_file
 from autoclave.simulator.host import STYLES, SimulatedHost
 
 pytestmark = pytest.mark.matrix

@@ -23,7 +23,7 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
-from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import Fleet
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
 _DETAILS = (

@@ -10,12 +10,10 @@ from cliff import command
 from autoclave.cli.tables import Rows
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import parse_pci_id
-from autoclave.simulator.drive_spec import MIB, DriveSpec
+from autoclave.simulator.drive_spec import MIB, DriveSpec, Inventory
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
-from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.functions import FunctionSpec
-from autoclave.simulator.host import SimulatedHost
-from autoclave.simulator.inventory import Inventory
+from autoclave.simulator.host import Fleet, SimulatedHost
 
 _DEFAULT_DATA_DIR = "/var/lib/autoclave"
 

@@ -6,8 +6,8 @@ from cliff import command
 
 from autoclave.cli.sim import add_data_dir
 from autoclave.cli.tables import Rows
-from autoclave.simulator.fleet import Fleet
 from autoclave.simulator.guests import Guests, SimulatedGuest
+from autoclave.simulator.host import Fleet
 
 
 class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without types

@@ -24,7 +24,7 @@ from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.recorded import embedded_placement, recorded_database
 from autoclave.services.service import Resources
-from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import Fleet
 from autoclave.virt.domains import domains_of
 
 

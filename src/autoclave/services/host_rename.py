@@ -21,8 +21,7 @@ from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import NO_HOST_NAME, is_host_name
 from autoclave.services.recorded import embedded_placement, recorded_database
 from autoclave.services.service import Resources
-from autoclave.simulator.fleet import Fleet
-from autoclave.simulator.host import SimulatedHost
+from autoclave.simulator.host import Fleet, SimulatedHost
 
 _OPTION = "[agent] data_dir"
 

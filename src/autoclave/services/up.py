@@ -30,7 +30,7 @@ from autoclave.services.conductor import ConductorService
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.service import Group, Resources, Service
 from autoclave.services.wiring import remote_versions, version_caps
-from autoclave.simulator.fleet import Fleet
+from autoclave.simulator.host import Fleet
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

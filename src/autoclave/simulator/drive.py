@@ -7,12 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoclave.exceptions import SimulatorError
-from autoclave.simulator import files, media
+from autoclave.simulator import drive_spec, files
 from autoclave.simulator.drive_spec import BLOCK, MIB, DriveSpec
-from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO, LBA_FORMATS, DriveState, Namespace
+from autoclave.simulator.drive_state import (
+    FNA_ALL,
+    FNA_CRYPTO,
+    HALFWAY,
+    LBA_FORMATS,
+    Action,
+    DriveState,
+    Namespace,
+    Outcome,
+    commanded,
+    refuse_beside,
+)
 from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
-from autoclave.simulator.sanitize import HALFWAY, Action, Outcome, commanded, refuse_beside
 
 _FLBAS = 0x1F
 _PROTECTION = 8
@@ -69,8 +79,8 @@ class Drive:
             state.namespaces[nsid] = Namespace(blocks=blocks, flbas=0, attached=list(cntlids), shared=shared)
         drive = cls(directory, state, {})
         for nsid, namespace in state.namespaces.items():
-            media.make(drive.media(nsid), namespace.size)
-        media.make(drive.unallocated_media, state.free)
+            drive_spec.make(drive.media(nsid), namespace.size)
+        drive_spec.make(drive.unallocated_media, state.free)
         drive.save()
 
     @classmethod
@@ -129,7 +139,7 @@ class Drive:
 
     def _erase_media(self, path: Path, *, crypto: bool) -> None:
         if crypto:
-            media.scramble(path)
+            drive_spec.scramble(path)
         else:
             self._zero(path, 0, path.stat().st_size)
 
@@ -201,11 +211,11 @@ class Drive:
         if nsid is None:
             raise CommandFailed(Status.NSID_UNAVAILABLE)
         left = self.state.free - created.size
-        media.make(self.media(nsid), 0)
-        media.move(self.unallocated_media, 0, self.media(nsid), 0, created.size)
+        drive_spec.make(self.media(nsid), 0)
+        drive_spec.move(self.unallocated_media, 0, self.media(nsid), 0, created.size)
         remainder = self.directory / "unallocated.new"
-        media.make(remainder, 0)
-        media.move(self.unallocated_media, created.size, remainder, 0, left)
+        drive_spec.make(remainder, 0)
+        drive_spec.move(self.unallocated_media, created.size, remainder, 0, left)
         remainder.replace(self.unallocated_media)
         self.state.namespaces[nsid] = created
         return nsid
@@ -219,7 +229,7 @@ class Drive:
             raise CommandFailed(Status.INVALID_OPCODE)
         self.check_not_sanitizing()
         namespace = self.namespace(nsid)
-        media.move(self.media(nsid), 0, self.unallocated_media, self.state.free, namespace.size)
+        drive_spec.move(self.media(nsid), 0, self.unallocated_media, self.state.free, namespace.size)
         self.media(nsid).unlink()
         del self.state.namespaces[nsid]
 
@@ -292,7 +302,7 @@ class Drive:
     @staticmethod
     def _zero(path: Path, offset: int, length: int) -> None:
         with path.open("r+b", buffering=0) as opened:
-            media.zero(opened.fileno(), offset, length)
+            drive_spec.zero(opened.fileno(), offset, length)
 
     def write(self, nsid: int, offset: int, data: bytes) -> None:
         """Write *data*, as whoever has the drive does.
@@ -320,4 +330,4 @@ class Drive:
 
     def find(self, data: bytes) -> bool:
         """Whether *data* is anywhere on the media, in a namespace or not."""
-        return any(media.find(path, data) is not None for path in self.all_media)
+        return any(drive_spec.find(path, data) is not None for path in self.all_media)

@@ -1,11 +1,22 @@
-"""What a simulated drive is made as."""
+"""Describe simulated drives: their make, their bytes, their slots.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+What a simulated drive is made as.
+
+The bytes of a namespace: a sparse file, erased and searched without filling its holes.
+
+Which drive is in which slot, and what the kernel calls it.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
+from autoclave.simulator import files
 from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO
 
 MIB = 1 << 20
@@ -177,3 +188,171 @@ def default_drives(host_index: int) -> Sequence[DriveSpec]:
             vendor="8086",
         ),
     )
+
+
+_CHUNK = 1 << 20
+
+
+def make(path: Path, size: int) -> None:
+    """Make *path* a file of *size* bytes that reads as zeros."""
+    with path.open("wb") as media:
+        media.truncate(size)
+
+
+def written(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The (offset, length) pieces of [*start*, *end*) that hold data, none longer than 1 MiB."""
+    position = start
+    while position < end:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            return
+        stop = min(os.lseek(descriptor, position, os.SEEK_HOLE), end)
+        while position < stop:
+            length = min(_CHUNK, stop - position)
+            yield position, length
+            position += length
+
+
+def zero(descriptor: int, offset: int, length: int) -> None:
+    """Overwrite [*offset*, *offset* + *length*) with zeros; holes stay holes."""
+    for start, size in written(descriptor, offset, offset + length):
+        os.pwrite(descriptor, bytes(size), start)
+
+
+def scramble(path: Path) -> None:
+    """Replace what was ever written with noise, as a drive does that has thrown its key away."""
+    with path.open("r+b", buffering=0) as media:
+        for start, size in written(media.fileno(), 0, path.stat().st_size):
+            os.pwrite(media.fileno(), os.urandom(size), start)
+
+
+def move(source: Path, source_offset: int, target: Path, target_offset: int, length: int) -> None:
+    """Copy *length* bytes between two files, growing *target* where needed."""
+    with source.open("rb", buffering=0) as reader, target.open("r+b", buffering=0) as writer:
+        for start, size in written(reader.fileno(), source_offset, source_offset + length):
+            os.pwrite(writer.fileno(), os.pread(reader.fileno(), size, start), target_offset + start - source_offset)
+        if target.stat().st_size < target_offset + length:
+            writer.truncate(target_offset + length)
+
+
+def find(path: Path, needle: bytes) -> int | None:
+    """The offset of the first *needle* in the file, or None."""
+    tail, previous_end = b"", -1
+    with path.open("rb", buffering=0) as media:
+        for start, size in written(media.fileno(), 0, path.stat().st_size):
+            if start != previous_end:
+                tail = b""
+            block = tail + os.pread(media.fileno(), size, start)
+            position = block.find(needle)
+            if position >= 0:
+                return start - len(tail) + position
+            tail = block[-(len(needle) - 1) :] if len(needle) > 1 else b""
+            previous_end = start + size
+    return None
+
+
+@dataclass
+class Slot:
+    """One PCI function's place.
+
+    :param spec: what is, or was last, in it.
+    :param cntlid: id of its controller within its subsystem.
+    :param present: something is in it.
+    :param driver: the kernel driver that has the function now.
+    :param instance: the N of nvmeN while the nvme driver has it.
+    :param previous: what was in it before the one that is, or was last.
+    """
+
+    spec: DriveSpec
+    cntlid: int
+    present: bool = True
+    driver: str | None = None
+    instance: int | None = None
+    previous: DriveSpec | None = None
+
+    @property
+    def address(self) -> str:
+        return self.spec.address
+
+
+@dataclass
+class Inventory:
+    """The slots of one host.
+
+    :param name: the host's name.
+    :param style: the version of nvme-cli its stand-in speaks like.
+    :param slots: by PCI address.
+    :param heads: the N of the block devices nvmeNnY by drive. The kernel takes the subsystem's
+        number for it, which need not be the controller's.
+    """
+
+    name: str
+    style: str
+    slots: dict[str, Slot] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, root: Path) -> "Inventory":
+        """The inventory of the simulated host in *root*.
+
+        :raises FileNotFoundError: there is none.
+        """
+        document = files.read_json(root / "state" / "host.json")
+        slots = {address: _slot(fields) for address, fields in document["slots"].items()}
+        return cls(document["name"], document["style"], slots, document["heads"])
+
+    @classmethod
+    @contextmanager
+    def change(cls, root: Path) -> Iterator["Inventory"]:
+        """Lock the host's inventory, and save what the caller changes unless it raises."""
+        with files.locked(root / "state" / "host.lock"):
+            inventory = cls.load(root)
+            yield inventory
+            inventory.save(root)
+
+    def save(self, root: Path) -> None:
+        files.write_json(root / "state" / "host.json", asdict(self))
+
+    def sharing(self, drive_id: str) -> list[Slot]:
+        """The slots whose controllers belong to this drive, and are plugged in."""
+        return [
+            slot
+            for slot in self.slots.values()
+            if slot.present and slot.spec.drive_id == drive_id and slot.spec.physfn is None
+        ]
+
+    def bound(self) -> list[Slot]:
+        """The slots that the nvme driver has."""
+        return [slot for slot in self.slots.values() if slot.instance is not None]
+
+    def by_controller(self, instance: int) -> Slot | None:
+        """The slot of controller nvme*instance*."""
+        return next((slot for slot in self.bound() if slot.instance == instance), None)
+
+    def by_head(self, head: int) -> Slot | None:
+        """A slot through which the block devices nvme*head*nY are reached."""
+        return next((slot for slot in self.bound() if self.heads[slot.spec.drive_id] == head), None)
+
+    def bind(self, *slots: Slot) -> None:
+        """Give functions to the nvme driver, and number them as the kernel does."""
+        for slot in slots:
+            taken = {other.instance for other in self.bound()} | self._heads_in_use()
+            slot.driver, slot.instance = "nvme", next(n for n in range(len(taken) + 1) if n not in taken)
+        for slot in slots:
+            others = [s for s in self.sharing(slot.spec.drive_id) if s.instance is not None and s not in slots]
+            if not others:
+                together = [s.instance for s in slots if s.spec.drive_id == slot.spec.drive_id]
+                self.heads[slot.spec.drive_id] = max(n for n in together if n is not None)
+
+    def unbind(self, slot: Slot, driver: str | None) -> None:
+        """Take the function from the nvme driver and give it to *driver*."""
+        slot.driver, slot.instance = driver, None
+
+    def _heads_in_use(self) -> set[int | None]:
+        return {self.heads[slot.spec.drive_id] for slot in self.bound() if slot.spec.drive_id in self.heads}
+
+
+def _slot(fields: dict[str, Any]) -> Slot:
+    spec, previous = fields.pop("spec"), fields.pop("previous")
+    return Slot(spec=DriveSpec(**spec), previous=previous and DriveSpec(**previous), **fields)

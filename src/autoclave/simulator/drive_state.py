@@ -1,9 +1,152 @@
-"""What a drive remembers without power: its features, its namespaces, its last sanitize."""
+"""Keep what a simulated drive remembers without power.
 
-from dataclasses import asdict, dataclass, field
+What a drive remembers without power: its features, its namespaces, its last sanitize.
+
+A sanitize operation, from the command that starts it to the status it leaves behind.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
-from autoclave.simulator.sanitize import Operation
+from autoclave.simulator.faults import Active, FaultKind
+from autoclave.simulator.nvme_status import CommandFailed, Status
+
+HALFWAY = 50.0
+"""Percent at which a fault strikes that says nothing else."""
+
+
+class Action(IntEnum):
+    """SANACT, Sanitize command dword 10, bits 2:0."""
+
+    EXIT_FAILURE_MODE = 1
+    BLOCK_ERASE = 2
+    OVERWRITE = 3
+    CRYPTO_ERASE = 4
+    EXIT_MEDIA_VERIFICATION = 5
+
+
+_SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.OVERWRITE: 1 << 2}
+
+
+class Outcome(IntEnum):
+    """SSTAT bits 2:0 of the Sanitize Status log page (81h)."""
+
+    NEVER = 0
+    COMPLETED = 1
+    IN_PROGRESS = 2
+    FAILED = 3
+    COMPLETED_WITHOUT_DEALLOCATION = 4
+
+
+_AUSE = 1 << 3
+_NO_DEALLOCATE = 1 << 9
+_ENTER_MEDIA_VERIFICATION = 1 << 10
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The most recent sanitize operation of a drive.
+
+    :param cdw10: dword 10 of the command that started it.
+    :param outcome: an :class:`Outcome`.
+    :param fraction: how much of it is done, 0 to 1.
+    :param seen: the time, in seconds since the epoch, at which *fraction* was right.
+    :param failure_mode: it failed, and nothing has got the drive out of that yet.
+    :param verifying: it has erased, and stays in Media Verification.
+    """
+
+    cdw10: int
+    outcome: int
+    fraction: float
+    seen: float
+    failure_mode: bool = False
+    verifying: bool = False
+
+    @classmethod
+    def start(cls, cdw10: int, now: float) -> "Operation":
+        return cls(cdw10=cdw10, outcome=Outcome.IN_PROGRESS, fraction=0.0, seen=now)
+
+    @property
+    def action(self) -> Action:
+        return Action(self.cdw10 & 7)
+
+    @property
+    def running(self) -> bool:
+        return self.outcome == Outcome.IN_PROGRESS
+
+    @property
+    def unrestricted(self) -> bool:
+        """AUSE: after a failure the host may leave failure mode without another sanitize."""
+        return bool(self.cdw10 & _AUSE)
+
+    def advanced(self, now: float, seconds: float, faults: Active) -> "Operation":
+        """The operation as it is at *now*, if it takes *seconds* and *faults* have held since it was last seen."""
+        if not self.running or self.verifying:
+            return self
+        if FaultKind.SANITIZE_SECONDS in faults:
+            seconds = faults[FaultKind.SANITIZE_SECONDS] or 0.0
+        elapsed = max(0.0, now - self.seen)
+        fraction = min(1.0, self.fraction + elapsed / seconds) if seconds else 1.0
+        if FaultKind.SANITIZE_HANGS in faults:
+            fraction = min(fraction, max(self.fraction, _percent(faults, FaultKind.SANITIZE_HANGS)), 0.999)
+        vanishes_at = faults.get(FaultKind.VANISHES)
+        if vanishes_at is not None and vanishes_at < 100:
+            # The next command takes the drive away; nobody comes to see more of the operation, however late he looks.
+            fraction = min(fraction, max(self.fraction, vanishes_at / 100))
+        if FaultKind.SANITIZE_FAILS in faults and fraction >= _percent(faults, FaultKind.SANITIZE_FAILS):
+            return replace(self, fraction=fraction, seen=now, outcome=Outcome.FAILED, failure_mode=True)
+        if fraction >= 1.0 and (self.cdw10 & _ENTER_MEDIA_VERIFICATION or FaultKind.SANITIZE_VERIFIES in faults):
+            return replace(self, fraction=1.0, seen=now, verifying=True)
+        if fraction >= 1.0:
+            done = Outcome.COMPLETED_WITHOUT_DEALLOCATION if self.cdw10 & _NO_DEALLOCATE else Outcome.COMPLETED
+            return replace(self, fraction=1.0, seen=now, outcome=done)
+        return replace(self, fraction=fraction, seen=now)
+
+
+def refuse_beside(operation: Operation | None) -> None:
+    """Refuse what a controller refuses while *operation* runs, and after it has failed.
+
+    :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
+    """
+    if operation and operation.running:
+        raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+    if operation and operation.failure_mode:
+        raise CommandFailed(Status.SANITIZE_FAILED)
+
+
+def commanded(previous: Operation | None, cdw10: int, sanicap: int, now: float) -> Operation | None:
+    """The operation of a drive after the Sanitize command: a new one, or *previous* out of failure mode.
+
+    After an operation that was started without AUSE has failed, only another one without AUSE
+    is allowed; otherwise any, or Exit Failure Mode.
+
+    :raises CommandFailed: it is not supported, or not allowed now.
+    """
+    code = cdw10 & 7
+    if previous and previous.verifying and code == Action.EXIT_MEDIA_VERIFICATION:
+        return replace(previous, verifying=False, outcome=Outcome.COMPLETED)
+    if previous and previous.running:
+        raise CommandFailed(Status.SANITIZE_IN_PROGRESS)
+    if not sanicap & 7:
+        raise CommandFailed(Status.INVALID_OPCODE)
+    failed_restricted = previous is not None and previous.failure_mode and not previous.unrestricted
+    if code == Action.EXIT_FAILURE_MODE:
+        if failed_restricted:
+            raise CommandFailed(Status.SANITIZE_FAILED)
+        return previous and replace(previous, failure_mode=False)
+    if code not in tuple(_SANICAP_BIT) or not sanicap & _SANICAP_BIT[Action(code)]:
+        raise CommandFailed(Status.INVALID_FIELD)
+    started = Operation.start(cdw10, now)
+    if failed_restricted and started.unrestricted:
+        raise CommandFailed(Status.SANITIZE_FAILED)
+    return started
+
+
+def _percent(faults: Active, kind: FaultKind) -> float:
+    value = faults[kind]
+    return (HALFWAY if value is None else min(value, 100.0)) / 100
+
 
 LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
 """(metadata bytes, log2 of the data bytes) by index."""

@@ -11,7 +11,7 @@ from typing import Any
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.simulator import files
-from autoclave.simulator.inventory import Inventory
+from autoclave.simulator.drive_spec import Inventory
 from autoclave.simulator.sysfs import SysfsTree
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)

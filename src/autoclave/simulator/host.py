@@ -1,23 +1,135 @@
-"""A simulated host: one directory that an agent takes for a machine."""
+"""Simulate a host: one directory that an agent takes for a machine.
+
+A simulated host: one directory that an agent takes for a machine.
+
+The simulated hosts of one data directory, where ``autoclave up --simulate`` puts them.
+
+The stand-ins for the external tools, as programs of a simulated host.
+
+Answers of the stand-ins for nvme-cli and lvmconfig without a process: a new interpreter takes far longer.
+"""
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import autoclave
 from autoclave.exceptions import SimulatorError
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Completed, HostPaths
 from autoclave.simulator.disk import SimulatedDisk, hold
 from autoclave.simulator.drive import Drive
-from autoclave.simulator.drive_spec import DriveSpec
-from autoclave.simulator.functions import FunctionSpec
-from autoclave.simulator.inventory import Inventory
+from autoclave.simulator.drive_spec import DriveSpec, Inventory, default_drives
+from autoclave.simulator.faults import FaultKind
+from autoclave.simulator.functions import FunctionSpec, default_functions
+from autoclave.simulator.nvme_commands import COMMANDS
 from autoclave.simulator.nvme_status import CommandFailed
 from autoclave.simulator.slots import DriveSlots
-from autoclave.simulator.tool_answers import ToolAnswers
-from autoclave.simulator.tools import write_tools
+from autoclave.simulator.tools import NvmeTool, lvm_settings
+
+TOOLS = {
+    "lvmconfig": ("volume_tools", "lvmconfig"),
+    "mdadm": ("volume_tools", "mdadm"),
+    "nvme": ("nvme_tool", "main"),
+    "shred": ("shred_tool", "main"),
+    "vgchange": ("volume_tools", "vgchange"),
+    "vgs": ("volume_tools", "vgs"),
+}
+"""The module and the function that stand in for each."""
+_NOT_INSTALLED = ("multipath", "udisksctl")
+"""Files that cannot be executed, so that those of this machine are not found."""
+_ETC = {
+    "lvm/devices/system.devices": "",
+    "lvm/lvm.conf": "devices {\n    use_devicesfile = 1\n}\n",
+    "mdadm/mdadm.conf": "AUTO -all\n",
+}
+"""Files of a host that leaves alone what guests have left on drives."""
+
+# -I and -S: nothing of the environment, no site-packages to look through; the tools start in the
+# time a real one takes, and need nothing but this package and the standard library.
+_TOOL = """#!{python} -IS
+import sys
+sys.path.append({package!r})
+from autoclave.simulator.{module} import {function}
+sys.exit({function}({root!r}, sys.argv[1:]))
+"""
+
+
+def write_tools(root: Path) -> None:
+    """Put a program for each tool into the ``bin`` of the host in *root*, and their settings into its ``etc``."""
+    for name in TOOLS:
+        script = root / "bin" / name
+        script.write_text(program(root, name))
+        script.chmod(0o755)
+    for name in _NOT_INSTALLED:
+        (root / "bin" / name).touch(mode=0o644)
+    for name, text in _ETC.items():
+        (root / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "etc" / name).write_text(text)
+
+
+def program(root: Path, name: str) -> str:
+    """Return the program that stands in for the tool *name* on the host in *root*."""
+    package = str(Path(autoclave.__file__).parent.parent)
+    module, function = TOOLS[name]
+    return _TOOL.format(python=sys.executable, package=package, module=module, function=function, root=str(root))
+
+
+_AT_ONCE = frozenset({"version", *COMMANDS}) - {"format", "write-zeroes"}
+"""Commands that end at once. The others take time, and can be killed, as those of a real host can."""
+_TAKE_TIME = frozenset({FaultKind.NVME_SLOW, FaultKind.NVME_HANGS})
+
+
+@dataclass(frozen=True)
+class ToolAnswers:
+    """What answers for the programs in ``bin`` of one simulated host.
+
+    :param root: the directory of the host.
+    """
+
+    root: Path
+
+    def __call__(self, argv: Sequence[str]) -> Completed | None:
+        """Return what the program *argv* would say.
+
+        None: it has to be run, as it takes time, or it is another program.
+        """
+        path, *words = argv
+        if path not in self._programs or Path(path).read_text() != self._programs[path]:
+            return None
+        if path == self._nvme:
+            if not words or words[0] not in _AT_ONCE or "--wait" in words or self._takes_time:
+                return None
+            answer = NvmeTool(self._host).run(words)
+        else:
+            answer = lvm_settings(self.root, words)
+        return Completed(tuple(argv), answer.code, _as_read(answer.out), _as_read(answer.err))
+
+    @cached_property
+    def _host(self) -> DriveSlots:
+        return DriveSlots(self.root)
+
+    @property
+    def _nvme(self) -> str:
+        return str(self.root / "bin" / "nvme")
+
+    @cached_property
+    def _programs(self) -> Mapping[str, str]:
+        return {str(self.root / "bin" / name): program(self.root, name) for name in ("lvmconfig", "nvme")}
+
+    @property
+    def _takes_time(self) -> bool:
+        return any(kind in _TAKE_TIME for kinds in self._host.faults.read().values() for kind in kinds)
+
+
+def _as_read(text: str) -> str:
+    """*text* as it is read from a program's pipe."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
 
 STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
 """The versions of nvme-cli that the stand-in can speak like."""
@@ -181,3 +293,54 @@ class SimulatedHost(DriveSlots):
                 yield drive
             except CommandFailed as error:
                 raise SimulatorError(f"{address}: the drive refuses: {error}") from error
+
+
+class Fleet:
+    """Simulated hosts, each in ``<data directory>/sim/<name>``.
+
+    :param data_dir: the data directory of the service they belong to.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir.absolute()
+        self._directory = self._data_dir / "sim"
+
+    def hosts(self) -> list[SimulatedHost]:
+        """All of them, by name."""
+        found = self._directory.glob("*/state/host.json")
+        return [SimulatedHost.open(path.parent.parent) for path in sorted(found)]
+
+    def require_hosts(self) -> list[SimulatedHost]:
+        """All of them, by name.
+
+        :raises SimulatorError: there are none.
+        """
+        hosts = self.hosts()
+        if not hosts:
+            raise SimulatorError(
+                f"{self._data_dir} has no simulated hosts; name the directory of `autoclave up --simulate` with "
+                "--data-dir, or AUTOCLAVE_DATA_DIR"
+            )
+        return hosts
+
+    def host(self, name: str) -> SimulatedHost:
+        """The host of that name.
+
+        :raises SimulatorError: there is none.
+        """
+        hosts = self.require_hosts()
+        for host in hosts:
+            if host.root.name == name:
+                return host
+        known = ", ".join(host.root.name for host in hosts)
+        raise SimulatorError(f"{self._data_dir} has no simulated host {name!r}; it has {known}")
+
+    def ensure(self, name: str, index: int) -> SimulatedHost:
+        """The host of that name, made with the default drives and cards if there is none yet.
+
+        :param index: makes its serial numbers unique in the fleet.
+        """
+        root = self._directory / name
+        if (root / "state" / "host.json").exists():
+            return SimulatedHost.open(root)
+        return SimulatedHost.create(root, name, default_drives(index), default_functions())

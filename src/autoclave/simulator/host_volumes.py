@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autoclave.simulator import files
 from autoclave.simulator.faults import Active, FaultKind
-from autoclave.simulator.sysfs_dirs import SysfsDirs
+from autoclave.simulator.sysfs import SysfsDirs
 
 LVM_LABEL = (512, b"LABELONE")
 """Where the label of a physical volume is, and what it begins with."""

@@ -1,19 +1,42 @@
-"""The drive slots of a simulated host: what is in them, and what goes wrong with it."""
+"""Keep the drive slots of a simulated host, with their faults.
 
+The drive slots of a simulated host: what is in them, and what goes wrong with it.
+
+From the path of a simulated device node to the drive behind it.
+
+What the simulated ``/proc`` says of disks.
+"""
+
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from autoclave.exceptions import SimulatorError
+from autoclave.simulator import files
 from autoclave.simulator.drive import Drive
-from autoclave.simulator.drive_spec import DriveSpec
+from autoclave.simulator.drive_spec import DriveSpec, Inventory, Slot
 from autoclave.simulator.faults import EVERY_DRIVE, OF_THE_HOST, Fault, FaultBook, FaultKind
 from autoclave.simulator.functions import Functions
 from autoclave.simulator.host_volumes import HostVolumes
-from autoclave.simulator.inventory import Inventory, Slot
-from autoclave.simulator.procfs import write_proc
 from autoclave.simulator.sysfs import SysfsTree
+
+
+def write_proc(root: Path, inventory: Inventory) -> None:
+    """Say which disks the host in *root* has mounted: that of a drive which is its own."""
+    mounts = [
+        "21 26 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw",
+        "22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw",
+    ]
+    for slot in inventory.bound():
+        if slot.spec.mounted:
+            disk = f"nvme{inventory.heads[slot.spec.drive_id]}n1p1"
+            device = (root / "sys/class/block" / disk / "dev").read_text().strip()
+            mounts.insert(0, f"26 1 {device} / / rw,relatime shared:1 - ext4 /dev/{disk} rw,errors=remount-ro")
+    files.write_text(root / "proc/self/mountinfo", "\n".join(mounts) + "\n")
+    files.write_text(root / "proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
 
 
 class DriveSlots:
@@ -218,3 +241,40 @@ class DriveSlots:
             HostVolumes(self.root).drop_stranded()
         inventory.unbind(slot, driver)
         self.tree.set_driver(slot)
+
+
+_CONTROLLER = re.compile(r"nvme(\d+)")
+_NAMESPACE = re.compile(r"(?:nvme|ng)(\d+)n\d+")
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """What a node stands for.
+
+    :param name: the node's name.
+    :param slot: a slot through which it is reached.
+    :param nsid: the namespace, or None for a controller.
+    """
+
+    name: str
+    slot: Slot
+    nsid: int | None
+
+
+def find_node(host: DriveSlots, path: str) -> DeviceNode | None:
+    """The node at *path*, or None. Only nodes of *host* count, never those of the real ``/dev``."""
+    node = Path(path)
+    try:
+        if not node.exists() or not node.parent.samefile(host.dev):
+            return None
+        inventory = host.inventory
+        if match := _CONTROLLER.fullmatch(node.name):
+            slot = inventory.by_controller(int(match[1]))
+            return DeviceNode(node.name, slot, None) if slot else None
+        if match := _NAMESPACE.fullmatch(node.name):
+            slot = inventory.by_head(int(match[1]))
+            disk = host.sysfs / "class/block" / node.name.replace("ng", "nvme")
+            return DeviceNode(node.name, slot, int((disk / "nsid").read_text())) if slot else None
+    except FileNotFoundError:  # it vanished while we looked
+        return None
+    return None

@@ -1,16 +1,58 @@
-"""What a simulated disk and the stand-in for shred share: zeroing piece by piece, as the faults say."""
+"""Zero simulated disks piece by piece, as the faults say.
+
+What a simulated disk and the stand-in for shred share: zeroing piece by piece, as the faults say.
+
+Faults that strike whatever command is run: it is late, it hangs, it finds no drive.
+"""
 
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autoclave.exceptions import SimulatorError
-from autoclave.simulator import mishaps
-from autoclave.simulator.device_nodes import DeviceNode, find_node
 from autoclave.simulator.faults import FaultKind
 from autoclave.simulator.nvme_status import CommandFailed
-from autoclave.simulator.slots import DriveSlots
+from autoclave.simulator.slots import DeviceNode, DriveSlots, find_node
+
+_LOOK_AGAIN = 0.05
+_FORMAT_TIMEOUT = 600.0
+_ROUNDING = 1e-6
+"""Percent that are lost between a share and what is shown of it."""
+
+
+def delay(host: DriveSlots, addresses: Sequence[str]) -> None:
+    """Be as slow as the faults say, and hang while they say so."""
+    time.sleep(host.faults.active(addresses).get(FaultKind.NVME_SLOW) or 0)
+    while FaultKind.NVME_HANGS in host.faults.active(addresses):
+        time.sleep(_LOOK_AGAIN)
+
+
+def hang_format(host: DriveSlots, address: str, seconds: float) -> None:
+    """Hang as a drive whose format does not end, until the kernel gives the command up.
+
+    :param seconds: after which that is; 0: the ten minutes of the tool.
+    """
+    until = time.monotonic() + (seconds or _FORMAT_TIMEOUT)
+    while FaultKind.FORMAT_HANGS in host.faults.active([address]) and time.monotonic() < until:
+        time.sleep(_LOOK_AGAIN)
+
+
+def vanish(host: DriveSlots, address: str, percent: float | None) -> bool:
+    """Pull the drive if it is to vanish now, and say whether it did.
+
+    :param percent: how far an erase is, or None if there is none.
+    """
+    faults = host.faults.active([address])
+    if FaultKind.VANISHES not in faults:
+        return False
+    at = faults[FaultKind.VANISHES]
+    if at is not None and (percent is None or percent < at - _ROUNDING):
+        return False
+    host.faults.clear(address, FaultKind.VANISHES)
+    host.pull(address)
+    return True
+
 
 _PIECE = 4 << 20
 _PIECES_PER_SECOND = 20
@@ -61,7 +103,7 @@ class Zeroing:
 
     def _write(self, offset: int, end: int) -> int:
         node = find_node(self._host, self._path)
-        if not self._is_mine(node) or mishaps.vanish(self._host, self._address, offset / self.size * 100):
+        if not self._is_mine(node) or vanish(self._host, self._address, offset / self.size * 100):
             raise _io_error()
         try:
             with self._host.drive(self._address) as drive:
