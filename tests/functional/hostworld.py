@@ -26,7 +26,7 @@ from autoclave.simulator.host import SimulatedHost
 from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 from dbfixtures import sqlite_database
 
 HOST = "host-1"

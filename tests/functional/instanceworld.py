@@ -26,8 +26,7 @@ from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.guests import Guests, SimulatedGuest
 from autoclave.testing.notifications import KeptNotifications
-from autoclave.virt.driver import ComputeDriver
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import ComputeDriver, load_compute_driver
 
 FLAVOR = {
     "flavorid": "1", "name": "m1", "vcpus": 2, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0, "extra_specs": {},

@@ -31,7 +31,7 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rules import burn as rules
 from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.guests import Guests
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 from burnedrows import OPERATOR
 from realplacement import running_placement
 

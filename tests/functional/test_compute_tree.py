@@ -37,7 +37,7 @@ from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import before, refuse
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 from burnedrows import OPERATOR
 from computerows import make_instance
 from dbfixtures import make_slot

@@ -16,7 +16,7 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.services.hosts import host_paths
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 from burnedrows import OPERATOR
 
 pytestmark = pytest.mark.thorough

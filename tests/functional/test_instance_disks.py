@@ -19,7 +19,7 @@ from autoclave.exceptions import DatabaseUnavailable
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.virt.disks import InstanceFiles
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 from computerows import make_image
 from dbfixtures import make_arq
 

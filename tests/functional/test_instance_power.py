@@ -11,7 +11,7 @@ from moments import Moments, hypervisor_of
 from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 
 
 def test_a_guest_is_stopped_started_rebooted_and_keeps_its_device(instance_world: InstanceWorld) -> None:

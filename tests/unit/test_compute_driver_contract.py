@@ -15,9 +15,8 @@ from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.functions import default_functions
 from autoclave.simulator.guests import Guests
 from autoclave.simulator.host import SimulatedHost
-from autoclave.virt.driver import ComputeDriver
+from autoclave.virt.driver import ComputeDriver, load_compute_driver
 from autoclave.virt.guest import GuestSpec, domain_name
-from autoclave.virt.loader import load_compute_driver
 
 ONE, OTHER = (f"{digit}0000000-0000-4000-8000-000000000000" for digit in "12")
 CARD = PCIAddress.parse("0000:81:00.0").as_attach_info()

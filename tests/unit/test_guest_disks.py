@@ -17,8 +17,7 @@ from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.rules.flavor_image import DiskFormat
 from autoclave.virt import disks
-from autoclave.virt.disks import GIB, InstanceFiles
-from autoclave.virt.image_file import virtual_size
+from autoclave.virt.disks import GIB, InstanceFiles, virtual_size
 
 INSTANCE = "a11a5487-696b-4d4e-a487-6b9ec9d7e458"
 IMAGE = "10000000-0000-4000-8000-000000000001"

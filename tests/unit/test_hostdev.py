@@ -7,7 +7,7 @@ import pytest
 
 from autoclave.drivers.base import AttachHandle
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.virt.hostdev import pci_hostdev
+from autoclave.virt.guest import pci_hostdev
 
 INFO = {"domain": "0000", "bus": "25", "device": "00", "function": "4"}
 

@@ -17,10 +17,9 @@ from autoclave.rules.flavor_image import DiskFormat, Firmware
 from autoclave.rules.instance_states import PowerState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.virt import libvirt as libvirt_driver
-from autoclave.virt.connection import LibvirtConnection
-from autoclave.virt.driver import ComputeDriver
+from autoclave.virt.driver import ComputeDriver, load_compute_driver
 from autoclave.virt.guest import GuestSpec
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.libvirt import LibvirtConnection
 
 GUEST, OTHER = (f"{digit}0000000-0000-4000-8000-0000000000ff" for digit in "34")
 VF = PCIAddress.parse("0000:25:00.4").as_attach_info() | {"managed": False}

@@ -21,9 +21,8 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.guests import Guests
 from autoclave.simulator.host import Fleet, SimulatedHost
-from autoclave.virt.driver import ComputeDriver
+from autoclave.virt.driver import ComputeDriver, load_compute_driver
 from autoclave.virt.guest import GuestSpec
-from autoclave.virt.loader import load_compute_driver
 
 ONE, OTHER = (f"{digit}0000000-0000-4000-8000-000000000000" for digit in "12")
 DRIVE, CARD, VF_VFIO, VF_HOST = "0000:41:00.0", "0000:81:00.0", "0000:82:02.0", "0000:82:02.1"

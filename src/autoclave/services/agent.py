@@ -18,7 +18,7 @@ from autoclave.rpc.notifications import notifications_of
 from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.periodic import Periodic
-from autoclave.virt.loader import load_compute_driver
+from autoclave.virt.driver import load_compute_driver
 
 
 class AgentService:

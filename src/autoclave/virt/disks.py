@@ -1,19 +1,116 @@
-"""The files of guests: ``<data_dir>/instances/<uuid>/``, with a disk copied from ``<data_dir>/images/<uuid>``."""
+"""Keep the files of guests.
+
+The files of guests: ``<data_dir>/instances/<uuid>/``, with a disk copied from ``<data_dir>/images/<uuid>``.
+
+What an image's file says of itself, read before anything trusts it.
+
+A qcow2 image may name other files that QEMU then opens as its own user: with such an image a tenant would read the
+host's files. So whatever names another file is refused, and so is a raw image that would be another format if it were
+ever read as one.
+
+``qemu-img``, which makes a qcow2 disk larger.
+"""
 
 import errno
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntFlag
 from pathlib import Path
 
-from autoclave.exceptions import AutoclaveError, GuestError
+from autoclave.exceptions import AutoclaveError, GuestError, HardwareError
 from autoclave.hardware.command import Commands
-from autoclave.hardware.host import HostPaths
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.rules.flavor_image import DiskFormat
+from autoclave.rules.plain_text import excerpt
 from autoclave.virt.guest import is_uuid
-from autoclave.virt.image_file import virtual_size
-from autoclave.virt.qemu_img import grow
+
+_MAGIC = b"QFI\xfb"
+_HEADER = struct.Struct(">4sIQIIQI")
+"""Magic, version, offset and size of the backing file's name, cluster bits, size, encryption."""
+_FEATURES_AT = 72
+_FEATURES = struct.Struct(">Q")
+
+
+class _Incompatible(IntFlag):
+    """Features that a reader must know (qcow2 specification, incompatible_features)."""
+
+    DIRTY = 1 << 0
+    CORRUPT = 1 << 1
+    EXTERNAL_DATA = 1 << 2
+    COMPRESSION_TYPE = 1 << 3
+    EXTENDED_L2 = 1 << 4
+
+
+_HARMLESS = _Incompatible.DIRTY | _Incompatible.COMPRESSION_TYPE | _Incompatible.EXTENDED_L2
+
+
+def virtual_size(image: Path, disk_format: DiskFormat) -> int:
+    """The bytes of the disk that the guest sees.
+
+    :raises ValueError: it is not of that format, or must not be used; in words that follow the image's name.
+    :raises OSError: it cannot be read.
+    """
+    with image.open("rb") as stream:
+        head = stream.read(_FEATURES_AT + _FEATURES.size)
+        size = stream.seek(0, 2)
+    if disk_format is DiskFormat.QCOW2:
+        return _qcow2_size(head)
+    if head.startswith(_MAGIC):
+        raise ValueError("is told to be raw and is a qcow2 image: upload it with disk_format qcow2")
+    return size
+
+
+def _qcow2_size(head: bytes) -> int:
+    if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+        raise ValueError("is told to be qcow2 and is no qcow2 image")
+    _, version, backing_file, _, _, size, encryption = _HEADER.unpack_from(head)
+    if version not in (2, 3):
+        raise ValueError(f"is a qcow2 image of version {version}; known are 2 and 3")
+    if backing_file:
+        raise ValueError("has a backing file: flatten it with qemu-img convert")
+    if encryption:
+        raise ValueError("is encrypted, and there is no key for it here")
+    if version == 3:
+        _judge_features(head)
+    return int(size)
+
+
+def _judge_features(head: bytes) -> None:
+    if len(head) < _FEATURES_AT + _FEATURES.size:
+        raise ValueError("is a qcow2 image that is cut off in its header")
+    (features,) = _FEATURES.unpack_from(head, _FEATURES_AT)
+    if features & _Incompatible.EXTERNAL_DATA:
+        raise ValueError("keeps its data in another file: flatten it with qemu-img convert")
+    if features & _Incompatible.CORRUPT:
+        raise ValueError("is marked corrupt: qemu-img check -r all may repair it")
+    if unknown := features & ~int(_HARMLESS):
+        raise ValueError(f"needs qcow2 features that are not known here (0x{unknown:x})")
+
+
+_PATIENCE = 60.0
+"""Seconds: only the image's tables are written."""
+_LIMITS = ("prlimit", f"--as={1 << 30}", "--cpu=30", "--")
+"""Bytes of memory and seconds of a processor. A tenant wrote the tables that are read here."""
+
+
+def grow(commands: Commands, disk: Path, size: int) -> None:
+    """Let the guest see a disk of *size* bytes, a multiple of 512; its file grows when it is written to.
+
+    :param disk: a qcow2 image that :func:`autoclave.virt.disks.virtual_size` has judged.
+    :raises GuestError: it stays as it is, or is broken.
+    """
+    arguments = ("resize", "-q", "-f", DiskFormat.QCOW2.value, str(disk.absolute()), str(size))
+    try:
+        done = commands.run((*_LIMITS, commands.find("qemu-img"), *arguments), deadline=Deadline.after(_PATIENCE))
+    except HardwareError as error:
+        raise GuestError(f"cannot make {disk} as large as its flavor says: {error}") from error
+    if done.returncode != 0:
+        said = excerpt(done.stderr) or excerpt(done.stdout) or f"qemu-img ended with {done.returncode}"
+        raise GuestError(f"cannot make {disk} as large as its flavor says: {said}")
+
 
 GIB = 1 << 30
 _STEP = 4 << 20
