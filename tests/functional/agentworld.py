@@ -30,9 +30,9 @@ from autoclave.services.hosts import host_paths
 from autoclave.simulator.drive_spec import MIB, DriveSpec
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
-from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults
+from autoclave.testing.ports import HeldCasts
 from autoclave.virt.domains import Domains, SimulatedDomains
 from dbfixtures import sqlite_database
 

@@ -31,8 +31,8 @@ from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.pci_inventory import ALWAYS
 from autoclave.rules.resource_names import OWNER_CYBORG
-from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement.faults import Faults
+from autoclave.testing.ports import HeldCasts
 from computerows import make_instance
 from dbfixtures import Slot, make_slot, sqlite_database
 

@@ -23,9 +23,9 @@ from autoclave.rules.provider_config import ProviderConfig, parse
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
-from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement.faults import Faults
+from autoclave.testing.ports import HeldCasts
 from autoclave.virt.driver import load_compute_driver
 from dbfixtures import sqlite_database
 

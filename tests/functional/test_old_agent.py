@@ -23,7 +23,7 @@ from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.services.wiring import remote_versions, version_caps
-from autoclave.testing.casts import HeldCasts
+from autoclave.testing.ports import HeldCasts
 
 
 class MixedCloud(AgentWorld):

@@ -36,8 +36,8 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, ARQState, DeviceState, Event, must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
-from autoclave.testing.casts import HeldCasts
 from autoclave.testing.placement import FakePlacement
+from autoclave.testing.ports import HeldCasts
 from dbfixtures import make_arq
 
 pytestmark = pytest.mark.matrix

@@ -38,8 +38,8 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import Actor as Who
 from autoclave.rules.device_lifecycle import ARQState
-from autoclave.testing.casts import HeldCasts
 from autoclave.testing.nova import FakeNova, FakeServer
+from autoclave.testing.ports import HeldCasts
 from nova_double import servers_within
 from promises.checks import Meddling, Watch
 from promises.gates import Actor, GatedDatabase, GatedNova, GatedPlacement, Stage

@@ -10,7 +10,7 @@ from autoclave.objects.context import RequestContext
 from autoclave.rpc import messaging
 from autoclave.rpc.inprocess import InProcessTransport, PooledCasts
 from autoclave.rpc.port import understands
-from autoclave.testing.casts import HeldCasts
+from autoclave.testing.ports import HeldCasts
 
 TOPIC = "autoclave-agent"
 PATIENCE = 60
