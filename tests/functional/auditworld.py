@@ -18,7 +18,7 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
-from autoclave.testing.domains import GivenDomains
+from autoclave.testing.ports import GivenDomains
 from autoclave.virt.domains import Domains
 
 ALL = Scope()

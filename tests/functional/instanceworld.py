@@ -25,7 +25,7 @@ from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.services.hosts import host_paths
 from autoclave.simulator.guests import Guests, SimulatedGuest
-from autoclave.testing.notifications import KeptNotifications
+from autoclave.testing.ports import KeptNotifications
 from autoclave.virt.driver import ComputeDriver, load_compute_driver
 
 FLAVOR = {

@@ -23,8 +23,8 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.testing.domains import GivenDomains
 from autoclave.testing.placement.faults import answer, refuse
+from autoclave.testing.ports import GivenDomains
 from autoclave.virt.domains import Domain
 from dbfixtures import make_slot
 

@@ -28,8 +28,8 @@ from autoclave.rules.burn import BurnState
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.guests import Guests
-from autoclave.testing.domains import GivenDomains
 from autoclave.testing.placement.faults import answer, before, lose_answer, refuse
+from autoclave.testing.ports import GivenDomains
 from autoclave.virt.domains import SimulatedDomains
 from dbfixtures import make_arq
 

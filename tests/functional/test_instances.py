@@ -17,8 +17,8 @@ from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.guests import Guests
-from autoclave.testing.notifications import KeptNotifications
 from autoclave.testing.placement.faults import refuse
+from autoclave.testing.ports import KeptNotifications
 from dbfixtures import make_arq, make_slot
 
 pytestmark = pytest.mark.matrix

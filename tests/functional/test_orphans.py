@@ -29,9 +29,9 @@ from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.testing.domains import GivenDomains
 from autoclave.testing.nova import FakeNova, FakeServer
 from autoclave.testing.placement.faults import Faults, answer, answer_raw, before, refuse, time_out
+from autoclave.testing.ports import GivenDomains
 from autoclave.virt.domains import Domain
 from nova_double import servers_within
 from sqlcount import counted

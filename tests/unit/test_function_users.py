@@ -11,7 +11,7 @@ from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.guests import GuestFunction, Guests
 from autoclave.simulator.host import SimulatedHost
-from autoclave.testing.domains import GivenDomains
+from autoclave.testing.ports import GivenDomains
 from autoclave.virt.domains import Domain, Domains
 from sysfs_tree import SysfsTree
 

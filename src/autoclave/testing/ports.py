@@ -1,6 +1,19 @@
-"""Casts of the in-process transport that wait until a test delivers them."""
+"""Double the ports of casts, domains and notifications.
 
+Casts of the in-process transport that wait until a test delivers them.
+
+Guests without libvirt.
+
+Notifications without a broker.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoclave.exceptions import HardwareError
 from autoclave.rpc.inprocess import Cast, Deliver
+from autoclave.rpc.notifications import Notification
+from autoclave.virt.domains import Domain
 
 
 class HeldCasts:
@@ -36,3 +49,30 @@ class HeldCasts:
     def drop(self, index: int = 0) -> None:
         """Lose ``pending[index]``."""
         del self._waiting[index]
+
+
+@dataclass
+class GivenDomains:
+    """Guests that are made up: for tests, where no libvirt is."""
+
+    domains: Sequence[Domain] = ()
+    failure: HardwareError | None = None
+
+    def all(self) -> Sequence[Domain]:
+        """See :class:`~autoclave.virt.domains.Domains`."""
+        if self.failure is not None:
+            raise self.failure
+        return self.domains
+
+
+class KeptNotifications:
+    """Keeps them, for a listener in the same process."""
+
+    def __init__(self) -> None:
+        self.kept: list[Notification] = []
+
+    def emit(self, notification: Notification) -> None:
+        self.kept.append(notification)
+
+    def close(self) -> None:
+        """What is kept stays."""
