@@ -22,7 +22,7 @@ from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event

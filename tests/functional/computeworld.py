@@ -23,8 +23,7 @@ from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.placement.records import Inventory
 from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC

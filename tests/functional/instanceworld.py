@@ -17,7 +17,7 @@ from autoclave.conductor.manager import ConductorManager
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI

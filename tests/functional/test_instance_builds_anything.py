@@ -16,7 +16,7 @@ from strikes import Death, death, no_database
 from autoclave.db import instances
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.testing.placement import FakePlacement

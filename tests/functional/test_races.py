@@ -31,7 +31,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, ARQState, DeviceState, Event, must_be_reserved

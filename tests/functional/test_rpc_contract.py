@@ -11,8 +11,7 @@ import pytest
 from autoclave import exceptions
 from autoclave.conf import new_config
 from autoclave.exceptions import RPCError, RPCTimeout, RPCUnavailable
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import Client, Transport

@@ -16,7 +16,7 @@ from autoclave.conf import new_config
 from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
 from autoclave.services.agent import AgentService

@@ -11,7 +11,7 @@ import pytest
 
 from autoclave.conf import new_config
 from autoclave.exceptions import RPCTimeout, RPCUnavailable
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.messaging import MessagingTransport
 from freeport import free_port
 

@@ -13,7 +13,7 @@ from autoclave.db import orphans
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceStatus, device_events
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_lifecycle import DeviceState
 from promises.checks import Broken

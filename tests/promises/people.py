@@ -8,7 +8,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.lifecycle import holds, status
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import ARQState, DeviceState

@@ -12,7 +12,7 @@ from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle import holds, status
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.testing.placement import FakePlacement

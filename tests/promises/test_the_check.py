@@ -27,7 +27,7 @@ from autoclave.lifecycle import settle as settling
 from autoclave.lifecycle import swap as swapping
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.swap import swap
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.client import PlacementClient as Placement
 from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event, must_be_reserved
 from autoclave.testing.placement import FakePlacement

@@ -29,8 +29,7 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter
 from autoclave.rpc.agent_api import AgentAPI

@@ -15,7 +15,7 @@ from autoclave.cli.main import COMMANDS
 from autoclave.conf import list_opts, new_config
 from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.nova import client as nova
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.transport import http_adapter
 from autoclave.rules.device_spec import first_match, parse_device_spec
 from autoclave.rules.flavor_image import Flavor, image_traits

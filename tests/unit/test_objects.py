@@ -11,9 +11,7 @@ from oslo_versionedobjects import exception as object_errors
 from oslo_versionedobjects.base import VersionedObjectRegistry
 
 from autoclave.exceptions import RPCUnavailable
-from autoclave.objects.base import AutoclaveSerializer
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import AutoclaveSerializer, Device, RequestContext
 from autoclave.rpc import port
 from autoclave.rules.device_lifecycle import DeviceState
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from autoclave.exceptions import InvalidConfiguration, RPCUnavailable
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc import messaging
 from autoclave.rpc.inprocess import InProcessTransport, PooledCasts
 from autoclave.rpc.port import understands

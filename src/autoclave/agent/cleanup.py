@@ -24,7 +24,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
 

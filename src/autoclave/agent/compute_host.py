@@ -21,7 +21,7 @@ from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notifications
 from autoclave.virt.disks import InstanceFiles

@@ -27,7 +27,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.withdrawn import settle_others
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.provider_tree import provider_named
 from autoclave.placement.records import Provider
 from autoclave.rules.device_lifecycle import Actor, DeviceState, must_be_reserved, shown_state

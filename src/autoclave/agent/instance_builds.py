@@ -10,7 +10,7 @@ from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, StateConflict
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 from autoclave.rules.resource_request import alias_counts
 

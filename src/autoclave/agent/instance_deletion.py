@@ -4,7 +4,7 @@ from oslo_log import log as logging
 
 from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.instance_states import TaskState
 
 LOG = logging.getLogger(__name__)

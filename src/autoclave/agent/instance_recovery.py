@@ -10,7 +10,7 @@ from autoclave.agent.instance_work import InstanceWork, fault
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, GuestError
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 
 LOG = logging.getLogger(__name__)

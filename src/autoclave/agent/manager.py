@@ -29,8 +29,7 @@ from autoclave.lifecycle.host_rename import require_settled_name
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc import agent_api
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.host_setup import NO_HINTS, HostHints

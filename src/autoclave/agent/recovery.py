@@ -15,7 +15,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.rewritten import fail_rewritten
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import BEING_CLEANED, Actor, Event
 
 LOG = logging.getLogger(__name__)

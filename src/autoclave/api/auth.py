@@ -13,7 +13,7 @@ from keystoneauth1.exceptions import ClientException
 from autoclave.api.basic_auth import http_basic
 from autoclave.api.caller import PROJECT, ROLES, as_caller
 from autoclave.exceptions import Forbidden, InvalidConfiguration
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

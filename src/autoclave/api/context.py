@@ -11,7 +11,7 @@ from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
 

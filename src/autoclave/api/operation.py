@@ -23,7 +23,7 @@ from autoclave.api.auth import is_public
 from autoclave.api.context import Api
 from autoclave.api.microversion import Microversion
 from autoclave.api.query import Argument
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 class Resource:

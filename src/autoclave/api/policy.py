@@ -12,7 +12,7 @@ from requests import RequestException
 
 from autoclave.api.policy_files import PolicyFiles
 from autoclave.exceptions import Forbidden, InvalidConfiguration, PolicyUnavailable
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 LOG = logging.getLogger(__name__)
 

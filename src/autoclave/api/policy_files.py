@@ -14,7 +14,7 @@ from typing import Any
 
 from autoclave.conf import is_set
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.policy_text import FileRule, faults_of, rules_of
 
 OPTION = "[oslo_policy] policy_file"

@@ -16,7 +16,7 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 

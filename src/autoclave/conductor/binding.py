@@ -23,7 +23,7 @@ from autoclave.lifecycle.settle import Settled, secure, settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.lifecycle.withdrawn import settle_others
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import (
     ACTIVE,
     BINDABLE,

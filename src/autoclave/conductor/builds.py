@@ -41,7 +41,7 @@ from autoclave.exceptions import (
 )
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requesting import make_arqs
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.resource_request import suffix_of

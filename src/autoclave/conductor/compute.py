@@ -18,7 +18,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, NoValidHost
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import Transport
 from autoclave.rules.instance_states import TaskState, VMState

@@ -12,7 +12,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import sweep
 from autoclave.lifecycle.withdrawn import Withdrawals
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 

@@ -23,7 +23,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import take_back_orphan
 from autoclave.lifecycle.swap import Cause
 from autoclave.nova.client import Presence, Servers
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, BadRequest, DatabaseUnavailable
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.flavor_image import forbidden_anywhere, image_traits
 from autoclave.rules.instance_states import TaskState

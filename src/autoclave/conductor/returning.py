@@ -6,7 +6,7 @@ from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import arqs as arq_rows
 from autoclave.exceptions import PlacementNotFound, StateConflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import Begun, begin_unbind, complete_unbind
 from autoclave.lifecycle.settle import secure
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 

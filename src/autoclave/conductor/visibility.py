@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import arqs as arq_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.exceptions import NotFound
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) -> dict[str, ARQRecord]:

@@ -1,8 +1,7 @@
 """Cleaning asked for over RPC."""
 
 from autoclave.db.devices import DeviceRecord
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc.agent_api import CLEANUP, AgentAPI
 from autoclave.rpc.port import Transport
 

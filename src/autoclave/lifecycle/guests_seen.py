@@ -8,7 +8,7 @@ from autoclave.db import agents as agent_rows
 from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError, RPCError
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import FUNCTION_USERS, AgentAPI
 from autoclave.rules.pci_address import PCIAddress
 

@@ -9,7 +9,7 @@ from autoclave.db import arqs
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.placement.client import PlacementClient
 
 

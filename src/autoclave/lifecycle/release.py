@@ -21,7 +21,7 @@ from autoclave.lifecycle.rewritten import fail_rewritten
 from autoclave.lifecycle.settle import settle
 from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import ACTIVE, ARQState, DeviceState, Event
 
 LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.release import complete_unbind, take_bind_back
 from autoclave.lifecycle.settle import secure, settle
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, ARQState, must_be_reserved
 
 LOG = logging.getLogger(__name__)

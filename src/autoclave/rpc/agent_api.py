@@ -11,8 +11,7 @@ first. A cast raises :class:`RPCUnavailable` where the message was not handed ov
 
 from collections.abc import Mapping, Sequence
 
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc.port import AGENT_TOPIC, Client, Transport, lack
 from autoclave.rules.instance_states import Action
 

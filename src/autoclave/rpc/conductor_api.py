@@ -10,7 +10,7 @@ conductor answered; a cast raises :class:`RPCUnavailable` where the message was 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 
 VERSION = "1.1"

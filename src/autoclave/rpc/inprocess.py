@@ -17,7 +17,7 @@ from futurist import rejection
 from oslo_log import log as logging
 
 from autoclave.exceptions import RPCUnavailable
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc import port
 from autoclave.rpc.port import RemoteVersion, VersionGuard, understands, unknown_version
 

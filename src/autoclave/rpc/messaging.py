@@ -24,7 +24,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.exceptions import InvalidConfiguration, RPCError, RPCTimeout, RPCUnavailable
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc import port
 from autoclave.rpc.port import RemoteVersion, VersionGuard, unknown_version
 

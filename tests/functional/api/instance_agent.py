@@ -7,8 +7,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.ports import Ports
-from autoclave.objects.context import RequestContext
-from autoclave.objects.device import Device
+from autoclave.objects.base import Device, RequestContext
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 
 ON = {"vm_state": VMState.ACTIVE, "power_state": PowerState.RUNNING}

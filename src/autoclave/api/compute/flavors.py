@@ -31,7 +31,7 @@ from autoclave.api.schemas.flavors import (
 from autoclave.db import flavors as flavor_rows
 from autoclave.db.flavors import FlavorRecord
 from autoclave.exceptions import Conflict, NotFound
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 _WHICH = {"true": True, "1": True, "false": False, "0": False, "none": None}
 _LEAST: dict[str, Any] = {

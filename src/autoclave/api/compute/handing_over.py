@@ -16,7 +16,7 @@ from autoclave.api.context import Api
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import Conflict, RPCUnavailable, StateConflict
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import INSTANCES
 from autoclave.rules.instance_states import Action, TaskState, VMState, allowed, task_of
 

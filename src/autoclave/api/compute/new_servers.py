@@ -14,7 +14,7 @@ from autoclave.db import images as image_rows
 from autoclave.db.flavors import FlavorRecord
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Forbidden, NotFound
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.flavor_image import require_fit
 from autoclave.rules.instance_states import ZONE, TaskState, VMState
 

@@ -1,7 +1,7 @@
 """Who sees the extra specs of flavors where flavors and servers are shown: whoever may list them."""
 
 from autoclave.api.context import Api
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 def sees_extra_specs(api: Api, context: RequestContext) -> bool:

@@ -16,7 +16,7 @@ from autoclave.api.context import Api
 from autoclave.api.links import public_url
 from autoclave.db import instances as hostdevs
 from autoclave.db.instances import Hostdev, InstanceRecord
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.instance_states import ZONE, VMState, status_of
 from autoclave.virt.guest import domain_name
 

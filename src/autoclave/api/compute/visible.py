@@ -6,7 +6,7 @@ from autoclave.api import uuids
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import Forbidden, NotFound
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 def find(tx: Connection, context: RequestContext, server: str, *, lock: bool = False) -> InstanceRecord:

@@ -7,7 +7,7 @@ from autoclave.api.body import storable
 from autoclave.api.schemas.images import ATTRIBUTES, READ_ONLY
 from autoclave.db import images as image_rows
 from autoclave.exceptions import Forbidden
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 def require_settable(context: RequestContext, name: str, value: Any) -> None:

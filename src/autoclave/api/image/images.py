@@ -33,7 +33,7 @@ from autoclave.api.schemas.images import (
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import Conflict, Forbidden, NotFound, StorageError
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from autoclave.api.schemas.images import ATTRIBUTES, READ_ONLY, VALIDATE_ATTRIBU
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Conflict, Forbidden
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 _BEFORE_DATA = ("disk_format", "container_format")
 

@@ -6,7 +6,7 @@ from autoclave.api import uuids
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import Forbidden, NotFound
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 
 
 def find(tx: Connection, context: RequestContext, image: str, *, lock: bool = False) -> ImageRecord:

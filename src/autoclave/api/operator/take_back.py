@@ -16,7 +16,7 @@ from autoclave.db import handles as handle_rows
 from autoclave.exceptions import Conflict, RPCError
 from autoclave.lifecycle.recorded_unbind import note_take_back, to_take_back
 from autoclave.lifecycle.swap import Cause
-from autoclave.objects.context import RequestContext
+from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 LOG = logging.getLogger(__name__)
