@@ -40,7 +40,7 @@ lint: $(STAMP)
 	$(BIN)/mypy contrib/*.py
 	$(BIN)/lint-imports
 
-# Hours for all of them; MUTANTS='autoclave.lifecycle.swap*' chooses. Progress goes to mutants/run.log
+# Hours for all of them; MUTANTS='autoclave.lifecycle.transitions*' chooses. Progress goes to mutants/run.log
 mutants: $(STAMP)
 	$(BIN)/pip install --quiet --group mutants
 	mkdir -p mutants

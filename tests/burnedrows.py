@@ -8,7 +8,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn import Settled, burn, settle_provider
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor

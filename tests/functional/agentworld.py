@@ -20,8 +20,8 @@ from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.sysfs import read_hints
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.inprocess import InProcessTransport

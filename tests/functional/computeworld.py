@@ -22,7 +22,7 @@ from autoclave.db.tables import compute_hosts as host_table
 from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.reserve import settle
 from autoclave.objects.base import Device, RequestContext
 from autoclave.placement.records import Inventory
 from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport

@@ -12,7 +12,7 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, settle_provider
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement import FakePlacement

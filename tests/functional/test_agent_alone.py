@@ -9,9 +9,9 @@ from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.lifecycle.holds import forget
+from autoclave.lifecycle.operator import forget
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 
 PERIOD = 60.0

@@ -23,9 +23,9 @@ from autoclave.db.columns import utcnow
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict, HardwareError, InvalidConfiguration
-from autoclave.lifecycle.holds import accept
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.operator import accept
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind

@@ -20,7 +20,7 @@ from autoclave.drivers.loader import FakeDriver
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import RPCUnavailable
 from autoclave.hardware.journal import ToolJournal
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.services.agent import AgentService

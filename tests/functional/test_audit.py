@@ -16,9 +16,9 @@ from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import agents, arqs, devices, dirty_serials
 from autoclave.exceptions import HardwareError
-from autoclave.lifecycle.holds import accept, hold, release
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.operator import accept, hold, release
 from autoclave.lifecycle.sweep import sweep
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState

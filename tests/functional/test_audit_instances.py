@@ -19,7 +19,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.history import EventRecord
 from autoclave.db.tables import instances, pci_functions, pci_providers
 from autoclave.exceptions import Conflict, HardwareError, NotFound
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.kinds import Kind

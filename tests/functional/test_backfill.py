@@ -16,7 +16,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceType, devices
 from autoclave.lifecycle import backfill
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, ARQState, DeviceState
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 from oldrows import bound_by_the_release_before

@@ -10,7 +10,7 @@ from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.burn import BurnState
 from autoclave.rules.device_lifecycle import Actor

@@ -419,7 +419,7 @@ def releases_unconfirmed(facts: Any, reading: Any) -> Any:
 
 def forgets_with_the_entry(m: pytest.MonkeyPatch) -> None:
     """A burned device's row goes with its entry."""
-    from autoclave.lifecycle import pci_rows
+    from autoclave.lifecycle import pci_inventory
 
     def withdraw(found: Any, row: Any, own: Any) -> None:
         found.withdrawn.append(row)
@@ -429,15 +429,15 @@ def forgets_with_the_entry(m: pytest.MonkeyPatch) -> None:
         tx.exec_driver_sql(f"DELETE FROM pci_providers WHERE id={provider.id}")
         return True
 
-    m.setattr(pci_rows, "_withdraw", withdraw)
+    m.setattr(pci_inventory, "_withdraw", withdraw)
     m.setattr(pci, "delete", delete)
 
 
 def follows_at_once(m: pytest.MonkeyPatch) -> None:
     """A changed entry counts for what is in use."""
-    from autoclave.lifecycle import pci_rows
+    from autoclave.lifecycle import pci_inventory
 
-    m.setattr(pci_rows, "_later", lambda _row, _bound, _wanted: [])
+    m.setattr(pci_inventory, "_later", lambda _row, _bound, _wanted: [])
 
 
 def overrides_holds(facts: Any, reading: Any) -> Any:

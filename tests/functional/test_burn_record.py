@@ -12,7 +12,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.pci import Addition, AdditionKind
 from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.burn import Settled, ask_release
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor
 from burnedrows import OPERATOR

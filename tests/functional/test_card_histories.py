@@ -179,12 +179,12 @@ def test_no_change_of_device_spec_lends_a_card_twice(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quiet")
 def test_entries_applied_to_what_is_in_use_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autoclave.lifecycle import pci_rows
+    from autoclave.lifecycle import pci_inventory
 
     def all_of_them() -> None:
         for seed in range(25):
             live(tmp_path, seed)
 
-    monkeypatch.setattr(pci_rows, "_later", lambda _row, _bound, _wanted: [])
+    monkeypatch.setattr(pci_inventory, "_later", lambda _row, _bound, _wanted: [])
     with pytest.raises(Broken):
         all_of_them()

@@ -32,7 +32,7 @@ from autoclave.exceptions import (
     PlacementNotFound,
 )
 from autoclave.lifecycle.burn import ask_release, burn
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.simulator.functions import FunctionSpec

@@ -9,7 +9,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import StateConflict
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rules.device_lifecycle import TRANSITIONS, Actor, ARQState, DeviceState, Event, Transition
 from dbfixtures import make_arq, make_device, make_handle, make_slot
 

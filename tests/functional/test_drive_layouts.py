@@ -12,8 +12,8 @@ from autoclave.db import devices as device_rows
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle import holds
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle import operator
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.simulator.drive_spec import MIB
@@ -119,7 +119,7 @@ def test_format_that_cannot_be_restored_is_an_error_until_accepted(make: Callabl
     world.clean()
     world.assert_withheld()
 
-    accepted = holds.accept(world.ports, world.device().uuid, OPERATOR)
+    accepted = operator.accept(world.ports, world.device().uuid, OPERATOR)
     assert (accepted.device_state, accepted.found_layout) == (DeviceState.ERROR, None)
     world.clean()
     world.assert_offered()
@@ -143,7 +143,7 @@ def test_layout_on_record_leaves_nothing_to_accept(make: Callable[..., AgentWorl
     agent.period()
     assert world.device().found_layout is None
     with pytest.raises(Conflict, match="nothing to accept"):
-        holds.accept(world.ports, world.device().uuid, OPERATOR)
+        operator.accept(world.ports, world.device().uuid, OPERATOR)
     world.clean()
     world.assert_offered()
 
@@ -160,7 +160,7 @@ def test_layout_of_a_pulled_drive_is_not_accepted(make: Callable[..., AgentWorld
     agent.period()
     assert (world.device().missing, world.device().found_layout) == (True, None)
     with pytest.raises(Conflict, match="nothing to accept"):
-        holds.accept(world.ports, world.device().uuid, OPERATOR)
+        operator.accept(world.ports, world.device().uuid, OPERATOR)
 
 
 def test_layout_that_changes_while_available_ends_the_offer(make: Callable[..., AgentWorld]) -> None:
@@ -287,7 +287,7 @@ def test_another_drive_brings_no_record(make: Callable[..., AgentWorld]) -> None
     agent.period()
     world.sim.insert(SANITIZING, sanitizing_drive(serial="SER-NEW", size_bytes=2 * MIB))
     agent.period()
-    accepted = holds.accept(world.ports, world.device().uuid, OPERATOR)
+    accepted = operator.accept(world.ports, world.device().uuid, OPERATOR)
     assert accepted.layout is None
     world.clean()
     world.assert_offered()

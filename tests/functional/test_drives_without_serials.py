@@ -10,8 +10,8 @@ from agentworld import SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive
 from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.lifecycle.holds import accept
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.operator import accept
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 
 NONE = "0000000000"

@@ -18,8 +18,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeployableRecord
 from autoclave.db.handles import HandleUse
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle.release import begin_unbind
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.requests import begin_unbind
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.testing.placement.faults import Effect, answer, lose_answer

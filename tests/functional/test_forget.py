@@ -8,9 +8,9 @@ from agentworld import SANITIZING, AgentWorld
 from strikes import Death, death
 
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementUnavailable
-from autoclave.lifecycle.holds import accept, forget, hold
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.operator import accept, forget, hold
 from autoclave.lifecycle.sweep import sweep
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, answer, refuse
 

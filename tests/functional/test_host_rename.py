@@ -26,7 +26,7 @@ from autoclave.db.columns import metadata, utcnow
 from autoclave.db.engine import Database, sqlite_url
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
 from autoclave.lifecycle.host_rename import Carried
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.services.host_rename import HostSite, rename_host
 from autoclave.services.service import Resources

@@ -6,8 +6,8 @@ import pytest
 from agentworld import HOST, SANITIZING, AgentWorld
 from tenant import Tenant
 
-from autoclave.lifecycle import holds
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle import operator
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 
 OPERATOR = Cause(Actor.OPERATOR, "ann", reason="noisy fan")
@@ -24,11 +24,11 @@ def test_every_turn_of_a_devices_life_is_one_line_that_names_its_slot_and_host(
     tenant.give_up()
     one_drive.casts.deliver()
     one_drive.outcome()
-    holds.hold(one_drive.ports, one_drive.device().uuid, OPERATOR)
-    holds.release(one_drive.ports, one_drive.device().uuid, OPERATOR)
+    operator.hold(one_drive.ports, one_drive.device().uuid, OPERATOR)
+    operator.release(one_drive.ports, one_drive.device().uuid, OPERATOR)
     one_drive.sim.pull(SANITIZING)
     agent.period()
-    holds.forget(one_drive.ports, one_drive.device().uuid, OPERATOR)
+    operator.forget(one_drive.ports, one_drive.device().uuid, OPERATOR)
     lines = iter(caplog.messages)
     slot = f"{SANITIZING} of host {HOST}"
     for told in (

@@ -16,11 +16,11 @@ from autoclave.db import history as events
 from autoclave.db.devices import DeployableRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle import holds, status
+from autoclave.lifecycle import operator, status
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import Settled, settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.provider_tree import whole_record
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.resource_names import OWNER_CYBORG
@@ -181,9 +181,9 @@ def test_a_device_that_is_not_available_is_not_offered_by_being_enabled(world: A
 def test_of_a_hold_and_a_maintenance_the_end_of_the_last_offers_the_device(world: AgentWorld, last: str) -> None:
     agent = world.start()
     device = world.device().uuid
-    holds.hold(world.ports, device, OPERATOR)
+    operator.hold(world.ports, device, OPERATOR)
     disable(world)
-    first, second = (lambda: holds.release(world.ports, device, OPERATOR), lambda: enable(world))[
+    first, second = (lambda: operator.release(world.ports, device, OPERATOR), lambda: enable(world))[
         :: 1 if last == "enable" else -1
     ]
     first()
@@ -237,11 +237,11 @@ def test_an_amended_total_ends_no_hold_set_in_placement(world: AgentWorld, caplo
     amend(world, reserved=1)
     amend(world, total=2, max_unit=2)
     uuid = world.device().uuid
-    assert holds.is_held(world.ports, uuid)
+    assert operator.is_held(world.ports, uuid)
     assert settle(world.db, world.placement, uuid) is Settled.OPERATORS_HOLD
     assert world.inventory() == whole_record(1, 1)
     assert "had total=2 and reserved=1; Autoclave writes total=1" in caplog.text
-    holds.release(world.ports, uuid, OPERATOR)
+    operator.release(world.ports, uuid, OPERATOR)
     agent.period()
     world.assert_offered()
 
@@ -250,7 +250,7 @@ def test_an_amended_total_is_written_back_and_logged(world: AgentWorld, caplog: 
     agent = world.start()
     for held in (False, True):
         if held:
-            holds.hold(world.ports, world.device().uuid, OPERATOR)
+            operator.hold(world.ports, world.device().uuid, OPERATOR)
         amend(world, total=3, max_unit=3)
         caplog.clear()
         agent.period()

@@ -5,7 +5,7 @@ import uuid
 from agentworld import SANITIZING, AgentWorld
 
 from autoclave.db import devices as device_rows
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.reserve import settle
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.testing.placement.faults import before

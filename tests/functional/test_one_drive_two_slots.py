@@ -12,9 +12,9 @@ from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle.holds import forget
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.operator import forget
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event
 
 NEW_NAME = "host-renamed"

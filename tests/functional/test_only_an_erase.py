@@ -4,7 +4,7 @@ import pytest
 from agentworld import AgentWorld
 
 from autoclave.db.tables import attach_handles
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 
 

@@ -24,7 +24,7 @@ from autoclave.exceptions import ToolFailed
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import record_unbind
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState

@@ -21,8 +21,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.handles import HandleRecord, HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
-from autoclave.lifecycle import holds
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle import operator
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.simulator.functions import FunctionSpec
@@ -211,7 +211,7 @@ def test_a_held_card_that_gains_functions_accuses_no_other_writer(
 ) -> None:
     """All of it is reserved, and less than all that it has now: another has not lowered that."""
     agent = start(world, {"address": CARD})
-    holds.hold(world.ports, world.device(CARD).uuid, Cause(Actor.OPERATOR, "ann"))
+    operator.hold(world.ports, world.device(CARD).uuid, Cause(Actor.OPERATOR, "ann"))
     agent.period()
     agent.period()
     world.sim.functions.plug(virtual(VF2))
@@ -361,7 +361,7 @@ def test_another_card_in_the_slot_is_not_offered_until_the_operator_accepts_it(w
     agent.period()
     world.assert_withheld(GPU)
     assert "another card is in the slot: 1af4:2331, where 10de:25b6 was" in (world.device(GPU).state_reason or "")
-    holds.accept(world.ports, world.device(GPU).uuid, Cause(Actor.OPERATOR, "ann"))
+    operator.accept(world.ports, world.device(GPU).uuid, Cause(Actor.OPERATOR, "ann"))
     assert not world.offered(GPU)
     agent.period()
     world.assert_offered(GPU)
@@ -416,7 +416,7 @@ def test_a_drive_on_record_for_erasing_is_not_handed_to_the_driver_that_erases_n
     agent = restart(both, agent, {"address": SANITIZING})
     assert both.device().missing
     assert not both.offered()
-    holds.forget(both.ports, both.device().uuid, Cause(Actor.OPERATOR, "ann"))
+    operator.forget(both.ports, both.device().uuid, Cause(Actor.OPERATOR, "ann"))
     agent.period()
     assert both.device().type.value == "PCI"
     both.assert_offered()

@@ -17,7 +17,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import burn
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.device_lifecycle import Actor
 

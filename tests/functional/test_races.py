@@ -29,8 +29,8 @@ from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC

@@ -14,7 +14,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle.holds import release
+from autoclave.lifecycle.operator import release
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.kinds import Kind

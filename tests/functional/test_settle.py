@@ -9,7 +9,7 @@ from autoclave.db import attributes, devices
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementUnavailable, TraitsMissing
-from autoclave.lifecycle.settle import Settled, secure, settle
+from autoclave.lifecycle.reserve import Settled, secure, settle
 from autoclave.placement.provider_tree import ATTEMPTS
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import DeviceState

@@ -9,8 +9,8 @@ from autoclave.db import history, pci
 from autoclave.db.engine import Database
 from autoclave.db.tables import pci_functions, pci_providers
 from autoclave.exceptions import NotFound
-from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.take_back import take_back
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 
 CARD = ("0000:82:02.0", "0000:82:02.1")

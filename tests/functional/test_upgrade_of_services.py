@@ -14,7 +14,7 @@ from autoclave.db import history
 from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.testing.placement.faults import refuse
 

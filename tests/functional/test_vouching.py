@@ -13,8 +13,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.drivers.nvme import NVMeDriver
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle.holds import accept, forget
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.operator import accept, forget
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState, Event
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import refuse

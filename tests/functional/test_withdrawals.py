@@ -8,9 +8,9 @@ from agentworld import HOST, SANITIZING, ZEROING, AgentWorld
 from tenant import conductor
 
 from autoclave.db.tables import devices
-from autoclave.lifecycle import holds, status, withdrawn
-from autoclave.lifecycle.distrust import distrust
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle import operator, status, withdrawn
+from autoclave.lifecycle.reclaim import distrust
+from autoclave.lifecycle.transitions import Cause
 from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.testing.placement.faults import answer, refuse
@@ -20,7 +20,7 @@ OPERATOR = Cause(Actor.OPERATOR, "ann", "req-1", "smells")
 Word = Callable[[AgentWorld, str], object]
 WORDS: dict[str, Word] = {
     "disable": lambda world, uuid: status.disable(world.ports, uuid, OPERATOR),
-    "hold": lambda world, uuid: holds.hold(world.ports, uuid, OPERATOR),
+    "hold": lambda world, uuid: operator.hold(world.ports, uuid, OPERATOR),
     "distrust": lambda world, uuid: distrust(world.db, world.placement, uuid, world.device().state_version, OPERATOR),
 }
 
@@ -68,7 +68,7 @@ def test_it_is_told_once_by_each_conductor_and_again_when_it_is_withdrawn_again(
 def test_a_round_tells_of_a_few_and_the_next_of_the_rest(world: AgentWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(withdrawn, "ROUND", 0)
     world.faults.add(refuse)
-    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    operator.hold(world.ports, world.device().uuid, OPERATOR)
     world.faults.clear()
     withdrawals = Withdrawals(world.ports)
     withdrawals.tell()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, PlacementError
-from autoclave.lifecycle import holds, status
+from autoclave.lifecycle import operator, status
 from autoclave.objects.base import RequestContext
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations, Inventory
@@ -108,11 +108,11 @@ class Operator:
     def hold(self) -> None:
         if not any(actor.name.startswith("release-") for actor in self._world.stage.actors):
             self._world.watch.released.discard(self._device.uuid)
-        holds.hold(self._world.ports, self._device.uuid, OPERATOR)
+        operator.hold(self._world.ports, self._device.uuid, OPERATOR)
 
     def release(self) -> None:
         self._world.watch.released.add(self._device.uuid)
-        holds.release(self._world.ports, self._device.uuid, OPERATOR)
+        operator.release(self._world.ports, self._device.uuid, OPERATOR)
 
     def disable(self) -> None:
         status.disable(self._world.ports, self._device.uuid, OPERATOR)
@@ -126,7 +126,7 @@ class Operator:
         # A drive that programs of the host write to is cleaned, not accepted.
         if self.device.found_serial is not None and (address not in host.simulated or host.is_clean(address)):
             try:
-                holds.accept(ports, self._device.uuid, OPERATOR)
+                operator.accept(ports, self._device.uuid, OPERATOR)
             except Conflict as error:
                 self._world.steps.append(f"  accept: {error}")
         with ports.db.read() as tx:
@@ -135,7 +135,7 @@ class Operator:
             if found.supports_cleaning:
                 ports.cleaners.clean(RequestContext.admin(), found)
             else:
-                holds.accept(ports, self._device.uuid, OPERATOR)
+                operator.accept(ports, self._device.uuid, OPERATOR)
 
     def exchange_drive(self) -> None:
         self._note("exchanges the drive")

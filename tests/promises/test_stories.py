@@ -10,7 +10,7 @@ import pytest
 from autoclave.db import arqs as arq_rows
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import AutoclaveError
-from autoclave.lifecycle import holds, status
+from autoclave.lifecycle import operator, status
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.base import RequestContext
 from autoclave.placement.records import ConsumerAllocations
@@ -115,9 +115,9 @@ def test_a_binder_that_wakes_up_late_does_not_take_back_what_another_has_bound_s
 
 
 def test_a_slow_lowering_loses_against_a_newer_raise(world: World) -> None:
-    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    operator.hold(world.ports, world.device().uuid, OPERATOR)
     slow = at(world, "api", Operator(world, 0).release, "PUT inventories")
-    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    operator.hold(world.ports, world.device().uuid, OPERATOR)
     finish(world, slow)
     assert world.free(world.devices[0][1]) == 0
 
@@ -219,7 +219,7 @@ def zombie_binder_meets_a_new_tenant(world: World) -> None:
 def slow_lowering_meets_a_raise_to_what_is(world: World) -> None:
     """A hold's end is written slowly; meanwhile somebody who was allocated before binds, uses and lets go."""
     tenant = Tenant(world)
-    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    operator.hold(world.ports, world.device().uuid, OPERATOR)
     slow = at(world, "api", Operator(world, 0).release, "PUT inventories")
     tenant.bind()
     tenant.write()
@@ -236,7 +236,7 @@ def slow_payer_meets_a_new_debt(world: World) -> None:
     """A debt is paid but not yet cleared; meanwhile the next one is made, and cannot be paid at once."""
     release = Operator(world, 0).release
     slow = at(world, "conductor-0", release, "db write", times=2)
-    holds.hold(world.ports, world.device().uuid, OPERATOR)
+    operator.hold(world.ports, world.device().uuid, OPERATOR)
     finish(world, at(world, "api", release, "PUT inventories"), "fail")
     finish(world, slow)
 

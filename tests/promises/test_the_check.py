@@ -22,11 +22,11 @@ from autoclave.exceptions import PlacementConflict
 from autoclave.hardware.erase import zero
 from autoclave.hardware.erase.sanitize import Sanitizer
 from autoclave.hardware.erase.zero import first_nonzero
-from autoclave.lifecycle import intent, release, sweep, withdrawn
-from autoclave.lifecycle import settle as settling
-from autoclave.lifecycle import swap as swapping
+from autoclave.lifecycle import intent, requests, sweep, withdrawn
+from autoclave.lifecycle import reserve as settling
+from autoclave.lifecycle import transitions as swapping
 from autoclave.lifecycle.guests_seen import GuestsSeen
-from autoclave.lifecycle.swap import swap
+from autoclave.lifecycle.transitions import swap
 from autoclave.objects.base import RequestContext
 from autoclave.placement.client import PlacementClient as Placement
 from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event, must_be_reserved
@@ -52,7 +52,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (settling, binding, release, sweep, intent, withdrawn, cleanup, recovery, device_providers):
+    for module in (settling, binding, requests, sweep, intent, withdrawn, cleanup, recovery, device_providers):
         monkeypatch.setattr(module, "settle", settle)
 
 

@@ -27,8 +27,8 @@ from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import Device, RequestContext
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter

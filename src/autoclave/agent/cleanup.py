@@ -21,8 +21,8 @@ from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.missing import NOT_THERE
 from autoclave.lifecycle.observe import lose
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event

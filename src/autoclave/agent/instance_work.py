@@ -18,7 +18,7 @@ from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateC
 from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.guest_events import guest_ended, guest_starts
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc.conductor_api import ConductorAPI

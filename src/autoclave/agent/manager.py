@@ -27,8 +27,8 @@ from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.host_rename import require_settled_name
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc import agent_api
 from autoclave.rules.device_lifecycle import Actor, DeviceState

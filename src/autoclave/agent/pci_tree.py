@@ -22,9 +22,9 @@ from autoclave.exceptions import (
 )
 from autoclave.lifecycle import card_burns
 from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, settle_provider
-from autoclave.lifecycle.pci_rows import Adopted, Changes, apply, changes
+from autoclave.lifecycle.pci_inventory import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.provider_tree import (
     ProviderState,
     change_traits,

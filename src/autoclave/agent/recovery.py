@@ -12,9 +12,9 @@ from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict
 from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.rewritten import fail_rewritten
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import BEING_CLEANED, Actor, Event
 

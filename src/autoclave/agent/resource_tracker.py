@@ -16,7 +16,7 @@ from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import ClaimRefused, TraitsMissing
 from autoclave.lifecycle.burn import burn, settle_provider
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.burn import BurnState, may_be_claimed
 from autoclave.rules.device_lifecycle import Actor

@@ -11,7 +11,7 @@ from autoclave.db import pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import Actor
 

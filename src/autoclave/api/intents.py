@@ -6,7 +6,7 @@ import falcon
 
 from autoclave.api.operation import Asked
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 
 Action = Callable[[Ports, str, Cause], bool]

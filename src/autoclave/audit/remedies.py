@@ -10,8 +10,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementError, StateConflict
 from autoclave.lifecycle.burn import settle_provider
-from autoclave.lifecycle.distrust import distrust, quarantine
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reclaim import distrust, quarantine
+from autoclave.lifecycle.transitions import Cause
 from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.devices import SILENCE, unproved

@@ -15,7 +15,7 @@ from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 

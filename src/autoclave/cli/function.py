@@ -9,7 +9,7 @@ from cliff import command
 from autoclave.audit.taking_back import TakingBack
 from autoclave.cli.audit import add_audited
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.services.audit import audited

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cliff import command
 
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.services.host_rename import host_site, rename_host
 from autoclave.services.service import Resources

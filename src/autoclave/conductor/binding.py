@@ -16,12 +16,12 @@ from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.release import take_bind_back
 from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.requests import take_bind_back
+from autoclave.lifecycle.reserve import Settled, secure, settle
 from autoclave.lifecycle.rewritten import reason_of
-from autoclave.lifecycle.settle import Settled, secure, settle
-from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import (

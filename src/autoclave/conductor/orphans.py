@@ -21,7 +21,7 @@ from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.recorded_unbind import take_back_orphan
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.nova.client import Presence, Servers
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor

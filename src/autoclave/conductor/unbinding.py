@@ -9,9 +9,9 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.release import Begun, begin_unbind, complete_unbind
-from autoclave.lifecycle.settle import secure
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.requests import Begun, begin_unbind, complete_unbind
+from autoclave.lifecycle.reserve import secure
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 

@@ -17,8 +17,8 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import NOT_BURNED, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound
 from autoclave.lifecycle.burn_moves import move
-from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.trait_gate import require_traits
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
 from autoclave.placement.records import Inventories, Inventory

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import history, pci
 from autoclave.db.pci import ProviderRecord
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.burn import BurnEvent
 
 _SEEN = {

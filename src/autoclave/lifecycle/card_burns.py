@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.burn_moves import move
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import Actor
 

@@ -7,8 +7,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.db.instances import InstanceRecord
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause
 from autoclave.lifecycle.tenants import of_instance
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import ACTIVE
 
 _START, _END = "guest_start", "guest_end"

@@ -11,8 +11,8 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import NotFound, PlacementError
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import DeviceState
 
 LOG = logging.getLogger(__name__)

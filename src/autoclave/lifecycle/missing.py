@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 
 NOT_THERE = "it was not in its slot when it was to be erased"
 """``state_reason`` of a drive that its erase did not find."""

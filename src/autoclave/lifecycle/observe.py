@@ -15,13 +15,13 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
-from autoclave.lifecycle.attaching import as_offered, attach_as_found, handle_changes
+from autoclave.lifecycle.attach_handles import as_offered, attach_as_found, handle_changes
 from autoclave.lifecycle.described import attributes_of, board_info, recorded_layout
 from autoclave.lifecycle.intent import debt
 from autoclave.lifecycle.lent import require_not_lent
 from autoclave.lifecycle.missing import NOT_THERE, THERE_AGAIN, miss
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.lifecycle.transitions import Cause, note_dirty, swap
 from autoclave.rules.device_lifecycle import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout, difference
 from autoclave.rules.plain_text import tells_apart

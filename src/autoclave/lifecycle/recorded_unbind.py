@@ -13,9 +13,9 @@ from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.release import begin_unbind
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.requests import begin_unbind
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import ARQState
 
 

@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
-from autoclave.lifecycle.swap import Cause, tell_history
+from autoclave.lifecycle.transitions import Cause, tell_history
 
 
 def remark(tx: Connection, device: DeviceRecord, event: str, cause: Cause, changes: Mapping[str, Any]) -> None:

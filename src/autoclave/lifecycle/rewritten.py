@@ -12,7 +12,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.resource_names import OWNER_NOVA

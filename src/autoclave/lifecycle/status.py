@@ -8,7 +8,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.lifecycle.intent import debt, say
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 
 
 def disable(ports: Ports, uuid: str, cause: Cause) -> bool:

@@ -6,12 +6,12 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.exceptions import AutoclaveError
-from autoclave.lifecycle.holds import finish_forget
-from autoclave.lifecycle.host_maintenance import follow_hosts
+from autoclave.lifecycle.maintenance import follow_hosts
+from autoclave.lifecycle.operator import finish_forget
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.release import complete_unbind, take_bind_back
-from autoclave.lifecycle.settle import secure, settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.requests import complete_unbind, take_bind_back
+from autoclave.lifecycle.reserve import secure, settle
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, ARQState, must_be_reserved
 

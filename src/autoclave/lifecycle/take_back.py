@@ -17,7 +17,7 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import Conflict, NotFound
 from autoclave.lifecycle.burn_moves import move
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.instance_states import UNSETTLED
 

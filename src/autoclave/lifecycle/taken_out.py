@@ -22,7 +22,7 @@ from autoclave.exceptions import Conflict, NotFound, PlacementConflict, Placemen
 from autoclave.lifecycle.intent import tell_placement
 from autoclave.lifecycle.missing import miss
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import change_inventories, delete_provider, reserve_all
 from autoclave.rules.device_lifecycle import BEING_CLEANED, Event

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 
 
 def of_instance(

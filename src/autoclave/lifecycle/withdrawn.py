@@ -9,7 +9,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.settle import settle
+from autoclave.lifecycle.reserve import settle
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.device_lifecycle import must_be_reserved
 

@@ -14,7 +14,7 @@ from autoclave.db import hosts, schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.lifecycle.host_rename import Carried, HostRename
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.services.data_dir import DataDirectory

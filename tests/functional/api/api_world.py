@@ -36,8 +36,8 @@ from autoclave.exceptions import RPCUnavailable
 from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import register
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rpc import conductor_api
 from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport

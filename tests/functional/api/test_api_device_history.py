@@ -9,7 +9,7 @@ from api_world import World, fault, new_uuid
 from autoclave.cli.main import main
 from autoclave.db import devices as device_rows
 from autoclave.drivers.base import AttachHandle
-from autoclave.lifecycle.attaching import insert_handle
+from autoclave.lifecycle.attach_handles import insert_handle
 from autoclave.rules.device_lifecycle import DeviceState
 
 PATH = "/autoclave/v1/devices"

@@ -7,9 +7,9 @@ from api_world import HOST, World, fault, new_uuid
 
 from autoclave.cli.main import main
 from autoclave.db import history as events
-from autoclave.lifecycle.host_maintenance import follow_hosts
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.maintenance import follow_hosts
 from autoclave.lifecycle.sweep import pay_debts
+from autoclave.lifecycle.transitions import Cause
 from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.testing.placement import faults as effects

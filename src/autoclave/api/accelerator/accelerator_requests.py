@@ -27,7 +27,7 @@ from autoclave.db.arqs import ARQView
 from autoclave.exceptions import BadRequest, Forbidden, NotFound, RPCError
 from autoclave.lifecycle.recorded_unbind import record_unbind
 from autoclave.lifecycle.requesting import make_arqs
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import RESOLVED, Actor, ARQState
 

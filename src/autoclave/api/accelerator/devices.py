@@ -19,8 +19,8 @@ from autoclave.db import devices
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord, DeviceSummary
 from autoclave.exceptions import BadRequest, Conflict, NotFound
-from autoclave.lifecycle import holds
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle import operator
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, DeviceState, shown_state
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
@@ -114,7 +114,7 @@ class DeviceClean(Resource):
         if refusal is not None:
             raise BadRequest(f"The agent of host {record.hostname} does not support cleaning: {refusal}.")
         cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, reason)
-        holds.ask_to_clean(self._api.ports, record.uuid, cause)
+        operator.ask_to_clean(self._api.ports, record.uuid, cause)
         cleaners.clean(context, record)
         resp.status = falcon.HTTP_202
 

@@ -12,22 +12,22 @@ from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
 from autoclave.db import devices as device_rows
 from autoclave.exceptions import Conflict, PlacementConflict
-from autoclave.lifecycle import holds
+from autoclave.lifecycle import operator
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 
 _ACT = "autoclave:device:act"
 _ANSWERS = {200: SAID, 202: SAID}
 
 
 def _release(ports: Ports, uuid: str, cause: Cause) -> bool:
-    if not holds.is_held(ports, uuid):
+    if not operator.is_held(ports, uuid):
         raise Conflict(f"Device {uuid} is not held; what it waits for, if anything, is shown with it.")
-    return holds.release(ports, uuid, cause)
+    return operator.release(ports, uuid, cause)
 
 
 def _accept(ports: Ports, uuid: str, cause: Cause) -> bool:
-    holds.accept(ports, uuid, cause)
+    operator.accept(ports, uuid, cause)
     with ports.db.read() as tx:
         device = device_rows.get(tx, uuid)
     return device is None or not device.release_pending
@@ -35,7 +35,7 @@ def _accept(ports: Ports, uuid: str, cause: Cause) -> bool:
 
 def _forget(ports: Ports, uuid: str, cause: Cause) -> bool:
     try:
-        holds.forget(ports, uuid, cause)
+        operator.forget(ports, uuid, cause)
     except PlacementConflict as error:
         raise Conflict(f"The provider of device {uuid} cannot be deleted, so the device stays: {error}") from error
     return True
@@ -63,11 +63,11 @@ class Hold(_Act):
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
-        self._act(resp, asked, device, address, holds.hold)
+        self._act(resp, asked, device, address, operator.hold)
 
 
 class Release(_Act):
-    """See :func:`autoclave.lifecycle.holds.release`."""
+    """See :func:`autoclave.lifecycle.operator.release`."""
 
     @Operation(
         "End a hold",
@@ -84,7 +84,7 @@ class Release(_Act):
 
 
 class Accept(_Act):
-    """See :func:`autoclave.lifecycle.holds.accept`."""
+    """See :func:`autoclave.lifecycle.operator.accept`."""
 
     @Operation(
         "Take the drive that was found in the slot for the slot's drive",
@@ -101,7 +101,7 @@ class Accept(_Act):
 
 
 class Forget(_Act):
-    """See :func:`autoclave.lifecycle.holds.forget`."""
+    """See :func:`autoclave.lifecycle.operator.forget`."""
 
     @Operation(
         "Delete a device that is gone from its host",

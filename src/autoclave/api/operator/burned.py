@@ -25,7 +25,7 @@ from autoclave.db.pci import BurnedView, ProviderRecord
 from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
 

@@ -15,7 +15,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import hosts as compute_rows
 from autoclave.db import hosts as maintenance_rows
 from autoclave.exceptions import NotFound
-from autoclave.lifecycle import host_maintenance
+from autoclave.lifecycle import maintenance
 from autoclave.rules.device_lifecycle import must_be_reserved
 
 _GET = "autoclave:host:get"
@@ -51,15 +51,15 @@ class _Act(Resource):
 
 
 class Maintenance(_Act):
-    """See :func:`autoclave.lifecycle.host_maintenance.begin`."""
+    """See :func:`autoclave.lifecycle.maintenance.begin`."""
 
     @Operation("Put a host into maintenance", rule=_ACT, waits=True, body=VALIDATE_WITH_REASON, answers=_ANSWERS)
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, host: str) -> None:
-        self._act(resp, asked, host, host_maintenance.begin)
+        self._act(resp, asked, host, maintenance.begin)
 
 
 class Resume(_Act):
-    """See :func:`autoclave.lifecycle.host_maintenance.end`."""
+    """See :func:`autoclave.lifecycle.maintenance.end`."""
 
     @Operation(
         "End the maintenance of a host",
@@ -71,7 +71,7 @@ class Resume(_Act):
         fails={409: "The host is not in maintenance."},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, host: str) -> None:
-        self._act(resp, asked, host, host_maintenance.end)
+        self._act(resp, asked, host, maintenance.end)
 
 
 def _shown(tx: Connection, only: str | None = None) -> list[dict[str, Any]]:

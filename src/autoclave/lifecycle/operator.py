@@ -19,7 +19,7 @@ from autoclave.lifecycle.described import without_action
 from autoclave.lifecycle.intent import debt, require, say, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.swap import Cause, note_dirty, swap
+from autoclave.lifecycle.transitions import Cause, note_dirty, swap
 from autoclave.placement.provider_tree import delete_provider
 from autoclave.rules.burn import Reading
 from autoclave.rules.device_lifecycle import DeviceState, Event, must_be_reserved, shown_state

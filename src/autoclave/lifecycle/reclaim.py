@@ -9,8 +9,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.exceptions import StateConflict
-from autoclave.lifecycle.release import end_unbind, fail_bind
-from autoclave.lifecycle.swap import Cause, swap
+from autoclave.lifecycle.requests import end_unbind, fail_bind
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event

@@ -17,10 +17,10 @@ from autoclave.exceptions import PlacementError, RPCError, StateConflict
 from autoclave.lifecycle.backfill import put_right, was_backfilled
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
+from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.rewritten import fail_rewritten
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause, swap
 from autoclave.lifecycle.tenants import of_instance
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import ACTIVE, ARQState, DeviceState, Event
 

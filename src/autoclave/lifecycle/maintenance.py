@@ -16,8 +16,8 @@ from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementUn
 from autoclave.lifecycle.intent import debt, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.settle import settle
-from autoclave.lifecycle.swap import Cause
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause
 
 LOG = logging.getLogger(__name__)
 
