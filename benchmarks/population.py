@@ -17,8 +17,7 @@ from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
 from autoclave.db import tables
 from autoclave.db.engine import Database
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import wsgi_adapter
 from autoclave.rpc import conductor_api

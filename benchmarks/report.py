@@ -22,8 +22,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.conf import new_config
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice, Driver
 from autoclave.hardware.host import HostPaths
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.pci_address import PCIAddress

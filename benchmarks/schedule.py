@@ -23,8 +23,7 @@ from autoclave.db.agents import AgentRecord
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import Inventory

@@ -18,8 +18,7 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import Driver
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.sysfs import read_hints
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.objects.base import RequestContext

@@ -20,8 +20,7 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import agents as agent_table
 from autoclave.db.tables import compute_hosts as host_table
 from autoclave.exceptions import RPCUnavailable
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.lifecycle.reserve import settle
 from autoclave.objects.base import Device, RequestContext
 from autoclave.placement.records import Inventory

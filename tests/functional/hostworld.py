@@ -15,8 +15,7 @@ from autoclave.agent.root_provider import RootProvider
 from autoclave.conf import new_config
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.provider_config import ProviderConfig, parse

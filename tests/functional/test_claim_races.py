@@ -9,9 +9,8 @@ from pciworld import CLASS, HOST, PCIWorld
 from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.burn import Settled, ask_release
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.inprocess import InProcessTransport
 from burnedrows import OPERATOR

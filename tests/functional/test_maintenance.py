@@ -16,7 +16,7 @@ from autoclave.db import history as events
 from autoclave.db.devices import DeployableRecord
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import Conflict
-from autoclave.lifecycle import operator, status
+from autoclave.lifecycle import operator
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.sweep import pay_debts
@@ -49,11 +49,11 @@ def world(one_drive: AgentWorld) -> AgentWorld:
 
 
 def disable(world: AgentWorld, ports: Ports | None = None) -> bool:
-    return status.disable(ports or world.ports, world.device().uuid, OPERATOR)
+    return operator.disable(ports or world.ports, world.device().uuid, OPERATOR)
 
 
 def enable(world: AgentWorld, ports: Ports | None = None) -> bool:
-    return status.enable(ports or world.ports, world.device().uuid, OPERATOR)
+    return operator.enable(ports or world.ports, world.device().uuid, OPERATOR)
 
 
 def assert_out_of_service(world: AgentWorld, state: DeviceState = DeviceState.AVAILABLE) -> None:

@@ -11,9 +11,8 @@ from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.operator import release
+from autoclave.lifecycle.operator import disable, release
 from autoclave.lifecycle.reserve import Settled, settle
-from autoclave.lifecycle.status import disable
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, before, refuse

@@ -16,8 +16,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
 from autoclave.db.tables import DeviceType, devices
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport

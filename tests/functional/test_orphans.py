@@ -23,7 +23,7 @@ from autoclave.db.tables import arqs
 from autoclave.exceptions import ToolFailed
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.recorded_unbind import record_unbind
+from autoclave.lifecycle.requests import record_unbind
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.port import AGENT_TOPIC

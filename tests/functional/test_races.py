@@ -26,8 +26,7 @@ from autoclave.db.engine import Database, Result
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.exceptions import ApiError, BadRequest, Conflict, NotFound
 from autoclave.hardware.journal import ToolJournal
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.lifecycle.register import register
 from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.transitions import Cause

@@ -9,7 +9,7 @@ from autoclave.db import history, pci
 from autoclave.db.engine import Database
 from autoclave.db.tables import pci_functions, pci_providers
 from autoclave.exceptions import NotFound
-from autoclave.lifecycle.take_back import take_back
+from autoclave.lifecycle.reclaim import take_back
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 

@@ -9,7 +9,7 @@ from autoclave.audit.rows import read
 from autoclave.db import agents as agent_rows
 from autoclave.db import hosts as host_rows
 from autoclave.db.columns import utcnow
-from autoclave.lifecycle.taken_out import take_out
+from autoclave.lifecycle.reclaim import take_out
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 

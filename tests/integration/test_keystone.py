@@ -17,8 +17,7 @@ from processes import Process
 from autoclave.api.app import create_app
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conf import new_config
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.rpc import conductor_api
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import CONDUCTOR_TOPIC

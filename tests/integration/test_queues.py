@@ -14,8 +14,7 @@ from oslo_config import cfg
 
 from autoclave.conf import new_config
 from autoclave.exceptions import RPCUnavailable
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import Conflict, PlacementError
-from autoclave.lifecycle import operator, status
+from autoclave.lifecycle import operator
 from autoclave.objects.base import RequestContext
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations, Inventory
@@ -115,10 +115,10 @@ class Operator:
         operator.release(self._world.ports, self._device.uuid, OPERATOR)
 
     def disable(self) -> None:
-        status.disable(self._world.ports, self._device.uuid, OPERATOR)
+        operator.disable(self._world.ports, self._device.uuid, OPERATOR)
 
     def enable(self) -> None:
-        status.enable(self._world.ports, self._device.uuid, OPERATOR)
+        operator.enable(self._world.ports, self._device.uuid, OPERATOR)
 
     def mend(self) -> None:
         """Accept the drive that was found, and have it cleaned if that was not enough, or was refused."""

@@ -10,7 +10,7 @@ import pytest
 from autoclave.db import arqs as arq_rows
 from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import AutoclaveError
-from autoclave.lifecycle import operator, status
+from autoclave.lifecycle import operator
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.objects.base import RequestContext
 from autoclave.placement.records import ConsumerAllocations
@@ -276,7 +276,7 @@ def enabled_again(world: World) -> None:
     row = world.device()
     assert (row.status, row.device_state) == (DeviceStatus.MAINTAINING, DeviceState.AVAILABLE)
     assert world.free(world.devices[0][1]) == 0
-    status.enable(world.ports, row.uuid, OPERATOR)
+    operator.enable(world.ports, row.uuid, OPERATOR)
     world.check()
     assert world.free(world.devices[0][1]) == 1
 
@@ -284,7 +284,7 @@ def enabled_again(world: World) -> None:
 def test_a_bind_that_was_begun_does_not_get_a_drive_that_is_disabled_before_it_is_claimed(world: World) -> None:
     tenant = Tenant(world)
     binder = at(world, "conductor-0", tenant.bind, "db write", times=2)
-    status.disable(world.ports, world.device().uuid, OPERATOR)
+    operator.disable(world.ports, world.device().uuid, OPERATOR)
     finish(world, binder)
     assert tenant.state is ARQState.BIND_FAILED
     tenant.leave()
@@ -295,7 +295,7 @@ def test_a_bind_that_was_begun_does_not_get_a_drive_that_is_disabled_before_it_i
 def test_a_drive_that_is_disabled_while_it_is_bound_stays_the_tenants_until_he_leaves(world: World, gate: str) -> None:
     tenant = Tenant(world)
     binder = at(world, "conductor-0", tenant.bind, gate)
-    status.disable(world.ports, world.device().uuid, OPERATOR)
+    operator.disable(world.ports, world.device().uuid, OPERATOR)
     finish(world, binder)
     assert (tenant.state, world.device().device_state) == (ARQState.BOUND, DeviceState.ALLOCATED)
     tenant.write()
@@ -307,7 +307,7 @@ def test_a_drive_that_is_disabled_while_it_is_bound_stays_the_tenants_until_he_l
 def test_a_bind_taken_back_from_a_drive_that_was_disabled_meanwhile_offers_nothing(world: World) -> None:
     tenant = Tenant(world)
     binder = at(world, "conductor-0", tenant.bind, "PUT inventories")
-    status.disable(world.ports, world.device().uuid, OPERATOR)
+    operator.disable(world.ports, world.device().uuid, OPERATOR)
     finish(world, binder, "fail")
     assert tenant.state is ARQState.BIND_FAILED
     tenant.leave()
@@ -315,9 +315,9 @@ def test_a_bind_taken_back_from_a_drive_that_was_disabled_meanwhile_offers_nothi
 
 
 def test_a_slow_enabling_loses_against_a_newer_disabling(world: World) -> None:
-    status.disable(world.ports, world.device().uuid, OPERATOR)
-    slow = at(world, "api", lambda: status.enable(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
-    status.disable(world.ports, world.device().uuid, OPERATOR)
+    operator.disable(world.ports, world.device().uuid, OPERATOR)
+    slow = at(world, "api", lambda: operator.enable(world.ports, world.device().uuid, OPERATOR), "PUT inventories")
+    operator.disable(world.ports, world.device().uuid, OPERATOR)
     finish(world, slow)
     enabled_again(world)
 

@@ -22,7 +22,7 @@ from autoclave.exceptions import PlacementConflict
 from autoclave.hardware.erase import zero
 from autoclave.hardware.erase.sanitize import Sanitizer
 from autoclave.hardware.erase.zero import first_nonzero
-from autoclave.lifecycle import intent, requests, sweep, withdrawn
+from autoclave.lifecycle import operator, requests, reserve, sweep
 from autoclave.lifecycle import reserve as settling
 from autoclave.lifecycle import transitions as swapping
 from autoclave.lifecycle.guests_seen import GuestsSeen
@@ -52,7 +52,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (settling, binding, requests, sweep, intent, withdrawn, cleanup, recovery, device_providers):
+    for module in (settling, binding, requests, sweep, operator, reserve, cleanup, recovery, device_providers):
         monkeypatch.setattr(module, "settle", settle)
 
 

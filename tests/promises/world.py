@@ -24,9 +24,8 @@ from autoclave.db.engine import Database
 from autoclave.drivers.base import Driver
 from autoclave.exceptions import AutoclaveError, PlacementError, PlacementNotFound
 from autoclave.hardware.journal import ToolJournal
-from autoclave.lifecycle.agents import RPCCleaners
 from autoclave.lifecycle.guests_seen import GuestsSeen
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import Device, RequestContext

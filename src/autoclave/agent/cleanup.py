@@ -18,12 +18,10 @@ from autoclave.drivers.base import CleanupControl, Driver, Evidence, Progress, P
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, SlotEmpty, StateConflict
 from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
-from autoclave.lifecycle.missing import NOT_THERE
 from autoclave.lifecycle.observe import lose
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.reserve import settle
-from autoclave.lifecycle.transitions import Cause, swap
-from autoclave.lifecycle.withdrawn import settle_others
+from autoclave.lifecycle.reserve import settle, settle_others
+from autoclave.lifecycle.transitions import NOT_THERE, Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout

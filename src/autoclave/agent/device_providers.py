@@ -10,9 +10,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import PlacementError
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.reserve import settle
-from autoclave.lifecycle.rewritten import note_rewritten
-from autoclave.lifecycle.withdrawn import raise_reserved
+from autoclave.lifecycle.reserve import note_rewritten, raise_reserved, settle
 from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named, whole_record
 from autoclave.placement.records import Inventories, Provider
 from autoclave.rules.device_lifecycle import must_be_reserved

@@ -25,8 +25,8 @@ from autoclave.exceptions import PlacementError, StateConflict
 from autoclave.lifecycle.observe import differs, doubt, drive_of, lose, observe, take_over
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.register import FoundProvider, register
+from autoclave.lifecycle.reserve import settle_others
 from autoclave.lifecycle.transitions import Cause
-from autoclave.lifecycle.withdrawn import settle_others
 from autoclave.objects.base import RequestContext
 from autoclave.placement.provider_tree import provider_named
 from autoclave.placement.records import Provider

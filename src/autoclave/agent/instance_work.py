@@ -16,8 +16,8 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
 from autoclave.lifecycle.burn import settle_provider
-from autoclave.lifecycle.guest_events import guest_ended, guest_starts
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.tenants import guest_ended, guest_starts
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action

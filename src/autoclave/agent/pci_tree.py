@@ -20,7 +20,7 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
 )
-from autoclave.lifecycle import card_burns
+from autoclave.lifecycle import burn
 from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, settle_provider
 from autoclave.lifecycle.pci_inventory import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
@@ -145,9 +145,9 @@ class PCITree:
         """Before anything is offered: what is new may be a card that was burned in another slot."""
         serials = self._bus.serials(wanted)
         with self._ports.db.read() as tx:
-            if not card_burns.differs(tx, self._host, serials):
+            if not burn.differs(tx, self._host, serials):
                 return
-        self._ports.db.transact(lambda tx: card_burns.follow(tx, self._host, serials, self._ports.clock()))
+        self._ports.db.transact(lambda tx: burn.follow(tx, self._host, serials, self._ports.clock()))
 
     def _changes(self, wanted: Sequence[PCIProvider], unreadable: frozenset[str]) -> Changes:
         with self._ports.db.read() as tx:

@@ -12,8 +12,7 @@ from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict
 from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.reserve import settle
-from autoclave.lifecycle.rewritten import fail_rewritten
+from autoclave.lifecycle.reserve import fail_rewritten, settle
 from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import BEING_CLEANED, Actor, Event

@@ -9,9 +9,8 @@ from oslo_log import log as logging
 from autoclave.agent.pci_bus import Look
 from autoclave.db import pci
 from autoclave.db.pci import ProviderRecord
-from autoclave.lifecycle.burn_moves import move
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.transitions import Cause
+from autoclave.lifecycle.transitions import Cause, move
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import Actor
 

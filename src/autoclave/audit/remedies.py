@@ -11,8 +11,8 @@ from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementError, StateConflict
 from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.reclaim import distrust, quarantine
+from autoclave.lifecycle.reserve import raise_reserved
 from autoclave.lifecycle.transitions import Cause
-from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.devices import SILENCE, unproved
 from autoclave.rules.audit.kinds import Fix

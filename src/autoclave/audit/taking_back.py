@@ -6,7 +6,7 @@ from autoclave.audit.hosts import HostView
 from autoclave.db.engine import Database
 from autoclave.exceptions import Conflict, HardwareError, PlacementError
 from autoclave.lifecycle.burn import settle_provider
-from autoclave.lifecycle.take_back import TakenBack, on_record, take_back
+from autoclave.lifecycle.reclaim import TakenBack, on_record, take_back
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.model import Guest

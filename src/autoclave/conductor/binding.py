@@ -16,13 +16,10 @@ from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.requests import take_bind_back
-from autoclave.lifecycle.reserve import Settled, secure, settle
-from autoclave.lifecycle.rewritten import reason_of
+from autoclave.lifecycle.reserve import Settled, reason_of, secure, settle, settle_others
 from autoclave.lifecycle.tenants import of_instance
-from autoclave.lifecycle.transitions import Cause, swap
-from autoclave.lifecycle.withdrawn import settle_others
+from autoclave.lifecycle.transitions import Cause, remark, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import (
     ACTIVE,

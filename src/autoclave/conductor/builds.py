@@ -40,7 +40,7 @@ from autoclave.exceptions import (
     StateConflict,
 )
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.requesting import make_arqs
+from autoclave.lifecycle.requests import make_arqs
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rules.instance_states import TaskState, VMState

@@ -9,9 +9,9 @@ from autoclave.conductor.unbinding import Unbinder
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.reserve import Withdrawals
 from autoclave.lifecycle.sweep import sweep
 from autoclave.lifecycle.transitions import Cause
-from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 

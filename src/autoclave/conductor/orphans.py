@@ -20,7 +20,7 @@ from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.recorded_unbind import take_back_orphan
+from autoclave.lifecycle.requests import take_back_orphan
 from autoclave.lifecycle.transitions import Cause
 from autoclave.nova.client import Presence, Servers
 from autoclave.objects.base import RequestContext

@@ -1,7 +1,11 @@
-"""The attach handles of a device: as they are on record, and as its driver reports them.
+"""Compare the attach handles on record with those that a driver reports.
+
+The attach handles of a device: as they are on record, and as its driver reports them.
 
 What an active ARQ names stays as it is, whatever the configuration says by now: a guest has it, or is about to.
 The rest follows the host at once.
+
+What a discovered device is in the terms of the database.
 """
 
 import json
@@ -102,3 +106,31 @@ def attach_as_found(
 
 def _stored(handle: AttachHandle) -> str:
     return json.dumps(dict(handle.attach_info), sort_keys=True)
+
+
+def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
+    """The deployable's attributes, as Cyborg names them: ``rc`` and ``trait0``, ``trait1``, …"""
+    traits = {f"trait{number}": trait for number, trait in enumerate(found.traits)}
+    return {"rc": found.resource_class, **traits}
+
+
+def board_info(found: DiscoveredDevice) -> str:
+    """``std_board_info``, with the cleanup action locked in."""
+    info = dict(found.std_board_info)
+    if found.cleanup_action is not None:
+        info["cleanup_action"] = found.cleanup_action
+    return json.dumps(info, sort_keys=True)
+
+
+def recorded_layout(found: DiscoveredDevice) -> str | None:
+    """``layout`` of a drive as it was found."""
+    return found.layout.to_json() if found.layout is not None and found.layout.recordable else None
+
+
+def without_action(info: str | None) -> str | None:
+    """``std_board_info`` without the cleanup action: that of another drive says nothing of this one."""
+    if info is None:
+        return None
+    return json.dumps(
+        {key: value for key, value in json.loads(info).items() if key != "cleanup_action"}, sort_keys=True
+    )

@@ -24,8 +24,8 @@ from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.reserve import raise_reserved
 from autoclave.lifecycle.transitions import Cause, note_dirty, swap, tell_history
-from autoclave.lifecycle.withdrawn import raise_reserved
 from autoclave.rules.device_lifecycle import DeviceState, Event, backfilled_state, is_taken, must_be_reserved
 
 LOG = logging.getLogger(__name__)

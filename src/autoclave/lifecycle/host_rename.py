@@ -19,9 +19,7 @@ from autoclave.db import hosts, instances, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
-from autoclave.lifecycle.burn_moves import record
-from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.transitions import Cause
+from autoclave.lifecycle.transitions import Cause, record, remark
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import delete_provider, rename_provider
 from autoclave.placement.records import Provider

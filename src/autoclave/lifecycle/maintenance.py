@@ -13,11 +13,10 @@ from sqlalchemy.engine import Connection
 from autoclave.db import devices as device_rows
 from autoclave.db import hosts as rows
 from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementUnavailable
-from autoclave.lifecycle.intent import debt, tell_placement
+from autoclave.lifecycle.operator import debt, tell_placement
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.remarks import remark
 from autoclave.lifecycle.reserve import settle
-from autoclave.lifecycle.transitions import Cause
+from autoclave.lifecycle.transitions import Cause, remark
 
 LOG = logging.getLogger(__name__)
 

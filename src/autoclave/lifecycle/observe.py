@@ -1,7 +1,13 @@
-"""What discovery may write of a device that is known."""
+"""Record what discovery sees of a device that is known.
+
+What discovery may write of a device that is known.
+
+What instances have by flavor is no device driver's, whatever the configuration says by now.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -10,21 +16,48 @@ from sqlalchemy.engine import Connection
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
-from autoclave.db import history
+from autoclave.db import history, pci
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
-from autoclave.lifecycle.attach_handles import as_offered, attach_as_found, handle_changes
-from autoclave.lifecycle.described import attributes_of, board_info, recorded_layout
-from autoclave.lifecycle.intent import debt
-from autoclave.lifecycle.lent import require_not_lent
-from autoclave.lifecycle.missing import NOT_THERE, THERE_AGAIN, miss
-from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.transitions import Cause, note_dirty, swap
+from autoclave.exceptions import StateConflict
+from autoclave.lifecycle.attach_handles import (
+    as_offered,
+    attach_as_found,
+    attributes_of,
+    board_info,
+    handle_changes,
+    recorded_layout,
+)
+from autoclave.lifecycle.operator import debt
+from autoclave.lifecycle.transitions import NOT_THERE, THERE_AGAIN, Cause, miss, note_dirty, remark, swap
 from autoclave.rules.device_lifecycle import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout, difference
 from autoclave.rules.plain_text import tells_apart
+
+
+def require_not_lent(tx: Connection, hostname: str, addresses: AbstractSet[str]) -> None:
+    """See that no instance has one of the functions by its flavor, and that none is burned.
+
+    Another entry of the configuration, or another provider in Placement, does not end what a burn has begun.
+
+    :param addresses: of functions of the host, and of the slot that they are in.
+    :raises StateConflict: an instance has one, or one is burned.
+    """
+    functions = pci.functions(tx, hostname)
+    for provider in pci.providers(tx, hostname):
+        own = [each for each in functions if each.provider_id == provider.id]
+        if addresses.isdisjoint({provider.address, *(each.address for each in own)}):
+            continue
+        holder = next((each.instance_uuid for each in own if each.instance_uuid is not None), None)
+        if holder is not None:
+            raise StateConflict(f"instance {holder} has it by its flavor, until that is deleted")
+        if provider.burned:
+            raise StateConflict(
+                f"it is burned; clean it, and run `autoclave burned release {hostname}/{provider.address}`"
+            )
+
 
 _WAS_AWAY = (
     "it was gone from the host for a while, so nobody knows what was written to it; clean it, or vouch for it with "

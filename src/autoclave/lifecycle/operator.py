@@ -1,9 +1,19 @@
-"""What an operator may say about a device: hold, release, accept, forget, and who asked to have it cleaned.
+"""Record the decisions of operators about a device.
+
+What an operator may say about a device: hold, release, accept, forget, and who asked to have it cleaned.
 
 The intent is committed first; then Placement is made to agree. A Placement that is away changes
 nothing about the intent: the sweep settles it later.
+
+What somebody has decided about a device: committed first, then told to Placement (design §3, rule 2).
+
+Maintenance: ``status``, which says whether an operator wants a device used, whatever its ``device_state``.
+
+Neither changes the other. An instance that has the device keeps it, an erase goes on; Placement offers the
+device when both agree.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +24,73 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.tables import DeviceStatus
 from autoclave.exceptions import Conflict, NotFound, PlacementError
-from autoclave.lifecycle.described import without_action
-from autoclave.lifecycle.intent import debt, require, say, tell_placement
+from autoclave.lifecycle.attach_handles import without_action
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.remarks import remark
-from autoclave.lifecycle.transitions import Cause, note_dirty, swap
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause, note_dirty, remark, swap
 from autoclave.placement.provider_tree import delete_provider
 from autoclave.rules.burn import Reading
 from autoclave.rules.device_lifecycle import DeviceState, Event, must_be_reserved, shown_state
 
 LOG = logging.getLogger(__name__)
+
+Changes = Callable[[DeviceRecord], Mapping[str, Any] | None]
+"""The columns that the intent writes of a device as it is; None if it was recorded before."""
+
+
+def say(ports: Ports, uuid: str, event: str, what: str, cause: Cause, changes: Changes) -> bool:
+    """Write an intent and its line in the device's history, in one transaction; log it; tell Placement.
+
+    What was recorded before is not recorded again, but Placement is told once more.
+
+    :param what: what the device is now, for the log.
+    :returns: whether Placement has been told already.
+    :raises NotFound: there is no such device.
+    """
+
+    def note(tx: Connection) -> bool:
+        device = require(tx, uuid)
+        wanted = changes(device)
+        if wanted is not None:
+            remark(tx, device, event, cause, wanted)
+        return wanted is not None
+
+    if ports.db.transact(note):
+        LOG.info("Device %s is %s, says %s%s", uuid, what, cause, f": {cause.reason}" if cause.reason else ".")
+    return tell_placement(ports, uuid)
+
+
+def require(tx: Connection, uuid: str) -> DeviceRecord:
+    """The device with *uuid*, its row locked until the transaction ends.
+
+    :raises NotFound: there is none.
+    """
+    device = device_rows.get(tx, uuid, lock=True)
+    if device is None:
+        raise NotFound(f"Device not found with uuid={uuid}")
+    return device
+
+
+def debt(device: DeviceRecord) -> dict[str, Any]:
+    """The columns that owe an available device its offer; none for a device in another state."""
+    if device.device_state is not DeviceState.AVAILABLE:
+        return {}
+    return {"release_pending": True, "release_number": device.release_number + 1}
+
+
+def tell_placement(ports: Ports, uuid: str) -> bool:
+    """Settle a device about which something is recorded; returns whether Placement agrees.
+
+    One that cannot be told now is told by the agent's next period, or by any conductor's sweep.
+    """
+    try:
+        settle(ports.db, ports.placement, uuid)
+    except PlacementError as error:
+        LOG.warning("What was said of device %s is recorded; Placement will be told later: %s", uuid, error)
+        return False
+    return True
 
 
 def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
@@ -220,3 +286,34 @@ def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
         raise Conflict(f"Device {device.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
     if device.device_state in (DeviceState.PENDING_CLEANING, DeviceState.CLEANING):
         raise Conflict(f"Device {device.uuid} is being cleaned: wait until that has ended.")
+
+
+def disable(ports: Ports, uuid: str, cause: Cause) -> bool:
+    """Take a device out of service: it is offered no more, and not bound, until it is enabled.
+
+    One that is disabled stays so, and Placement is told once more.
+
+    :returns: whether Placement has been told already.
+    :raises NotFound: there is no such device.
+    """
+    return say(ports, uuid, "disable", "disabled", cause, lambda device: _unless(device, DeviceStatus.MAINTAINING))
+
+
+def enable(ports: Ports, uuid: str, cause: Cause) -> bool:
+    """End the maintenance of a device. It is offered if it is available, and nothing else is against it.
+
+    One that is enabled stays as it is: this ends no hold, neither ours nor one set by hand in Placement. A debt
+    that is still open is paid.
+
+    :returns: whether Placement has been told already.
+    :raises NotFound: there is no such device.
+    """
+
+    def changes(device: DeviceRecord) -> dict[str, object] | None:
+        return _unless(device, DeviceStatus.ENABLED, **debt(device))
+
+    return say(ports, uuid, "enable", "enabled", cause, changes)
+
+
+def _unless(device: DeviceRecord, status: DeviceStatus, **changes: object) -> dict[str, object] | None:
+    return None if device.status is status else {"status": status, **changes}

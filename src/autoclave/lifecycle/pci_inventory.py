@@ -15,8 +15,7 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.lifecycle.burn_moves import move, record
-from autoclave.lifecycle.transitions import Cause
+from autoclave.lifecycle.transitions import Cause, move, record
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_inventory import ONE_TIME_USE, ClaimableFunction, PCIProvider

@@ -1,19 +1,49 @@
-"""Taking a device out of use because nobody vouches for it: by what an audit saw, or after a backup was restored."""
+"""Take devices back: suspect ones, those of removed hosts, and those of vanished instances.
+
+Taking a device out of use because nobody vouches for it: by what an audit saw, or after a backup was restored.
+
+A host that is taken out of the cloud: its agent will say nothing of it any more.
+
+What may hold somebody's data stays on record, and is not offered: its devices are ``missing``, until an operator
+forgets each or the host reports again; what is burned stays burned; the ledger of dirty drives stays as it is.
+
+Taking a PCI function back from an instance that is not there: deleted by hand, say, or on another host.
+
+What an instance has is given back by the agent of its host when it is deleted. Here nobody will ever do that, so that
+an operator must, who has seen to it that no guest has the function.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.db import arqs
+from autoclave.db import agents as agent_rows
+from autoclave.db import arqs, pci
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import hosts as host_rows
+from autoclave.db import instances as instance_rows
+from autoclave.db.agents import AgentRecord
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
-from autoclave.exceptions import StateConflict
+from autoclave.db.hosts import ComputeHostRecord
+from autoclave.db.pci import FunctionRecord, ProviderRecord
+from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, StateConflict
+from autoclave.lifecycle.operator import tell_placement
+from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requests import end_unbind, fail_bind
-from autoclave.lifecycle.transitions import Cause, swap
-from autoclave.lifecycle.withdrawn import raise_reserved, settle_others
+from autoclave.lifecycle.reserve import raise_reserved, settle_others
+from autoclave.lifecycle.transitions import Cause, miss, move, swap
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event
+from autoclave.placement.provider_tree import change_inventories, delete_provider, reserve_all
+from autoclave.rules.burn import BurnEvent
+from autoclave.rules.device_lifecycle import BEING_CLEANED, ARQState, DeviceState, Event
+from autoclave.rules.instance_states import UNSETTLED
 
 LOG = logging.getLogger(__name__)
 
@@ -67,3 +97,167 @@ def _told(db: Database, placement: PlacementClient, device: DeviceRecord) -> boo
     told = raise_reserved(db, placement, device.uuid)
     settle_others(db, placement, device)
     return told
+
+
+_REASON = "its host was taken out of the cloud"
+_NAMED = 3
+"""Of so many instances a refusal says the uuid."""
+_ATTEMPTS = 4
+
+
+def take_out(ports: Ports, host_uuid: str, cause: Cause, patience: timedelta) -> None:
+    """Forget a host that runs instances, and its agent.
+
+    Placement comes first, since nobody would come back to the host's root once the host is forgotten. That an agent
+    which reports again takes the host in anew undoes all of it.
+
+    :param patience: how long an agent may be silent before it counts as dead.
+    :raises NotFound: there is no such host.
+    :raises Conflict: its agent lives, or it has instances, or requests hold its devices.
+    :raises PlacementError: Placement could not be told; the host is there as before, and may be taken out again.
+    """
+    with ports.db.read() as tx:
+        host, _ = _idle(tx, ports, host_uuid, patience)
+    _withdraw(ports.placement, host.rp_uuid)
+
+    def forget(tx: Connection) -> list[DeviceRecord]:
+        present, agent = _idle(tx, ports, host_uuid, patience)
+        devices = [device for device in device_rows.list_all(tx, hostname=present.hostname) if not device.missing]
+        for device in devices:
+            if device.device_state in BEING_CLEANED:
+                swap(tx, device, Event.CRASH_RECOVERY, replace(cause, reason=_REASON))
+            miss(tx, device.uuid, cause, _REASON)
+        host_rows.delete(tx, present)
+        if agent is not None and not agent_rows.delete(tx, agent):
+            raise _alive(present)
+        return devices
+
+    devices = ports.db.transact(forget)
+    LOG.info("Host %s is taken out, says %s; %d devices of it are missing now.", host.hostname, cause, len(devices))
+    for device in devices:
+        tell_placement(ports, device.uuid)
+
+
+def _idle(
+    tx: Connection, ports: Ports, host_uuid: str, patience: timedelta
+) -> tuple[ComputeHostRecord, AgentRecord | None]:
+    host = host_rows.get(tx, host_uuid)
+    if host is None:
+        raise NotFound(f"Service {host_uuid} could not be found.")
+    agent = agent_rows.get(tx, host.hostname)
+    if agent is not None and ports.clock() - agent.last_seen <= patience:
+        raise _alive(host)
+    instances = [instance.uuid for instance in instance_rows.on_host(tx, host.hostname)]
+    if instances:
+        more = f" and {len(instances) - _NAMED} more" if len(instances) > _NAMED else ""
+        raise Conflict(
+            f"Host {host.hostname} has instances: {', '.join(instances[:_NAMED])}{more}. Delete them, and let its "
+            "agent, or one in its place, end that."
+        )
+    for device in device_rows.list_all(tx, hostname=host.hostname):
+        holders = arq_rows.active_of_device(tx, device.id)
+        if holders:
+            raise Conflict(f"Device {device.slot} is held by accelerator request {holders[0].uuid}: delete that first.")
+    return host, agent
+
+
+def _alive(host: ComputeHostRecord) -> Conflict:
+    return Conflict(
+        f"The agent of {host.hostname} is alive, or was a moment ago, and would report the host again: stop it, and "
+        "wait until the service is down."
+    )
+
+
+def _withdraw(placement: PlacementClient, root: str) -> None:
+    """Have Placement offer nothing of a host: without a root's VCPU and memory nobody gets what is below it."""
+    try:
+        if [provider.uuid for provider in placement.providers_in_tree(root)] == [root]:
+            delete_provider(placement, root)
+            return
+    except PlacementConflict as error:
+        LOG.warning("Provider %s stays, reserved: %s", root, error)
+    try:
+        change_inventories(placement, root, reserve_all)
+    except PlacementNotFound:
+        LOG.debug("Provider %s is gone already", root)
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """What became of a function.
+
+    :param instance_uuid: who had it; None: nobody, and nothing was done.
+    :param provider: as it is now.
+    """
+
+    address: str
+    instance_uuid: str | None
+    provider: ProviderRecord
+
+
+def take_back(db: Database, host: str, addresses: Sequence[str], cause: Cause) -> list[TakenBack]:
+    """Take functions of one host back, all of them or none, each with a line in its provider's history.
+
+    What is or must be burned is left burned and unconfirmed: from the same moment on no instance may claim it, whatever
+    Placement says, until it was seen idle and reserved and was released. Settle the providers afterwards.
+
+    :raises NotFound: the host has no such function on record.
+    :raises Conflict: an instance has it that is on the host, or that is being built or deleted.
+    """
+
+    def work(tx: Connection) -> list[TakenBack]:
+        owned = {each.id: each for each in pci.providers(tx, host, lock=True)}
+        taken = []
+        for address, function in on_record(tx, host, addresses).items():
+            before = owned[function.provider_id]
+            if function.instance_uuid is not None:
+                _require_not_there(tx, function, function.instance_uuid)
+                owned[before.id] = _take(tx, before, function, function.instance_uuid, cause)
+            taken.append((address, function.instance_uuid, before.id))
+        return [TakenBack(address, instance, owned[provider]) for address, instance, provider in taken]
+
+    return db.transact(work)
+
+
+def on_record(tx: Connection, host: str, addresses: Sequence[str]) -> dict[str, FunctionRecord]:
+    """Functions of one host by their addresses.
+
+    :raises NotFound: the host has no such function on record.
+    """
+    known = {each.address: each for each in pci.functions(tx, host)}
+    for address in addresses:
+        if address not in known:
+            raise NotFound(f"{host} has no PCI function {address} for instances on record.")
+    return {address: known[address] for address in addresses}
+
+
+def _require_not_there(tx: Connection, function: FunctionRecord, instance_uuid: str) -> None:
+    instance = instance_rows.get(tx, instance_uuid, lock=True)
+    if instance is None:
+        return
+    if instance.task_state in UNSETTLED:
+        raise Conflict(
+            f"{function.address} of {function.hostname} is instance {instance_uuid}'s, which is {instance.task_state}: "
+            "wait until that is over."
+        )
+    if instance.host == function.hostname:
+        raise Conflict(
+            f"{function.address} of {function.hostname} is instance {instance_uuid}'s, which is on that host: delete "
+            "the instance, and its agent takes the function back."
+        )
+
+
+def _take(
+    tx: Connection, provider: ProviderRecord, function: FunctionRecord, instance_uuid: str, cause: Cause
+) -> ProviderRecord:
+    values: Mapping[str, Any] = {}
+    if provider.burned:
+        # A release, and what was seen idle, came before this use of it.
+        values = {"burn_confirmed": False, "release_pending": False}
+    elif provider.one_time_use:
+        values = pci.burned_for(instance_uuid, utcnow())
+    why = f"taken back from instance {instance_uuid}" + (f": {cause.reason}" if cause.reason else "")
+    told = replace(cause, reason=why, evidence={"function": function.address, "instance": instance_uuid})
+    if not pci.take_back(tx, function) or not move(tx, provider, BurnEvent.TAKE_BACK, told, values):
+        raise Conflict(f"{function.address} of {function.hostname} was changed at the same moment.")
+    return replace(provider, state_version=provider.state_version + 1, **values)

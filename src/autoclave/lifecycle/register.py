@@ -12,11 +12,9 @@ from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice
-from autoclave.lifecycle.attach_handles import insert_handle
-from autoclave.lifecycle.described import attributes_of, board_info, recorded_layout
-from autoclave.lifecycle.lent import require_not_lent
-from autoclave.lifecycle.missing import miss
-from autoclave.lifecycle.transitions import Cause, note_dirty, tell_history
+from autoclave.lifecycle.attach_handles import attributes_of, board_info, insert_handle, recorded_layout
+from autoclave.lifecycle.observe import require_not_lent
+from autoclave.lifecycle.transitions import Cause, miss, note_dirty, tell_history
 from autoclave.rules.device_lifecycle import IDLE_STATES, DeviceState, Slot, initial_state
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.resource_names import provider_name

@@ -1,5 +1,18 @@
-"""Make Placement agree with the database (design §3, rules 2 to 4). Nothing else writes ``reserved``."""
+"""Reconcile Placement with the database.
 
+Make Placement agree with the database (design §3, rules 2 to 4). Nothing else writes ``reserved``.
+
+Nothing is offered before its provider has the traits that say what it is.
+
+Devices that must not be offered, of which Placement may not have been told.
+
+Devices whose provider another service has rewritten as its own: a second writer in Placement.
+
+Nova does that to a device that its ``[pci] device_spec`` matches, too. It writes its own class over ours, with nothing
+reserved, and may have given the device to a guest past us. So nothing is known of the device from then on.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -7,24 +20,122 @@ from types import MappingProxyType
 
 import sqlalchemy as sa
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
+from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.tables import devices
-from autoclave.exceptions import PlacementConflict, TraitsMissing
-from autoclave.lifecycle.rewritten import is_rewritten, note_rewritten
-from autoclave.lifecycle.trait_gate import require_traits
+from autoclave.exceptions import (
+    PlacementConflict,
+    PlacementError,
+    PlacementNotFound,
+    PlacementUnavailable,
+    TraitsMissing,
+)
+from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.transitions import Cause, remark, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
-from autoclave.placement.records import Inventory
+from autoclave.placement.records import Inventory, Traits
 from autoclave.rules.burn import Reading
-from autoclave.rules.device_lifecycle import must_be_reserved
-from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event, must_be_reserved
+from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA
+
+
+def require_traits(
+    placement: PlacementClient,
+    rp_uuid: str,
+    generation: int,
+    wanted: frozenset[str],
+    known: ProviderState | None = None,
+) -> None:
+    """See that a provider has *wanted* at *generation*: what is written at that generation finds them there.
+
+    Without this, a request that forbids a trait could get a device that has it, while its agent is about to write it.
+
+    :param known: the provider as it was read or written at some generation; its traits are read if it is another.
+    :raises TraitsMissing: it has not all of them. Its agent writes them in its next period.
+    :raises PlacementConflict: the provider is at another generation.
+    :raises PlacementError: Placement did not tell.
+    """
+    if known is not None and known.generation == generation:
+        traits = Traits(generation, known.traits)
+    else:
+        traits = placement.get_traits(rp_uuid)
+    if missing := wanted - traits.names:
+        raise TraitsMissing(
+            f"provider {rp_uuid} is not offered before its agent has given it the traits {', '.join(sorted(missing))}"
+        )
+    if traits.generation != generation:
+        raise PlacementConflict(f"provider {rp_uuid} is at generation {traits.generation}, not {generation} any more")
+
 
 LOG = logging.getLogger(__name__)
+
+
+def is_rewritten(placement: PlacementClient, rp_uuid: str) -> bool:
+    """Return whether a provider of ours says that it is Nova's.
+
+    :raises PlacementError: Placement did not tell.
+    """
+    return OWNER_NOVA in placement.get_traits(rp_uuid).names
+
+
+def note_rewritten(db: Database, device_uuid: str) -> bool:
+    """Record that another service has rewritten the provider of a device, once, and stop offering the device.
+
+    An idle device goes to ``error``. One that an instance or a worker has keeps its state, and is held.
+
+    :returns: whether it was recorded by this call. The caller reconciles Placement.
+    :raises DatabaseUnavailable: nothing was recorded.
+    """
+    noted = db.transact(lambda tx: _note(tx, device_uuid))
+    if noted is not None:
+        LOG.error("Device %s (%s) must not be offered: %s", device_uuid, noted.slot, reason_of(noted))
+    return noted is not None
+
+
+def reason_of(device: DeviceRecord) -> str:
+    """Return why a device whose provider was rewritten is not offered, and what to do."""
+    return (
+        f"another service has written its provider in Placement ({OWNER_NOVA}). Let Nova's [pci] device_spec on "
+        f"{device.hostname} not match it, restart nova-compute there, and make sure that no guest has it"
+    )
+
+
+def fail_rewritten(tx: Connection, device: DeviceRecord, cause: Cause) -> DeviceRecord | None:
+    """Move a device whose provider was rewritten to ``error``, if no request has it any longer.
+
+    :param device: its row, locked by this transaction.
+    :returns: the device in ``error``; None: its provider is its own, or the device is still in use.
+    """
+    in_reach = device.device_state in (DeviceState.AVAILABLE, DeviceState.ALLOCATED)
+    if not device.rewritten or not in_reach or arq_rows.active_of_device(tx, device.id):
+        return None
+    return swap(tx, device, Event.REWRITTEN, _because(device, cause))
+
+
+def _note(tx: Connection, device_uuid: str) -> DeviceRecord | None:
+    device = device_rows.get(tx, device_uuid, lock=True)
+    if device is None or device.rewritten:
+        return None
+    cause = _because(device, Cause(Actor.PLACEMENT, OWNER_NOVA))
+    changes: dict[str, object] = {"rewritten": True}
+    in_use = arq_rows.active_of_device(tx, device.id)
+    if device.device_state is DeviceState.AVAILABLE and not in_use:
+        return swap(tx, device, Event.REWRITTEN, cause, changes)
+    if device.device_state is not DeviceState.ERROR and not device.held:
+        changes |= {"held": True, "hold_reason": cause.reason}
+    remark(tx, device, Event.REWRITTEN.value, cause, changes)
+    return device
+
+
+def _because(device: DeviceRecord, cause: Cause) -> Cause:
+    return Cause(cause.actor, cause.name, cause.request_id, reason_of(device))
 
 
 class Settled(StrEnum):
@@ -217,3 +328,81 @@ def _clear_debt(db: Database, device_uuid: str, state_version: int, release_numb
     # A swap on the version: a debt made since then is not ours to clear.
     which = {"key": device_uuid, "version": state_version, "number": release_number}
     db.transact(lambda tx: tx.execute(_PAID, {**which, "release_pending": False, "updated_at": utcnow()}))
+
+
+ROUND = 50
+"""Devices that one round tells of: few enough that no sweep waits long for it."""
+
+_UNTOLD = "Placement does not know yet that device %s must not be offered: %s"
+
+
+def raise_reserved(db: Database, placement: PlacementClient, uuid: str) -> bool:
+    """Tell Placement what the row of a device that must not be offered demands.
+
+    :returns: whether it has been told. If not, the host's agent tells it, or a conductor does; see
+        :class:`Withdrawals`.
+    """
+    try:
+        settle(db, placement, uuid)
+    except PlacementError as error:
+        LOG.warning(_UNTOLD, uuid, error)
+        return False
+    return True
+
+
+def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord) -> None:
+    """Tell Placement what became of the other rows by which the drive of *device* is on record.
+
+    Their own hosts need not be served by anybody. What Placement cannot be told now is logged.
+    """
+    # The serial of what is not erased is shown only: several cards may have it.
+    if device.serial is None or not device.supports_cleaning:
+        return
+    with db.read() as tx:
+        others = device_rows.with_drive(tx, device.serial, device.drive_model or "")
+    for other in others:
+        if other.uuid != device.uuid and must_be_reserved(other.offer):
+            raise_reserved(db, placement, other.uuid)
+
+
+class Withdrawals:
+    """Tells Placement of each of them, once for each time that it was withdrawn.
+
+    Whoever withdraws a device tells Placement himself, and if that is away, or he dies in between, the agent of the
+    device's host does in its next period. This is for hosts that no agent serves. What was told is remembered by
+    this process alone: one that has just started tells of all. Raising is always safe (design §3, rule 2).
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._told: dict[str, tuple[object, ...]] = {}
+        self._failures: Counter[str] = Counter()
+        """Of what is not told yet: what Placement refuses must not keep it from hearing of the rest."""
+
+    def tell(self) -> None:
+        """One round. What Placement does not hear is told in the next.
+
+        :raises DatabaseUnavailable: nothing could be read.
+        """
+        with self._ports.db.read() as tx:
+            withdrawn = {device.uuid: device for device in device_rows.withdrawn(tx)}
+        self._told = {uuid: told for uuid, told in self._told.items() if uuid in withdrawn}
+        untold = [device for device in withdrawn.values() if self._told.get(device.uuid) != _version(device)]
+        self._failures = Counter({device.uuid: self._failures[device.uuid] for device in untold})
+        for device in sorted(untold, key=lambda device: self._failures[device.uuid])[:ROUND]:
+            try:
+                settle(self._ports.db, self._ports.placement, device.uuid)
+            except PlacementNotFound:
+                LOG.debug("Device %s has no provider; whoever makes it reserves it.", device.uuid)
+            except PlacementUnavailable as error:
+                LOG.warning(_UNTOLD, device.uuid, error)
+                return
+            except PlacementError as error:
+                LOG.warning(_UNTOLD, device.uuid, error)
+                self._failures[device.uuid] += 1
+                continue
+            self._told[device.uuid] = _version(device)
+
+
+def _version(device: DeviceRecord) -> tuple[object, ...]:
+    return device.state_version, device.release_number, device.offer

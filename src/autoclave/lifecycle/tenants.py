@@ -1,8 +1,20 @@
-"""Whose instance gets a device, or returns it: for its history, which administrators alone may read."""
+"""Record in the history of devices which guests they served.
+
+The start and the end of guests, in the history of the devices that their instances have by accelerator requests.
+
+Whose instance gets a device, or returns it: for its history, which administrators alone may read.
+"""
 
 from dataclasses import replace
 
-from autoclave.lifecycle.transitions import Cause
+from sqlalchemy.engine import Connection
+
+from autoclave.db import arqs as arq_rows
+from autoclave.db import devices as device_rows
+from autoclave.db import history
+from autoclave.db.instances import InstanceRecord
+from autoclave.lifecycle.transitions import Cause, remark
+from autoclave.rules.device_lifecycle import ACTIVE
 
 
 def of_instance(
@@ -17,3 +29,32 @@ def of_instance(
     reason = f"{what} instance {instance_uuid or 'unknown'} of project {project_id or 'unknown'}{user}"
     tenant = {"instance_uuid": instance_uuid, "project_id": project_id, "user_id": user_id}
     return replace(cause, reason=reason, evidence={**cause.evidence, "tenant": tenant})
+
+
+_START, _END = "guest_start", "guest_end"
+
+
+def guest_starts(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
+    """Record that the guest of *instance* starts. Write it before the start: a death must not hide a guest."""
+    _note(tx, instance, _START, _of(cause, instance, "guest starts,"))
+
+
+def guest_ended(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
+    """Record that the guest of *instance* is at an end, where its start is on record. May be done twice."""
+    _note(tx, instance, _END, _of(cause, instance, "guest ended,"))
+
+
+def _of(cause: Cause, instance: InstanceRecord, what: str) -> Cause:
+    return of_instance(
+        cause, what, instance_uuid=instance.uuid, project_id=instance.project_id, user_id=instance.user_id
+    )
+
+
+def _note(tx: Connection, instance: InstanceRecord, event: str, cause: Cause) -> None:
+    for arq in arq_rows.of_instance(tx, instance.uuid):
+        device = device_rows.get_by_id(tx, arq.device_id) if arq.device_id and arq.state in ACTIVE else None
+        if device is None:
+            continue
+        last = history.last_of(tx, device.uuid, (_START, _END))
+        if event != (last or _END):
+            remark(tx, device, event, cause, {})

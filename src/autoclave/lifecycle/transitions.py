@@ -1,4 +1,15 @@
-"""The one statement that changes a device's state (design §3, rule 1)."""
+"""Change the state of a device by compare-and-swap, with its history.
+
+The one statement that changes a device's state (design §3, rule 1).
+
+What is written into a device's history although its state stays what it is.
+
+The one way in which a device of one time use is burned, released and offered again: with a line in its history.
+
+The history is kept beside that of all devices, under the uuid of the resource provider, and outlives the provider.
+
+A device that is not on its host.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,11 +19,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices as device_rows
-from autoclave.db import history
+from autoclave.db import history, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.pci import ProviderRecord
 from autoclave.db.tables import arqs, devices
 from autoclave.exceptions import StateConflict
+from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, transition
 
 # Built once: to build a statement takes as long as to execute it.
@@ -202,3 +215,89 @@ def swap(
 def _has_several_handles(tx: Connection, device: DeviceRecord) -> bool:
     # One freed handle of several makes the device available while other ARQs hold the others.
     return device_rows.handles_of(tx, device) > 1
+
+
+def remark(tx: Connection, device: DeviceRecord, event: str, cause: Cause, changes: Mapping[str, Any]) -> None:
+    """Write *changes*, if there are any, and the event, in the caller's transaction."""
+    if changes:
+        device_rows.update(tx, device, changes)
+    tell_history(tx, device, device.device_state, device.device_state, event, cause)
+
+
+_SEEN = {
+    BurnEvent.CONFIRM: "it was seen idle, with reserved=total",
+    BurnEvent.RELEASE_SEEN: "somebody has lowered reserved there; Placement does not say who",
+    BurnEvent.OFFER: "it has been told that reserved is 0",
+}
+
+
+def move(
+    tx: Connection,
+    provider: ProviderRecord,
+    event: BurnEvent,
+    cause: Cause | None,
+    values: Mapping[str, Any],
+    *,
+    idle: bool = False,
+) -> bool:
+    """Write *values* if the row still is at the version of *provider*, and the event in the same transaction.
+
+    :param cause: None: it follows from what Placement has, or was told, and is no caller's doing.
+    :param idle: only if no instance has a function of it.
+    :returns: whether it was; False: nothing was written.
+    """
+    if not pci.swap(tx, provider, values, idle=idle):
+        return False
+    record(tx, provider, replace(provider, **values), event, cause)
+    if "burned" in values:
+        _keep_ledger(tx, provider.uuid)
+    return True
+
+
+def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
+    """A card stays burned when it is put into another slot; its release covers the card that is in the slot then."""
+    provider = pci.get(tx, rp_uuid)
+    if provider is None or provider.serial is None:
+        return
+    if provider.burned:
+        pci.note(tx, provider.serial, rp_uuid)
+    else:
+        pci.remove(tx, provider.serial, rp_uuid)
+
+
+def record(
+    tx: Connection, before: ProviderRecord | None, after: ProviderRecord, event: BurnEvent, cause: Cause | None
+) -> None:
+    """Append what has become of a provider to its history.
+
+    :param before: None: it is on record from now on only.
+    """
+    history.append(
+        tx,
+        device_uuid=after.uuid,
+        serial=after.serial,
+        from_state=before.burn_state.value if before else None,
+        to_state=after.burn_state.value,
+        event=event.value,
+        actor=str(cause) if cause else "Placement",
+        request_id=cause.request_id if cause else None,
+        reason=cause.reason if cause else _SEEN.get(event),
+        evidence={"hostname": after.hostname, "pci_address": after.address, **(cause.evidence if cause else {})},
+    )
+
+
+NOT_THERE = "it was not in its slot when it was to be erased"
+"""``state_reason`` of a drive that its erase did not find."""
+THERE_AGAIN = f"{NOT_THERE}, and is there again"
+"""The same once the drive is back."""
+
+
+def miss(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord | None:
+    """Note that a device is missing, and why it is thought to be; return the row, or None if there is none."""
+    device = device_rows.get(tx, uuid, lock=True)
+    if device is None:
+        return None
+    # What was found in the slot is gone, too.
+    gone = {"missing": True, "found_serial": None, "found_drive_model": None, "found_layout": None}
+    remark(tx, device, "missing", replace(cause, reason=reason), gone)
+    return device_rows.get(tx, device.uuid)

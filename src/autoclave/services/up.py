@@ -15,8 +15,7 @@ from autoclave.conf.placement import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.embedded import EmbeddedPlacement, Front, Identity
 from autoclave.placement.transport import http_adapter

@@ -5,8 +5,7 @@ from oslo_config import cfg
 from autoclave.db import agents, schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.messaging import MessagingTransport

@@ -33,8 +33,7 @@ from autoclave.db.instances import InstanceRecord
 from autoclave.db.tables import devices
 from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 from autoclave.exceptions import RPCUnavailable
-from autoclave.lifecycle.agents import RPCCleaners
-from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.lifecycle.register import register
 from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.transitions import Cause

@@ -14,7 +14,7 @@ from autoclave.cli.main import main
 from autoclave.db import pci
 from autoclave.db.tables import pci_functions
 from autoclave.lifecycle.burn import Settled
-from autoclave.lifecycle.burn_moves import move
+from autoclave.lifecycle.transitions import move
 from autoclave.placement.records import Inventory
 from autoclave.rules.burn import BurnEvent
 from autoclave.testing.placement.faults import refuse

@@ -8,9 +8,9 @@ from api_world import HOST, World, fault, new_uuid
 from autoclave.cli.main import main
 from autoclave.db import history as events
 from autoclave.lifecycle.maintenance import follow_hosts
+from autoclave.lifecycle.reserve import Withdrawals
 from autoclave.lifecycle.sweep import pay_debts
 from autoclave.lifecycle.transitions import Cause
-from autoclave.lifecycle.withdrawn import Withdrawals
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.testing.placement import faults as effects
 

@@ -25,8 +25,7 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView
 from autoclave.exceptions import BadRequest, Forbidden, NotFound, RPCError
-from autoclave.lifecycle.recorded_unbind import record_unbind
-from autoclave.lifecycle.requesting import make_arqs
+from autoclave.lifecycle.requests import make_arqs, record_unbind
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import RESOLVED, Actor, ARQState

@@ -12,7 +12,7 @@ from autoclave.api.intents import Action, say
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY
 from autoclave.exceptions import NotFound
-from autoclave.lifecycle import status
+from autoclave.lifecycle import operator
 
 _ANSWERS = {200: None, 202: SAID}
 
@@ -26,7 +26,7 @@ class _Switch(Resource):
 
 
 class DeviceDisable(_Switch):
-    """See :func:`autoclave.lifecycle.status.disable`."""
+    """See :func:`autoclave.lifecycle.operator.disable`."""
 
     @Operation(
         "Take a device out of service",
@@ -37,11 +37,11 @@ class DeviceDisable(_Switch):
         answers=_ANSWERS,
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        self._switch(resp, asked, uuid, status.disable)
+        self._switch(resp, asked, uuid, operator.disable)
 
 
 class DeviceEnable(_Switch):
-    """See :func:`autoclave.lifecycle.status.enable`."""
+    """See :func:`autoclave.lifecycle.operator.enable`."""
 
     @Operation(
         "Put a device back in service",
@@ -52,4 +52,4 @@ class DeviceEnable(_Switch):
         answers=_ANSWERS,
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        self._switch(resp, asked, uuid, status.enable)
+        self._switch(resp, asked, uuid, operator.enable)

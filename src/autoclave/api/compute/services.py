@@ -15,7 +15,7 @@ from autoclave.api.schemas.compute_services import SERVICES, SHOWN_SERVICE, VALI
 from autoclave.conf.agent import patience_with_agents
 from autoclave.db import hosts as host_rows
 from autoclave.exceptions import BadRequest, NotFound
-from autoclave.lifecycle.taken_out import take_out
+from autoclave.lifecycle.reclaim import take_out
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import ZONE

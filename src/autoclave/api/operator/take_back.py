@@ -14,7 +14,7 @@ from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_TAKE_BACK
 from autoclave.db import handles as handle_rows
 from autoclave.exceptions import Conflict, RPCError
-from autoclave.lifecycle.recorded_unbind import note_take_back, to_take_back
+from autoclave.lifecycle.requests import note_take_back, to_take_back
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
