@@ -13,7 +13,7 @@ from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
-from autoclave.audit.rows import read
+from autoclave.audit.records import read
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
 from autoclave.db import pci

@@ -5,7 +5,7 @@ from datetime import timedelta
 from hostworld import GPU, HOST, NIC
 from instanceworld import InstanceWorld
 
-from autoclave.audit.rows import read
+from autoclave.audit.records import read
 from autoclave.db import agents as agent_rows
 from autoclave.db import hosts as host_rows
 from autoclave.db.columns import utcnow

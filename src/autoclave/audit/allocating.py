@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from autoclave.audit.rows import Records, read
+from autoclave.audit.records import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementUnavailable

@@ -9,7 +9,7 @@ from datetime import datetime
 from autoclave.audit.holdings import Holdings
 from autoclave.audit.hosts import HostView
 from autoclave.audit.offers import Offers
-from autoclave.audit.rows import Records, read
+from autoclave.audit.records import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import NotFound

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoclave.audit.offers import unreadable
-from autoclave.audit.rows import Records
+from autoclave.audit.records import Records
 from autoclave.exceptions import PlacementError, PlacementNotFound, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.rules.audit.instances import Amounts, Part, by_consumer, of_consumers, of_instance, of_unknown

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from autoclave.audit.allocating import allocate_again
 from autoclave.audit.auditor import Scope
-from autoclave.audit.rows import read
+from autoclave.audit.records import read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import PlacementError, StateConflict
