@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 
-from autoclave.audit.auditor import Auditor, Scope
-from autoclave.audit.hosts import HostView
+from autoclave.audit.auditor import Auditor, HostView, Scope
 from autoclave.audit.remedies import Remedies
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import devices

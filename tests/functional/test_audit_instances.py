@@ -10,10 +10,8 @@ import sqlalchemy as sa
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, VFS
 from instanceworld import FLAVOR, InstanceWorld
 
-from autoclave.audit.auditor import Auditor, Scope
-from autoclave.audit.hosts import HostView
-from autoclave.audit.remedies import Remedies
-from autoclave.audit.taking_back import TakingBack
+from autoclave.audit.auditor import Auditor, HostView, Scope
+from autoclave.audit.remedies import Remedies, TakingBack
 from autoclave.db import history, hosts
 from autoclave.db import instances as instance_rows
 from autoclave.db.history import EventRecord

@@ -1,23 +1,184 @@
-"""An audit: what stands in two looks is found, what was changing meanwhile is not judged."""
+"""Audit: compare two looks, and report what stands in both.
+
+An audit: what stands in two looks is found, what was changing meanwhile is not judged.
+
+What instances hold in Placement, as an audit takes it down.
+
+A host, as an audit takes it down. Nothing is asked of a drive, and none is opened that a worker may want.
+"""
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from autoclave.audit.holdings import Holdings
-from autoclave.audit.hosts import HostView
-from autoclave.audit.offers import Offers
+from autoclave.audit.offers import Offers, unreadable
 from autoclave.audit.records import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.exceptions import NotFound
+from autoclave.exceptions import (
+    DeviceVanished,
+    DriverMismatch,
+    HardwareError,
+    NotFound,
+    PlacementError,
+    PlacementNotFound,
+    PlacementUnavailable,
+)
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.nvme import controller_at
+from autoclave.hardware.sysfs import pci_function
+from autoclave.hardware.usage import holders
 from autoclave.placement.client import PlacementClient
-from autoclave.rules.audit.devices import SILENCE, about, loose_request, of_agents, of_drives, of_row
-from autoclave.rules.audit.instances import Part, about_lent, of_doubt, of_functions, uncleaned
+from autoclave.rules.audit.devices import (
+    SILENCE,
+    about,
+    loose_request,
+    of_agents,
+    of_drives,
+    of_guests,
+    of_row,
+    of_slot,
+)
+from autoclave.rules.audit.instances import (
+    Amounts,
+    Part,
+    about_lent,
+    by_consumer,
+    of_consumers,
+    of_doubt,
+    of_functions,
+    of_instance,
+    of_lent_guests,
+    of_unknown,
+    uncleaned,
+)
 from autoclave.rules.audit.kinds import Kind, Severity
-from autoclave.rules.audit.model import Finding, Lent, Row
+from autoclave.rules.audit.model import Finding, Guest, Lent, Row, Slot
+from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.virt.domains import Domains
+
+
+class Holdings:
+    """One look at Placement: a request for each provider; then one for each consumer that something is wrong with.
+
+    :param seen: what each consumer holds, by the uuids of the providers that were asked about already.
+    """
+
+    def __init__(self, placement: PlacementClient, records: Records, seen: Mapping[str, Mapping[str, Amounts]]) -> None:
+        self._placement = placement
+        self._records = records
+        self._seen = seen
+
+    def compare(self, parts: Iterable[Part]) -> Iterator[Finding]:
+        """What of Placement disagrees with the instances of each host, and who holds something of it beside them.
+
+        What cannot be read is a finding. When Placement does not answer at all, it is not asked again and again.
+        """
+        for part in parts:
+            try:
+                yield from self._part(part)
+            except PlacementUnavailable as error:
+                yield unreadable("Placement", f"{error}; the instances of {part.host} and of others were not compared")
+                return
+            except PlacementError as error:
+                yield unreadable(part.host, f"{error}; its instances were not compared")
+
+    def _part(self, part: Part) -> Iterator[Finding]:
+        consumers = {each.uuid: self._of_provider(each.uuid) for each in part.providers}
+        if part.root and consumers[part.root.uuid] is None:
+            kind, seen = Kind.PROVIDER_MISSING, f"Placement has no provider {part.root.uuid} ({part.host})"
+            yield Finding(kind, part.host, seen, kind.remedy.format(host=part.host), part.device)
+        held = by_consumer({provider: each for provider, each in consumers.items() if each})
+        for instance in self._records.by_host.get(part.host, ()):
+            # Most agree with what the host's providers say already. Else what they hold is asked for as a whole.
+            if any(of_instance(part, instance, held.get(instance.uuid, {}))):
+                whole = self._placement.get_allocations(instance.uuid).allocations
+                yield from of_instance(part, instance, self._records.of_host(part.host, whole))
+        yield from of_consumers(part, held, self._records.instances)
+        for consumer in sorted(held.keys() - self._records.instances.keys() - self._records.asking):
+            now = self._placement.get_allocations(consumer)
+            if now.allocations:
+                yield of_unknown(part, consumer, held[consumer], now.consumer_type)
+
+    def _of_provider(self, uuid: str) -> Mapping[str, Amounts] | None:
+        if uuid in self._seen:
+            return self._seen[uuid]
+        try:
+            return self._placement.get_allocations_for_provider(uuid)
+        except PlacementNotFound:
+            return None
+
+
+class HostView:
+    """One look after the other at one host.
+
+    :param allowed: devices that may be offered although the host uses them (``[agent] allow_host_device``).
+    :param domains: its guests; None: there is no libvirt to ask.
+    """
+
+    def __init__(self, name: str, paths: HostPaths, allowed: frozenset[PCIAddress], domains: Domains | None) -> None:
+        self.name = name
+        self._paths = paths
+        self._allowed = allowed
+        self._domains = domains
+
+    def guests(self) -> Mapping[str, Sequence[Guest]] | None:
+        """Its guests, by the address of each function that they have been given; None: there is nobody to ask.
+
+        :raises HardwareError: whoever is to be asked does not answer.
+        """
+        return None if self._domains is None else _guests(self._domains)
+
+    def compare(self, rows: Sequence[Row], lent: Sequence[Lent]) -> Iterator[Finding]:
+        """What of the host disagrees with *rows* and *lent*, which are its own. What cannot be read is a finding."""
+        guests: Mapping[str, Sequence[Guest]] | None = {}
+        try:
+            guests = self.guests()
+        except HardwareError as error:
+            kind = Kind.LIBVIRT_UNREADABLE
+            yield Finding(kind, self.name, str(error), kind.remedy.format(host=self.name))
+        if guests is None:
+            kind = Kind.LIBVIRT_NOT_LOOKED_AT
+            yield Finding(kind, self.name, "its libvirt was not looked at", kind.remedy)
+            guests = {}
+        for each in lent:
+            yield from of_lent_guests(each, guests)
+        for row in rows:
+            yield from of_guests(row, guests.get(row.address, ()))
+            try:
+                yield from of_slot(row, self._slot(row))
+            except HardwareError as error:
+                yield about(Kind.HOST_UNREADABLE, row, str(error))
+
+    def _slot(self, row: Row) -> Slot:
+        address = PCIAddress.parse(row.address)
+        try:
+            function = pci_function(self._paths, address)
+        except DeviceVanished:
+            return Slot(False, None, None, (), ())
+        if not row.cleaned:
+            return Slot(True, function.driver, None, (), ())
+        try:
+            controller = controller_at(self._paths, address)
+        except DriverMismatch as error:
+            return Slot(True, error.driver, None, (), ())
+        users: tuple[str, ...] = ()
+        if row.offer.device_state is DeviceState.AVAILABLE and address not in self._allowed:
+            users = tuple(holders(self._paths, controller))
+        drive = (controller.serial, controller.model)
+        return Slot(True, function.driver, drive, users, controller.other_paths)
+
+
+def _guests(domains: Domains) -> Mapping[str, Sequence[Guest]]:
+    found: defaultdict[str, list[Guest]] = defaultdict(list)
+    for domain in domains.all():
+        for function in domain.functions:
+            found[str(function)].append(Guest(domain.uuid, domain.name, domain.running))
+    return found
+
 
 _MORE_LOOKS = 2
 """Looks after the first, at most."""

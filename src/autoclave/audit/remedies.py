@@ -1,24 +1,107 @@
-"""What an audit does about what it found: only what makes devices, and hosts, less available."""
+"""Mend what an audit found, only by making devices less available.
 
-from collections.abc import Iterator, Sequence
+What an audit does about what it found: only what makes devices, and hosts, less available.
+
+Giving instances again, in Placement, what their rows say that they have.
+
+Taking functions back from instances that are not there, once the host has said that no guest has them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoclave.audit.allocating import allocate_again
-from autoclave.audit.auditor import Scope
-from autoclave.audit.records import read
+from autoclave.audit.auditor import HostView, Scope
+from autoclave.audit.records import Records, read
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.exceptions import PlacementError, StateConflict
+from autoclave.exceptions import (
+    Conflict,
+    HardwareError,
+    PlacementConflict,
+    PlacementError,
+    PlacementUnavailable,
+    StateConflict,
+)
 from autoclave.lifecycle.burn import settle_provider
-from autoclave.lifecycle.reclaim import distrust, quarantine
+from autoclave.lifecycle.reclaim import TakenBack, distrust, on_record, quarantine, take_back
 from autoclave.lifecycle.reserve import raise_reserved
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
+from autoclave.placement.records import GENERATIONS_OF_NOTHING, ConsumerAllocations, Resources
 from autoclave.rules.audit.devices import SILENCE, unproved
+from autoclave.rules.audit.instances import Part, lacking
 from autoclave.rules.audit.kinds import Fix
-from autoclave.rules.audit.model import Finding, Lent, Row
+from autoclave.rules.audit.model import Finding, Guest, Instance, Lent, Row
 from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.device_lifecycle import Actor, DeviceState
+
+
+def allocate_again(
+    db: Database, placement: PlacementClient, records: Records, instance_uuids: Iterable[str]
+) -> dict[str, str]:
+    """Add what instances lack to what they hold, of each provider by itself; what was done, in words, by instance.
+
+    If one is deleted at the same moment, an allocation may outlive it: the next audit finds that.
+
+    :param records: what they are to have; the database is read once more, after all was done.
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    tried = {uuid: _of(placement, records, uuid) for uuid in instance_uuids}
+    if not any(tried.values()):
+        return dict.fromkeys(tried, "nothing: it has all again")
+    present = read(db, utcnow()).instances
+    done = {}
+    for uuid, parts in tried.items():
+        if parts and present.get(uuid) != records.instances.get(uuid):
+            parts.append("the instance changed meanwhile: audit again")
+        done[uuid] = "; ".join(parts) or "nothing: it has all again"
+    return done
+
+
+def _of(placement: PlacementClient, records: Records, instance_uuid: str) -> list[str]:
+    """What was done for one instance, in words; nothing, if it lacks nothing."""
+    instance = records.instances.get(instance_uuid)
+    if instance is None or instance.host is None or not instance.settled:
+        return ["nothing: the instance changed meanwhile"]
+    part = Part.of(instance.host, records.roots, records.lent.values())
+    try:
+        present = placement.get_allocations(instance_uuid).allocations
+    except PlacementError as error:
+        return [f"nothing: {error}"]
+    missing = lacking(part, instance, records.of_host(instance.host, present))
+    done, failures = [], []
+    for provider, amounts in missing.items():
+        try:
+            _add(placement, instance, provider, amounts)
+        except PlacementUnavailable as error:
+            failures.append(f"perhaps of provider {provider}, audit again: {error}")
+        except PlacementError as error:
+            failures.append(f"not of provider {provider}: {error}")
+        else:
+            done.append(", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items())))
+    if not missing:
+        return []
+    return [f"allocated {' and '.join(done)}" if done else "nothing", *failures]
+
+
+def _add(placement: PlacementClient, instance: Instance, provider: str, amounts: Resources) -> None:
+    """:raises PlacementError: it was not taken, or it is not known whether it was."""
+    present = placement.get_allocations(instance.uuid)
+    wanted = {uuid: dict(held) for uuid, held in present.allocations.items()}
+    into = wanted.setdefault(provider, {})
+    for name, amount in amounts.items():
+        into[name] = into.get(name, 0) + amount
+    generations = (present.generation,) if present.allocations else GENERATIONS_OF_NOTHING
+    for generation in generations:
+        claim = ConsumerAllocations(instance.uuid, wanted, generation, instance.project_id, instance.user_id)
+        try:
+            placement.put_allocations(claim)
+        except PlacementConflict as error:
+            if not error.moved_on or generation == generations[-1]:
+                raise
+        else:
+            return
+
 
 _TOLD = {True: "reserved=total", False: "Placement does not answer and will be told later"}
 
@@ -102,3 +185,59 @@ class Remedies:
 
     def _cause(self, reason: str) -> Cause:
         return Cause(Actor.OPERATOR, self.name, reason=reason)
+
+
+class TakingBack:
+    """Takes functions of hosts back.
+
+    :param hosts: those that can be asked from here.
+    """
+
+    def __init__(self, db: Database, placement: PlacementClient, hosts: Sequence[HostView]) -> None:
+        self._db = db
+        self._placement = placement
+        self._hosts = {host.name: host for host in hosts}
+
+    def take_back(self, host: str, addresses: Sequence[str], cause: Cause, *, looked: bool) -> dict[str, str]:
+        """Take functions of one host back, all or none; what was done, in words, by address. May be done again.
+
+        :param looked: the operator has seen that no guest has them: a host that cannot be asked is no hindrance.
+        :raises NotFound: the host has no such function on record.
+        :raises Conflict: a guest has one, the host cannot be asked, or an instance has one that is there.
+        """
+        with self._db.read() as tx:
+            on_record(tx, host, addresses)
+        guests = self._guests(host, looked=looked)
+        for address in addresses:
+            for guest in guests.get(address, ()):
+                raise Conflict(
+                    f"{address} of {host} is with domain {guest.name} ({guest.uuid}), which "
+                    f"{'runs' if guest.running else 'is off'}: end and undefine that, or take the function away from it"
+                )
+        return {each.address: self._told(each) for each in take_back(self._db, host, addresses, cause)}
+
+    def _guests(self, host: str, *, looked: bool) -> Mapping[str, Sequence[Guest]]:
+        view, why = self._hosts.get(host), "it is another machine"
+        try:
+            guests = None if view is None else view.guests()
+        except HardwareError as error:
+            guests, why = None, str(error)
+        else:
+            why = why if view is None else "there is no virsh"
+        if guests is None and not looked:
+            raise Conflict(
+                f"the guests of {host} cannot be asked for from here ({why}): run this on {host} with its agent's "
+                "configuration; or look there yourself (`virsh list --all --uuid`, `virsh dumpxml`), and say --looked"
+            )
+        return guests or {}
+
+    def _told(self, taken: TakenBack) -> str:
+        provider = taken.provider
+        what = "no instance has it" if taken.instance_uuid is None else f"taken back from {taken.instance_uuid}"
+        if provider.burned:
+            what += "; it stays burned until it is released"
+        try:
+            settle_provider(self._db, self._placement, provider.uuid)
+        except PlacementError as error:
+            what += f"; Placement will be told later: {error}"
+        return what

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from cliff import command
 
-from autoclave.audit.taking_back import TakingBack
+from autoclave.audit.remedies import TakingBack
 from autoclave.cli.audit import add_audited
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.transitions import Cause

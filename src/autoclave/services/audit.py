@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from autoclave.audit.hosts import HostView
+from autoclave.audit.auditor import HostView
 from autoclave.conf import new_config
 from autoclave.conf.agent import allowed_host_devices, patience_with_agents
 from autoclave.conf.placement import is_external
