@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from autoclave.agent.compute.functions import PCIBus
+from autoclave.agent.compute.pci_tree import PCITree
+from autoclave.agent.compute.provider_config import ProviderAdditions
 from autoclave.agent.compute_tree import ComputeTree
-from autoclave.agent.pci_bus import PCIBus
-from autoclave.agent.pci_tree import PCITree
-from autoclave.agent.provider_additions import ProviderAdditions
 from autoclave.agent.root_provider import RootProvider
 from autoclave.conf import new_config
 from autoclave.db import pci

@@ -10,7 +10,7 @@ import pytest
 from agentprocesses import AgentProcesses
 from hostworld import GPU, HOST, HostWorld
 
-from autoclave.agent.compute_host import ComputeParts
+from autoclave.agent.compute.host import ComputeParts
 from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.conductor.manager import ConductorManager

@@ -12,7 +12,7 @@ from agentworld import HOST, SANITIZING, SECRET, AgentWorld
 from strikes import Death, Strike, death
 from tenant import Tenant
 
-from autoclave.agent import cleanup, recovery
+from autoclave.agent import cleaning, recovery
 from autoclave.agent.manager import AgentManager
 from autoclave.db import devices as device_rows
 from autoclave.db.tables import devices
@@ -280,7 +280,7 @@ def test_a_journal_that_cannot_be_read_keeps_one_drive_from_being_cleaned_and_sa
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress is written on account of the time, so that the writes of a clean can be counted."""
-    monkeypatch.setattr(cleanup, "PROGRESS_INTERVAL", 3600)
+    monkeypatch.setattr(cleaning, "PROGRESS_INTERVAL", 3600)
 
 
 def clean_by(world: AgentWorld, strike: Strike, at: int | None) -> AgentManager:

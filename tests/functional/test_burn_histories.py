@@ -406,9 +406,9 @@ def not_raised_at_all(_db: Any, _placement: Any, _rp_uuid: str) -> None:
 
 
 def frees_without_settling(m: pytest.MonkeyPatch) -> None:
-    from autoclave.agent import instance_work, resource_tracker
+    from autoclave.agent.compute import claims, instance_work
 
-    m.setattr(resource_tracker, "settle_provider", not_raised_at_all)
+    m.setattr(claims, "settle_provider", not_raised_at_all)
     m.setattr(instance_work, "settle_provider", not_raised_at_all)
 
 

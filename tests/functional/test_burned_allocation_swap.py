@@ -8,7 +8,7 @@ import pytest
 from hostworld import GPU_CLASS, HOST, HostWorld
 from pciworld import ONE, TWO
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.exceptions import PlacementConflict
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.testing.placement import FakePlacement

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pciworld import CLASS, HOST, PCIWorld
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.burn import Settled, ask_release

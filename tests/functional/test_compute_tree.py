@@ -20,7 +20,7 @@ from hostworld import (
 )
 from pciworld import ONE, TWO
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import history, hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import (

@@ -10,7 +10,7 @@ from agentworld import SANITIZING, SECRET, AgentWorld
 from strikes import Strike, no_database
 from tenant import Tenant, recover
 
-from autoclave.agent import cleanup
+from autoclave.agent import cleaning
 from autoclave.agent.manager import AgentManager
 from autoclave.exceptions import DatabaseUnavailable, NotFound
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
@@ -51,8 +51,8 @@ def world(one_drive: AgentWorld) -> AgentWorld:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome that cannot be written is soon tried again; and no progress is written on account of the time."""
-    monkeypatch.setattr(cleanup, "SWAP_PATIENCE", (0.01, 0.01))
-    monkeypatch.setattr(cleanup, "PROGRESS_INTERVAL", 3600)
+    monkeypatch.setattr(cleaning, "SWAP_PATIENCE", (0.01, 0.01))
+    monkeypatch.setattr(cleaning, "PROGRESS_INTERVAL", 3600)
 
 
 # Gone

@@ -7,7 +7,7 @@ from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, NIC_SPEC, VF_CLASS, VF_SP
 from test_pci_spec_changes import ONE, TWO, allocate, delete_guest, start_guest, whole
 from test_unreadable_functions import Agent, give_back
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused, PlacementConflict
 from autoclave.lifecycle.burn import ask_release, settle_provider

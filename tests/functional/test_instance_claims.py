@@ -7,7 +7,7 @@ from hostworld import CARD, GPU, HOST, VFS
 from instanceworld import InstanceWorld
 from pciworld import ONE, TWO
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.pci import Addition, AdditionKind

@@ -10,8 +10,8 @@ from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
 from instanceworld import OTHER, InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
 
-from autoclave.agent.pci_bus import PCIBus
-from autoclave.agent.pci_tree import PCITree
+from autoclave.agent.compute.functions import PCIBus
+from autoclave.agent.compute.pci_tree import PCITree
 from autoclave.exceptions import AutoclaveError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.rules.instance_states import TaskState, VMState

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from hostworld import GPU, GPU_CLASS, GPU_SPEC, HOST, HostWorld
 from pciworld import ONE
 
-from autoclave.agent.resource_tracker import ResourceTracker
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database

@@ -21,8 +21,8 @@ from hostworld import (
 )
 from pciworld import ONE, TWO
 
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.agent.compute_tree import ComputeTree
-from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.cleaning import Cleanup
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows

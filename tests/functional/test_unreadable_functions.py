@@ -11,8 +11,8 @@ from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, PATIENCE, VF_CLASS, VFS, 
 from moments import Death
 from test_pci_spec_changes import ONE, allocate, delete_guest, start_guest, whole
 
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.agent.compute_tree import ComputeTree
-from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import ClaimRefused

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoclave.agent import cleanup, device_providers, discovery, recovery
-from autoclave.agent.cleanup import Cleanup
+from autoclave.agent import cleaning, device_tree, discovery, recovery
+from autoclave.agent.cleaning import Cleanup
 from autoclave.conductor import binding, unbinding
 from autoclave.conductor import orphans as conductor_orphans
 from autoclave.db import arqs as arq_rows
@@ -52,7 +52,7 @@ from promises.world import World
 
 
 def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> None:
-    for module in (settling, binding, requests, sweep, operator, reserve, cleanup, recovery, device_providers):
+    for module in (settling, binding, requests, sweep, operator, reserve, cleaning, recovery, device_tree):
         monkeypatch.setattr(module, "settle", settle)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.cleaning import Cleanup
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from oslo_log import log as logging
 
-from autoclave.agent.pci_tree import PCITree
-from autoclave.agent.provider_additions import ProviderAdditions
+from autoclave.agent.compute.pci_tree import PCITree
+from autoclave.agent.compute.provider_config import ProviderAdditions
 from autoclave.agent.root_provider import RootProvider
 from autoclave.db import hosts
 from autoclave.lifecycle.ports import Ports

@@ -12,8 +12,8 @@ from oslo_db import exception as db_exc
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.cleanup import Cleanup
-from autoclave.agent.device_providers import DeviceProviders
+from autoclave.agent.cleaning import Cleanup
+from autoclave.agent.device_tree import DeviceProviders
 from autoclave.agent.driver_reports import DriverReports, Found
 from autoclave.agent.known_devices import KnownDevice, known_devices
 from autoclave.agent.root_provider import RootProvider

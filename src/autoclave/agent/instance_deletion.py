@@ -2,7 +2,7 @@
 
 from oslo_log import log as logging
 
-from autoclave.agent.instance_work import InstanceWork
+from autoclave.agent.compute.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.objects.base import RequestContext
 from autoclave.rules.instance_states import TaskState

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from autoclave.agent.instance_work import InstanceWork
+from autoclave.agent.compute.instance_work import InstanceWork
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
 

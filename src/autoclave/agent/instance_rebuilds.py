@@ -6,9 +6,9 @@ from typing import Any
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.agent.compute.instance_work import InstanceWork
 from autoclave.agent.guests import with_claimed
 from autoclave.agent.instance_power import InstancePower
-from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, StateConflict

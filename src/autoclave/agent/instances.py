@@ -1,11 +1,11 @@
 """The instances of one host: what messages ask for, and what the period finds."""
 
-from autoclave.agent.instance_builds import InstanceBuilds
+from autoclave.agent.compute.instance_actions import InstanceBuilds
+from autoclave.agent.compute.instance_work import InstanceWork
+from autoclave.agent.compute.instances import InstanceRecovery
 from autoclave.agent.instance_deletion import InstanceDeletion
 from autoclave.agent.instance_power import InstancePower
 from autoclave.agent.instance_rebuilds import InstanceRebuilds
-from autoclave.agent.instance_recovery import InstanceRecovery
-from autoclave.agent.instance_work import InstanceWork
 
 
 class Instances:

@@ -8,13 +8,13 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.cleanup import Cleanup
-from autoclave.agent.compute_host import ComputeHost, ComputeParts
+from autoclave.agent.cleaning import Cleanup
+from autoclave.agent.compute.host import ComputeHost, ComputeParts
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.former_host import FormerHost
 from autoclave.agent.function_users import FunctionUsers
+from autoclave.agent.host_identity import HostRecord
 from autoclave.agent.host_lock import HostLock
-from autoclave.agent.host_record import HostRecord
 from autoclave.agent.instances import Instances
 from autoclave.agent.recovery import Recovery
 from autoclave.agent.root_provider import RootProvider

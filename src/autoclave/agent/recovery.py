@@ -5,7 +5,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.cleanup import Cleanup
+from autoclave.agent.cleaning import Cleanup
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import AutoclaveError, HardwareError, StateConflict

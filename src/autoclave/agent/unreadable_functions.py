@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from oslo_log import log as logging
 
-from autoclave.agent.pci_bus import Look
+from autoclave.agent.compute.functions import Look
 from autoclave.db import pci
 from autoclave.db.pci import ProviderRecord
 from autoclave.lifecycle.ports import Ports

@@ -2,11 +2,11 @@
 
 from oslo_log import log as logging
 
-from autoclave.agent.instance_builds import InstanceBuilds
+from autoclave.agent.compute.instance_actions import InstanceBuilds
+from autoclave.agent.compute.instance_work import InstanceWork, fault
 from autoclave.agent.instance_deletion import InstanceDeletion
 from autoclave.agent.instance_power import InstancePower
 from autoclave.agent.instance_rebuilds import InstanceRebuilds
-from autoclave.agent.instance_work import InstanceWork, fault
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, GuestError

@@ -8,14 +8,14 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.agent import provider_config
+from autoclave.agent.compute.claims import ResourceTracker
+from autoclave.agent.compute.functions import PCIBus
+from autoclave.agent.compute.instance_work import InstanceWork
+from autoclave.agent.compute.pci_tree import PCITree
+from autoclave.agent.compute.provider_config import ProviderAdditions
 from autoclave.agent.compute_tree import ComputeTree
 from autoclave.agent.guests import Guests
-from autoclave.agent.instance_work import InstanceWork
 from autoclave.agent.instances import Instances
-from autoclave.agent.pci_bus import PCIBus
-from autoclave.agent.pci_tree import PCITree
-from autoclave.agent.provider_additions import ProviderAdditions
-from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.agent.root_provider import RootProvider
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.hardware.command import Commands

@@ -8,9 +8,9 @@ from typing import Any
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.agent.guests import Guests
 from autoclave.agent.instance_locks import InstanceLocks
-from autoclave.agent.resource_tracker import ResourceTracker
 from autoclave.db import arqs as arq_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord

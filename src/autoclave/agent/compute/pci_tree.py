@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.agent.compute.functions import PCIBus
 from autoclave.agent.known_devices import known_devices
 from autoclave.agent.lowered import LoweredReserved
-from autoclave.agent.pci_bus import PCIBus
 from autoclave.agent.unreadable_functions import UnreadableFunctions
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci

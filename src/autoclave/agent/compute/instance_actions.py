@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
+from autoclave.agent.compute.instance_work import InstanceWork
 from autoclave.agent.guests import with_claimed
-from autoclave.agent.instance_work import InstanceWork
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, StateConflict
