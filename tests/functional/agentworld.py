@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agentprocesses import AgentProcesses
 
-from autoclave.agent.function_users import FunctionUsers
+from autoclave.agent.compute.functions import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.conf import new_config
 from autoclave.db import arqs as arq_rows

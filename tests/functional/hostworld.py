@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from autoclave.agent.compute.functions import PCIBus
+from autoclave.agent.compute.host import ComputeTree
 from autoclave.agent.compute.pci_tree import PCITree
 from autoclave.agent.compute.provider_config import ProviderAdditions
-from autoclave.agent.compute_tree import ComputeTree
-from autoclave.agent.root_provider import RootProvider
+from autoclave.agent.device_tree import RootProvider
 from autoclave.conf import new_config
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord

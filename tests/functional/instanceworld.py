@@ -10,8 +10,8 @@ import pytest
 from agentprocesses import AgentProcesses
 from hostworld import GPU, HOST, HostWorld
 
+from autoclave.agent.compute.functions import FunctionUsers
 from autoclave.agent.compute.host import ComputeParts
-from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import instances as instance_rows

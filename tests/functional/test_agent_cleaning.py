@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from agentworld import PATIENCE, SANITIZING, SECRET, ZEROING, AgentWorld, zeroing_drive
 
-from autoclave.agent import attempt
+from autoclave.agent import cleaning
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver
@@ -184,7 +184,7 @@ def go_on(world: AgentWorld) -> Iterator[threading.Event]:
 def test_evidence_that_a_driver_brings_after_its_deadline_is_not_believed(
     world: AgentWorld, go_on: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "GRACE", 0.1)
+    monkeypatch.setattr(cleaning, "GRACE", 0.1)
     world.overrides["nvme", "cleanup_timeout"] = 4
     agent = world.start()
     world.bind()

@@ -17,7 +17,7 @@ from instanceworld import InstanceWorld
 from strikes import Death, Strike, death
 from test_up import running
 
-from autoclave.agent.host_lock import HostLock
+from autoclave.agent.manager import HostLock
 from autoclave.cli.main import main
 from autoclave.db import agents, history, hosts, pci
 from autoclave.db import devices as device_rows

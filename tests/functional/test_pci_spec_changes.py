@@ -22,7 +22,7 @@ from hostworld import (
 from pciworld import ONE, TWO
 
 from autoclave.agent.compute.claims import ResourceTracker
-from autoclave.agent.compute_tree import ComputeTree
+from autoclave.agent.compute.host import ComputeTree
 from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord

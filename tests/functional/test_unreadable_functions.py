@@ -12,7 +12,7 @@ from moments import Death
 from test_pci_spec_changes import ONE, allocate, delete_guest, start_guest, whole
 
 from autoclave.agent.compute.claims import ResourceTracker
-from autoclave.agent.compute_tree import ComputeTree
+from autoclave.agent.compute.host import ComputeTree
 from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import ClaimRefused

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from autoclave.agent.locks import DeviceLocks
+from autoclave.agent.cleaning import DeviceLocks
 from autoclave.conf import new_config
 from autoclave.drivers.base import AttachHandle, CleanableDevice, CleanupControl, DiscoveredDevice, Driver, Evidence
 from autoclave.exceptions import EraseTimeout, HardwareError

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from autoclave.agent.cleaning import Cleanup
+from autoclave.agent.device_tree import RootProvider
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
-from autoclave.agent.root_provider import RootProvider
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import Orphans
 from autoclave.conductor.unbinding import Unbinder

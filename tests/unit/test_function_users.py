@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autoclave.agent.function_users import FunctionUsers
+from autoclave.agent.compute.functions import FunctionUsers
 from autoclave.exceptions import HardwareError, ToolFailed
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.simulator.drive_spec import DriveSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoclave.agent.provider_config import MAX_FILE_BYTES, load, load_file
+from autoclave.agent.compute.provider_config import MAX_FILE_BYTES, load, load_file
 from autoclave.exceptions import ProviderConfigFaults
 from autoclave.rules.provider_config import COMPUTE_NODE, ProviderConfig, parse
 

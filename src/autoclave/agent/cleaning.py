@@ -1,5 +1,13 @@
-"""Cleaning: from the message, or the check that finds a message missed, to available or error (design §4, "Clean")."""
+"""Clean devices: one attempt at a time, within its deadline.
 
+Cleaning: from the message, or the check that finds a message missed, to available or error (design §4, "Clean").
+
+One run of a driver's ``cleanup``, bounded in time whatever the driver does.
+
+One lock per device, within the one agent of a host.
+"""
+
+import queue
 import threading
 import time
 from collections import Counter
@@ -10,12 +18,18 @@ import futurist
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.attempt import Attempt, Stopping
-from autoclave.agent.locks import DeviceLocks
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.drivers.base import CleanupControl, Driver, Evidence, Progress, ProgressSink
-from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, HardwareError, SlotEmpty, StateConflict
+from autoclave.exceptions import (
+    AutoclaveError,
+    DatabaseUnavailable,
+    DeviceLocked,
+    EraseTimeout,
+    HardwareError,
+    SlotEmpty,
+    StateConflict,
+)
 from autoclave.hardware.host import Deadline
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.observe import lose
@@ -25,6 +39,84 @@ from autoclave.lifecycle.transitions import NOT_THERE, Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
+
+GRACE = 5.0
+"""Seconds past its deadline that a driver gets to end by itself, with a better message than ours."""
+
+
+class Stopping(Exception):
+    """The agent is being stopped; what the attempt would have said is not waited for."""
+
+
+class Attempt:
+    """Runs ``work`` in a thread of its own, so that one that hangs does not keep its waiter.
+
+    :param ended: called in that thread when the work has really ended, however late.
+    """
+
+    def __init__(self, work: Callable[[], Evidence], ended: Callable[[], None], name: str) -> None:
+        self._outcome: queue.SimpleQueue[Evidence | BaseException] = queue.SimpleQueue()
+        self._work = work
+        self._ended = ended
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin the work."""
+        self._thread.start()
+
+    def result(self, deadline: Deadline) -> Evidence:
+        """Wait for the work and return its evidence, or raise what it raised.
+
+        :raises EraseTimeout: it has not ended within :data:`GRACE` of *deadline*. It goes on; its lock stays taken.
+        :raises Stopping: see :meth:`abandon`.
+        """
+        try:
+            outcome = self._outcome.get(timeout=deadline.remaining() + GRACE)
+        except queue.Empty:
+            raise EraseTimeout(
+                "the cleanup did not end within cleanup_timeout and does not react; its worker still has the device"
+            ) from None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def abandon(self) -> None:
+        """Wake the waiter because the agent stops."""
+        self._outcome.put(Stopping())
+
+    def _run(self) -> None:
+        try:
+            outcome: Evidence | BaseException = self._work()
+        except BaseException as error:  # whatever ended the work, its waiter must not sit out the timeout
+            outcome = error
+        finally:
+            self._ended()
+        self._outcome.put(outcome)
+
+
+class DeviceLocks:
+    """Who works on which device. Nobody waits: a second worker is told who has it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._holders: dict[str, str] = {}
+
+    def acquire(self, device_uuid: str, holder: str) -> None:
+        """Take the device's lock for *holder*, a description of the work.
+
+        :raises DeviceLocked: somebody has it.
+        """
+        with self._guard:
+            present = self._holders.get(device_uuid)
+            if present is not None:
+                raise DeviceLocked(f"device {device_uuid} is still held by {present}")
+            self._holders[device_uuid] = holder
+
+    def release(self, device_uuid: str) -> None:
+        """Give the lock back."""
+        with self._guard:
+            del self._holders[device_uuid]
+
 
 LOG = logging.getLogger(__name__)
 

@@ -1,22 +1,128 @@
-"""What Placement is told of each device's provider, and which of them need not be looked at again."""
+"""Publish the providers of a host's devices to Placement.
 
+What Placement is told of each device's provider, and which of them need not be looked at again.
+
+The host's root provider, below which its devices hang.
+
+The devices of a host as the database has them.
+
+Report providers whose ``reserved`` is too low, and name another writer only on evidence.
+"""
+
+import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from oslo_log import log as logging
 
-from autoclave.agent.known_devices import KnownDevice, known_devices
-from autoclave.agent.lowered import LoweredReserved, Version
+from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
-from autoclave.db.devices import DeviceRecord
-from autoclave.exceptions import PlacementError
+from autoclave.db import handles as handle_rows
+from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.engine import Database
+from autoclave.db.handles import HandleUse
+from autoclave.exceptions import PlacementConflict, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import note_rewritten, raise_reserved, settle
-from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named, whole_record
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.provider_tree import (
+    DesiredProvider,
+    create_provider,
+    ensure_provider,
+    provider_named,
+    whole_record,
+)
 from autoclave.placement.records import Inventories, Provider
 from autoclave.rules.device_lifecycle import must_be_reserved
 from autoclave.rules.resource_names import traits_in
 
+
+@dataclass(frozen=True)
+class KnownDevice:
+    """A device with all that discovery compares.
+
+    :param attributes: what discovery said of it the last time.
+    """
+
+    device: DeviceRecord
+    deployable: DeployableRecord
+    attributes: Mapping[str, str]
+    handles: Sequence[HandleUse]
+
+    def fingerprint(self, present: Provider | None) -> tuple[object, ...]:
+        """All that decides whether its provider has to be looked at again.
+
+        :param present: the provider as Placement has it.
+        """
+        return (
+            present.generation if present else None,
+            must_be_reserved(self.device.offer),
+            self.device.release_pending,
+            self.deployable.resource_class,
+            self.deployable.num_accelerators,
+            tuple(sorted(self.attributes.items())),
+        )
+
+
+def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
+    """Every device of the host by its address: four statements, however many there are."""
+    with db.read() as tx:
+        devices = device_rows.list_all(tx, hostname=host)
+        deployables = device_rows.deployables_of(tx, [device.id for device in devices])
+        ids = [deployable.id for deployable in deployables]
+        attributes = attribute_rows.discovered(tx, ids)
+        handles = handle_rows.of_deployables(tx, ids)
+    by_device = {deployable.device_id: deployable for deployable in deployables}
+    return {
+        device.pci_address: KnownDevice(device, own, attributes.get(own.id, {}), handles.get(own.id, ()))
+        for device in devices
+        for own in (by_device[device.id],)
+    }
+
+
 LOG = logging.getLogger(__name__)
+
+Version = tuple[object, ...]
+"""What moves with every change of a row that decides ``reserved``."""
+
+
+class LoweredReserved:
+    """Remembers for which version of its row each provider was seen with ``reserved`` of all.
+
+    A row is committed first and Placement is told afterwards, so a lower ``reserved`` proves nothing by itself: an
+    operator's word or a bind may be on its way. It proves another writer if it stood for the same version before.
+    """
+
+    def __init__(self) -> None:
+        self._full: dict[str, Version] = {}
+        self._looked_at: set[str] = set()
+
+    def saw_full(self, rp_uuid: str, version: Version) -> None:
+        """Note that Placement has ``reserved`` of all, as *version* of the row demands."""
+        self._looked_at.add(rp_uuid)
+        self._full[rp_uuid] = version
+
+    def saw(self, rp_uuid: str) -> None:
+        """Note that the provider was looked at, and nothing had to be reserved."""
+        self._looked_at.add(rp_uuid)
+
+    def report(self, rp_uuid: str, version: Version, now: Version | None, what: str) -> None:
+        """Log that Placement has less, in words that claim no more than is known.
+
+        :param version: the row's when Placement was asked.
+        :param now: the row's, read again since; None: it is gone.
+        :param what: the provider, what it has, and why that is too little.
+        """
+        first = rp_uuid not in self._looked_at
+        self._looked_at.add(rp_uuid)
+        if now != version:
+            LOG.debug("%s This was changing while it was looked at.", what)
+        elif self._full.get(rp_uuid) == version:
+            LOG.warning("%s Something other than Autoclave lowered it: it was reserved before.", what)
+        elif first:
+            LOG.warning("%s Its last change had not reached Placement, or something other than Autoclave wrote.", what)
+        else:
+            LOG.info("%s Its last change had not reached Placement yet.", what)
 
 
 class DeviceProviders:
@@ -141,3 +247,65 @@ class DeviceProviders:
 
 def _version(device: DeviceRecord, total: int) -> Version:
     return device.state_version, device.release_number, device.offer, total
+
+
+class RootProvider:
+    """Finds the root provider by the host's name, and remembers it; makes it if that is our job.
+
+    :param create: ``[placement] create_root_provider``; off where nova-compute makes it.
+    """
+
+    def __init__(self, placement: PlacementClient, host: str, *, create: bool) -> None:
+        self._placement = placement
+        self._host = host
+        self._create = create
+        self._uuid: str | None = None
+        self._seen: tuple[str, list[Provider]] | None = None
+
+    def tree(self, *, keep: bool = False) -> tuple[str, list[Provider]]:
+        """The root's uuid, and all providers of its tree, itself included. One request when it is known.
+
+        A known root whose tree is empty has been deleted: somebody may have made it anew, with another uuid.
+
+        :param keep: for :meth:`tree_once_more`.
+        :raises PlacementNotFound: there is none, and it is not ours to make; or it was deleted at the same moment.
+        :raises PlacementError: Placement could not be asked.
+        """
+        if self._uuid is None or not (providers := self._placement.providers_in_tree(self._uuid)):
+            self._uuid = self._find_or_make()
+            providers = self._placement.providers_in_tree(self._uuid)
+            if not providers:
+                raise PlacementNotFound(f"provider {self._uuid} of {self._host} was deleted a moment ago")
+        if keep:
+            self._seen = self._uuid, providers
+        return self._uuid, providers
+
+    def tree_once_more(self) -> tuple[str, list[Provider]]:
+        """What another part of this agent has just been told, which kept it; asked for if there is none. Told once.
+
+        Generations in it may be old by now. Whoever compares them notices in the next period.
+
+        :raises PlacementError: as :meth:`tree`.
+        """
+        seen, self._seen = self._seen, None
+        return seen or self.tree()
+
+    def _find_or_make(self) -> str:
+        found = self._placement.find_provider(self._host)
+        if found is not None:
+            return found.uuid
+        if not self._create:
+            raise PlacementNotFound(
+                f"Placement has no provider named {self._host}. Start nova-compute on this host, or correct "
+                "[agent] resource_provider_name, or set [placement] create_root_provider."
+            )
+        try:
+            made = str(uuid.uuid4())
+            create_provider(self._placement, made, self._host)
+            return made
+        except PlacementConflict:
+            # made by somebody else between our two requests
+            found = self._placement.find_provider(self._host)
+            if found is None:
+                raise
+            return found.uuid

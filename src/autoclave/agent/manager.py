@@ -1,5 +1,12 @@
-"""The agent: its RPC endpoint, its start and its period."""
+"""Run the agent of a host: its RPC endpoint, its start and its period.
 
+The agent: its RPC endpoint, its start and its period.
+
+One agent serves a host from one data directory, and knows which runs before it did so.
+"""
+
+import fcntl
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,15 +16,13 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.cleaning import Cleanup
+from autoclave.agent.compute.functions import FunctionUsers
 from autoclave.agent.compute.host import ComputeHost, ComputeParts
+from autoclave.agent.compute.instances import Instances
+from autoclave.agent.device_tree import RootProvider
 from autoclave.agent.discovery import Discovery
-from autoclave.agent.former_host import FormerHost
-from autoclave.agent.function_users import FunctionUsers
-from autoclave.agent.host_identity import HostRecord
-from autoclave.agent.host_lock import HostLock
-from autoclave.agent.instances import Instances
+from autoclave.agent.host_identity import FormerHost, HostRecord
 from autoclave.agent.recovery import Recovery
-from autoclave.agent.root_provider import RootProvider
 from autoclave.conf.agent import longest_step, patience_with_agents
 from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
@@ -33,6 +38,67 @@ from autoclave.objects.base import Device, RequestContext
 from autoclave.rpc import agent_api
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.host_setup import NO_HINTS, HostHints
+
+
+class HostLock:
+    """A file that is locked as long as an agent runs, and names the run.
+
+    Whoever has the lock knows that the runs named in the file are dead.
+    """
+
+    def __init__(self, directory: Path, host: str) -> None:
+        self._path = directory / f"agent-{host}.lock"
+        self._host = host
+        self._file: int | None = None
+
+    def take(self) -> list[str]:
+        """Lock, and return the runs that had the lock before.
+
+        :raises InvalidConfiguration: another agent has it, or the directory cannot be used.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise InvalidConfiguration(
+                f"another agent serves host {self._host} already (it holds {self._path}); stop it first",
+                option="[agent] data_dir",
+            ) from None
+        self._file = file
+        return self._path.read_text(encoding="utf-8", errors="replace").split()
+
+    def write(self, runs: Sequence[str]) -> None:
+        """Name *runs* in the file. Only while it is locked.
+
+        :raises InvalidConfiguration: it cannot be written.
+        """
+        assert self._file is not None
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, "\n".join(runs).encode(), 0)
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def release(self) -> None:
+        """Let go of the lock, if it was taken. The next run will know of this one."""
+        if self._file is not None:
+            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            os.close(self._file)
+            self._file = None
+
+    def _unusable(self, error: OSError) -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"{self._path} cannot be used ({error.strerror}); name a directory with room that the agent may write to",
+            option="[agent] data_dir",
+        )
+
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autoclave.agent.provider_config import load, load_file
+from autoclave.agent.compute.provider_config import load, load_file
 from autoclave.cli.cells import Cell
 from autoclave.cli.tables import Rows
 from autoclave.rules.provider_config import AddedInventory

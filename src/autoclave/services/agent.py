@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from oslo_config import cfg
 
+from autoclave.agent.compute.functions import FunctionUsers
 from autoclave.agent.compute.host import ComputeParts
-from autoclave.agent.function_users import FunctionUsers
 from autoclave.agent.manager import AgentManager
 from autoclave.drivers.loader import load_drivers
 from autoclave.hardware.host import HostPaths

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from autoclave.agent.host_identity import HostRecord
-from autoclave.agent.host_lock import HostLock
+from autoclave.agent.manager import HostLock
 from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
 from autoclave.conf.placement import is_external

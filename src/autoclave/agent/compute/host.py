@@ -1,33 +1,142 @@
-"""The compute half of an agent: what its host publishes, and its instances."""
+"""Publish the compute host of an agent, and serve its instances.
 
-from collections.abc import Callable, Sequence
+The compute half of an agent: what its host publishes, and its instances.
+
+A compute host in Placement: its root provider, those of its PCI functions, and what the operator adds to them.
+
+A period in which nothing changed costs one Placement request, which is shared with the accelerator half's discovery.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from autoclave.agent import provider_config
+from autoclave.agent.compute import provider_config
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.agent.compute.functions import PCIBus
-from autoclave.agent.compute.instance_work import InstanceWork
+from autoclave.agent.compute.instance_work import Guests, InstanceWork
+from autoclave.agent.compute.instances import Instances
 from autoclave.agent.compute.pci_tree import PCITree
 from autoclave.agent.compute.provider_config import ProviderAdditions
-from autoclave.agent.compute_tree import ComputeTree
-from autoclave.agent.guests import Guests
-from autoclave.agent.instances import Instances
-from autoclave.agent.root_provider import RootProvider
+from autoclave.agent.device_tree import RootProvider
+from autoclave.db import hosts
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.base import RequestContext
+from autoclave.placement.provider_tree import change_inventories, change_traits, whole_record
+from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notifications
+from autoclave.rules.resource_request import HOST_TRAIT
 from autoclave.virt.disks import InstanceFiles
-from autoclave.virt.driver import ComputeDriver
+from autoclave.virt.driver import ComputeDriver, HostInventory
 
 LOG = logging.getLogger(__name__)
+
+_INITIAL_RATIO = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
+"""Allocation ratios of a host that is new. From then on they are the operator's, to be changed in Placement."""
+
+
+class ComputeTree:
+    """Keeps what a host publishes.
+
+    :param host: the host's name, which is its root provider's.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        root: RootProvider,
+        driver: ComputeDriver,
+        pci_tree: PCITree,
+        provider_additions: ProviderAdditions,
+        *,
+        host: str,
+    ) -> None:
+        self._ports = ports
+        self._root = root
+        self._driver = driver
+        self._pci = pci_tree
+        self._additions = provider_additions
+        self._host = host
+        self._verified: tuple[object, ...] | None = None
+
+    def sync(self, *, starting: bool = False) -> None:
+        """Make Placement and our rows say what this host has. After discovery, once a period.
+
+        :param starting: what contradicts itself in the configuration stops the agent; later it is logged, and what
+            was published stays.
+        :raises InvalidConfiguration: see *starting*.
+        :raises GuestError: the hypervisor does not say what the host has.
+        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises PlacementError: Placement could not be told all of it.
+        """
+        # At the start, discovery has made providers since it asked for the tree.
+        root, tree = self._root.tree() if starting else self._root.tree_once_more()
+        # First of all, and whatever becomes of the rest: what is burned must read so.
+        withdrawn = self._pci.observe(tree)
+        failure = self._pci.sync(root, tree)
+        self._pci.withdraw(withdrawn)
+        if self._pci.made:
+            root, tree = self._root.tree()
+        inventory = self._driver.inventory()
+        self._sync_root(next(each for each in tree if each.uuid == root), inventory)
+        self._report(root, inventory)
+        own_classes, own_traits = frozenset(_INITIAL_RATIO), self._traits(inventory)
+        failure = self._additions.sync(root, tree, own_classes, own_traits, starting=starting) or failure
+        if failure is not None:
+            raise failure
+
+    def _report(self, root: str, inventory: HostInventory) -> None:
+        values = {
+            "rp_uuid": root,
+            "hypervisor_type": inventory.hypervisor_type,
+            "hypervisor_version": inventory.hypervisor_version,
+            "vcpus": inventory.vcpus,
+            "memory_mb": inventory.memory_mb,
+            "local_gb": inventory.local_gb,
+        }
+        self._ports.db.transact(lambda tx: hosts.report(tx, self._host, values))
+
+    def _sync_root(self, present: Provider, inventory: HostInventory) -> None:
+        fingerprint = (present.uuid, present.generation, inventory)
+        if self._verified == fingerprint:
+            return
+        # What others added stays: an operator's traits and classes by provider config, or by hand.
+        traits = self._traits(inventory)
+        state = change_traits(self._ports.placement, present.uuid, lambda known: known | traits)
+        stands = change_inventories(
+            self._ports.placement, present.uuid, lambda known: {**known, **_records(inventory, known)}
+        )
+        if stands is not None and state.generation == stands.generation == present.generation:
+            self._verified = fingerprint
+
+    def _traits(self, inventory: HostInventory) -> frozenset[str]:
+        return inventory.traits | {HOST_TRAIT}
+
+
+def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[str, Inventory]:
+    """The whole records of what a host has for instances.
+
+    What it has nothing of has none, since Placement knows no total of 0. One that is there already is reserved: it may
+    be in use.
+
+    :param known: what Placement has, of which the allocation ratios are kept.
+    """
+    totals = {"VCPU": inventory.vcpus, "MEMORY_MB": inventory.memory_mb, "DISK_GB": inventory.local_gb}
+    records = {}
+    for name, total in totals.items():
+        if total > 0:
+            ratio = known[name].allocation_ratio if name in known else _INITIAL_RATIO[name]
+            records[name] = replace(whole_record(total, 0), allocation_ratio=ratio)
+        elif name in known:
+            records[name] = replace(known[name], reserved=known[name].total)
+    return records
 
 
 @dataclass(frozen=True)

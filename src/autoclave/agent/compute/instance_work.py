@@ -1,19 +1,33 @@
-"""What all that an agent does with instances needs: their rows, their guests, what they hold, and who is told."""
+"""Share what all work on instances needs: rows, guests, locks.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+What all that an agent does with instances needs: their rows, their guests, what they hold, and who is told.
+
+One lock per instance, within the one agent of a host.
+
+What the guest of an instance is made of: its row, its functions, its accelerator requests and its disk.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.compute.claims import ResourceTracker
-from autoclave.agent.guests import Guests
-from autoclave.agent.instance_locks import InstanceLocks
 from autoclave.db import arqs as arq_rows
+from autoclave.db import images
 from autoclave.db import instances as instance_rows
+from autoclave.db.arqs import ARQView
+from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
+from autoclave.db.pci import FunctionRecord
+from autoclave.db.tables import AttachType
 from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
 from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.ports import Ports
@@ -23,9 +37,139 @@ from autoclave.objects.base import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notification, Notifications
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, ARQState
+from autoclave.rules.flavor_image import DiskFormat, disk_format_of, firmware_of
 from autoclave.rules.instance_states import TaskState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.resource_names import read
+from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.driver import ComputeDriver
+from autoclave.virt.guest import GuestSpec
+
+
+class InstanceLocks:
+    """Who works on which instance: what comes second waits, so that no guest is started after its deletion."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._wanted: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, instance_uuid: str) -> Iterator[None]:
+        """Hold the instance's lock."""
+        with self._guard:
+            self._wanted[instance_uuid] += 1
+            lock = self._locks[instance_uuid]
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                self._wanted[instance_uuid] -= 1
+                if not self._wanted[instance_uuid]:
+                    del self._wanted[instance_uuid], self._locks[instance_uuid]
+
+    def worked_on(self, instance_uuid: str) -> bool:
+        """Whether somebody has the lock or waits for it."""
+        with self._guard:
+            return self._wanted[instance_uuid] > 0
+
+
+class Guests:
+    """Describes guests to the hypervisor.
+
+    :param files: where disks are made; None where guests have none, as those of simulated hosts.
+    """
+
+    def __init__(self, db: Database, files: InstanceFiles | None) -> None:
+        self._db = db
+        self._files = files
+
+    def prepare(
+        self,
+        instance: InstanceRecord,
+        image_uuid: str,
+        image: Mapping[str, Any],
+        before_replacing: Callable[[], None] = lambda: None,
+    ) -> GuestSpec:
+        """The guest of *instance*, with a fresh disk of an image, and before :func:`with_claimed`.
+
+        :param image: what the instance keeps of the image (``instances.image``).
+        :param before_replacing: called when the fresh disk is whole, before the one that the instance has is touched;
+            what it raises leaves that one.
+        :raises BadRequest: the image asks for what guests have not.
+        :raises GuestError: an accelerator request has no device that can be read, or the disk cannot be made. The
+            instance has the disk that it had, as after any other error.
+        """
+        firmware = firmware_of(image["properties"])
+        hostdevs = self._of_arqs(instance.uuid)
+        disk, disk_format = self._disk(instance, image_uuid, before_replacing)  # last: it replaces the one there was
+        return GuestSpec(
+            uuid=instance.uuid,
+            name=instance.name,
+            vcpus=instance.flavor["vcpus"],
+            memory_mb=instance.flavor["ram"],
+            disk=disk,
+            hostdevs=tuple(hostdevs),
+            disk_format=disk_format,
+            firmware=firmware,
+        )
+
+    def remove_unfinished(self, instance_uuid: str) -> None:
+        """Remove what a death left of a disk that was being made; the one that the instance has stays.
+
+        :raises GuestError: it is still there.
+        """
+        if self._files is not None:
+            self._files.remove_unfinished(instance_uuid)
+
+    def remove_files(self, instance_uuid: str) -> None:
+        """Remove the disk of a guest that is gone.
+
+        :raises GuestError: it is still there.
+        """
+        if self._files is not None:
+            self._files.remove(instance_uuid)
+
+    def _of_arqs(self, instance_uuid: str) -> list[Mapping[str, Any]]:
+        with self._db.read() as tx:
+            views = arq_rows.views(tx, instance_uuid=instance_uuid)
+        return [_of_arq(view) for view in views if view.attach_handle_type != AttachType.TEST_PCI]
+
+    def _disk(
+        self, instance: InstanceRecord, image_uuid: str, before_replacing: Callable[[], None]
+    ) -> tuple[Path | None, DiskFormat]:
+        if self._files is None:
+            before_replacing()
+            return None, DiskFormat.RAW
+        with self._db.read() as tx:
+            image = images.get(tx, image_uuid)
+        if image is None:
+            raise GuestError(f"image {image_uuid} was deleted")
+        disk_format = disk_format_of(image.disk_format)
+        size_gb = instance.flavor["disk"]
+        return self._files.make_disk(instance.uuid, image_uuid, disk_format, size_gb, before_replacing), disk_format
+
+
+def with_claimed(guest: GuestSpec, functions: Iterable[FunctionRecord]) -> GuestSpec:
+    """*guest* with the functions that its instance has claimed."""
+    return replace(guest, hostdevs=(*map(_of_claim, functions), *guest.hostdevs))
+
+
+def _of_claim(function: FunctionRecord) -> Mapping[str, Any]:
+    return {**PCIAddress.parse(function.address).as_attach_info(), "managed": function.managed}
+
+
+def _of_arq(view: ARQView) -> Mapping[str, Any]:
+    """As the accelerator API shows it from microversion 2.4 on: with ``managed``, true where nothing is stored."""
+    if view.arq.state is not ARQState.BOUND or view.attach_handle_info is None:
+        raise GuestError(f"accelerator request {view.arq.uuid} is {view.arq.state.value} and has no device")
+    attaching = read(view.attach_handle_info)
+    if attaching.fault is not None:
+        raise GuestError(f"attach_info of handle {view.attach_handle_uuid} {attaching.fault}")
+    return {**attaching.where, "managed": attaching.managed}
+
 
 LOG = logging.getLogger(__name__)
 

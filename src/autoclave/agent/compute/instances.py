@@ -1,12 +1,14 @@
-"""What a death of the agent, or a guest's own end, left of the instances of this host."""
+"""Serve the instances of one host, and recover them after a death.
+
+What a death of the agent, or a guest's own end, left of the instances of this host.
+
+The instances of one host: what messages ask for, and what the period finds.
+"""
 
 from oslo_log import log as logging
 
-from autoclave.agent.compute.instance_actions import InstanceBuilds
+from autoclave.agent.compute.instance_actions import InstanceBuilds, InstanceDeletion, InstancePower, InstanceRebuilds
 from autoclave.agent.compute.instance_work import InstanceWork, fault
-from autoclave.agent.instance_deletion import InstanceDeletion
-from autoclave.agent.instance_power import InstancePower
-from autoclave.agent.instance_rebuilds import InstanceRebuilds
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, GuestError
@@ -94,3 +96,16 @@ class InstanceRecovery:
         noted = work.ports.db.transact(lambda tx: instance_rows.swap(tx, instance, expect_task=None, **values))
         if noted is not None:
             LOG.warning("The guest of instance %s is %s now.", instance.uuid, power.name.lower())
+
+
+class Instances:
+    """All that an agent does with instances; see the parts."""
+
+    def __init__(self, work: InstanceWork) -> None:
+        builds, deletion, power = InstanceBuilds(work), InstanceDeletion(work), InstancePower(work)
+        rebuilds = InstanceRebuilds(work, power)
+        self.build = builds.build
+        self.delete = deletion.delete
+        self.start, self.stop, self.reboot = power.start, power.stop, power.reboot
+        self.rebuild = rebuilds.rebuild
+        self.check = InstanceRecovery(work, builds, deletion, power, rebuilds).check

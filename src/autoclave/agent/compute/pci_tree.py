@@ -6,10 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.agent.compute.functions import PCIBus
-from autoclave.agent.known_devices import known_devices
-from autoclave.agent.lowered import LoweredReserved
-from autoclave.agent.unreadable_functions import UnreadableFunctions
+from autoclave.agent.compute.functions import PCIBus, UnreadableFunctions
+from autoclave.agent.device_tree import LoweredReserved, known_devices
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.instances import InstanceRecord
