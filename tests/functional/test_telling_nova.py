@@ -13,7 +13,7 @@ from strikes import Death, death
 from tenant import Tenant, conductor
 
 from autoclave.conductor.manager import ConductorManager
-from autoclave.conductor.telling import CLAIM, Teller
+from autoclave.conductor.nova_events import CLAIM, Teller
 from autoclave.db import arqs as arq_rows
 from autoclave.db import arqs as bind_events
 from autoclave.db.columns import utcnow

@@ -9,7 +9,7 @@ from oslo_log import log as logging
 from autoclave.conductor.binding import Binder
 from autoclave.conductor.builds import Builder
 from autoclave.conductor.compute_hosts import ComputeHosts
-from autoclave.conductor.explaining import Explainer
+from autoclave.conductor.explain import Explainer
 from autoclave.conductor.rebuild import Rebuilder
 from autoclave.conductor.requests import Requests
 from autoclave.conductor.scheduling import Scheduler

@@ -72,7 +72,7 @@ class ConductorManager:
         self._compute().rebuild(context, instance_uuid)
 
     def explain(self, _context: RequestContext, flavor: str, image: str, host: str | None = None) -> dict[str, Any]:
-        """See :meth:`Explainer.explain <autoclave.conductor.explaining.Explainer.explain>`. New in 1.1."""
+        """See :meth:`Explainer.explain <autoclave.conductor.explain.Explainer.explain>`. New in 1.1."""
         return self._compute().explain(flavor, image, host)
 
     def init_host(self) -> None:

@@ -8,8 +8,8 @@ from oslo_config import cfg
 
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import ConductorManager
+from autoclave.conductor.nova_events import Teller
 from autoclave.conductor.orphans import Orphans
-from autoclave.conductor.telling import Teller
 from autoclave.conductor.unbinding import Unbinder
 from autoclave.conf.agent import patience_with_agents
 from autoclave.lifecycle.guests_seen import GuestsSeen
