@@ -5,7 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoclave.conductor.alike import MANY, one_of_each, with_enough
+from autoclave.conductor.scheduling import MANY, one_of_each, with_enough
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
 from autoclave.rules.flavor_image import Flavor

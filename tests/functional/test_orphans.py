@@ -14,9 +14,9 @@ from strikes import Death, death
 from tenant import Tenant, conductor
 
 from autoclave.api.operator import views
+from autoclave.conductor.binding import Unbinder
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import device_views, history, orphans
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import arqs

@@ -10,7 +10,7 @@ import pytest
 
 from autoclave.agent import cleaning, device_tree, discovery, recovery
 from autoclave.agent.cleaning import Cleanup
-from autoclave.conductor import binding, unbinding
+from autoclave.conductor import binding
 from autoclave.conductor import orphans as conductor_orphans
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
@@ -198,7 +198,7 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a bind is taken back without looking at its request": lambda m: m.setattr(binding, "take_bind_back", any_request),
     "a late message is obeyed": obey_late_messages,
     "reserved is lowered before the device is available": lambda m: m.setattr(Cleanup, "_finish", lowered_first),
-    "an unbind is not settled": lambda m: m.setattr(unbinding.Unbinder, "_secure", lambda _self, _arq: None),
+    "an unbind is not settled": lambda m: m.setattr(binding.Unbinder, "_secure", lambda _self, _arq: None),
     "a dead unbind is not finished": lambda m: m.setattr(arq_rows, "expired", only_binds),
     "what was written since a sanitize is not found": ignore_global_data_erased,
     "what is read back after zeroing does not matter": ignore_read_back,

@@ -12,9 +12,9 @@ from autoclave.agent.cleaning import Cleanup
 from autoclave.agent.device_tree import RootProvider
 from autoclave.agent.discovery import Discovery
 from autoclave.agent.recovery import Recovery
+from autoclave.conductor.binding import Unbinder
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import Orphans
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import agents
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows

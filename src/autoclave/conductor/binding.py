@@ -1,4 +1,11 @@
-"""Binding accelerator requests to devices (design §4, "Bind")."""
+"""Bind and unbind accelerator requests.
+
+Binding accelerator requests to devices (design §4, "Bind").
+
+Unbinding and deleting accelerator requests (design §4, "Unbind").
+
+Whose accelerator requests a caller may touch.
+"""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +15,6 @@ from datetime import timedelta
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.conductor.visibility import visible_arqs
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles
@@ -16,7 +22,7 @@ from autoclave.db.arqs import ARQRecord
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.requests import take_bind_back
+from autoclave.lifecycle.requests import Begun, begin_unbind, complete_unbind, take_bind_back
 from autoclave.lifecycle.reserve import Settled, reason_of, secure, settle, settle_others
 from autoclave.lifecycle.tenants import of_instance
 from autoclave.lifecycle.transitions import Cause, remark, swap
@@ -31,6 +37,23 @@ from autoclave.rules.device_lifecycle import (
     Offer,
     must_be_reserved,
 )
+
+
+def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) -> dict[str, ARQRecord]:
+    """The ARQs with *uuids* by uuid.
+
+    :raises NotFound: one does not exist, or is another project's: the caller is not told which.
+    """
+    found = {
+        arq.uuid: arq
+        for arq in arq_rows.get_many(tx, list(uuids))
+        if context.is_admin or arq.project_id == context.project_id
+    }
+    for uuid in uuids:
+        if uuid not in found:
+            raise NotFound(f"ExtArq not found with uuid={uuid}")
+    return found
+
 
 LOG = logging.getLogger(__name__)
 
@@ -225,3 +248,72 @@ def _why(offer: Offer, has_handle: bool) -> str:
     if not has_handle:
         reasons.append("all its handles are in use")
     return "it is " + " and ".join(reasons)
+
+
+class Unbinder:
+    """Gives devices back. Every step may be done twice, and a sweeper finishes what is not finished here.
+
+    :param name: this conductor's name, for the history.
+    :param lease_seconds: how long an unbind may take before any conductor finishes it.
+    """
+
+    def __init__(self, ports: Ports, name: str, lease_seconds: float) -> None:
+        self._ports = ports
+        self._name = name
+        self._lease = timedelta(seconds=lease_seconds)
+
+    def unbind(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
+        """Give back what the ARQs hold; they stay, and may be bound again.
+
+        :raises NotFound: one of them does not exist.
+        :raises PlacementError: ``reserved=total`` could not be made to stand for a bind that was not
+            finished. The caller must keep its allocation; the unbind goes on by itself.
+        """
+        self._give_back(context, arq_uuids, delete=False)
+
+    def delete(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
+        """Give back what the ARQs hold, and remove them.
+
+        :raises NotFound: one of them does not exist.
+        :raises PlacementError: see :meth:`unbind`.
+        """
+        self._give_back(context, arq_uuids, delete=True)
+
+    def delete_for_instance(self, context: RequestContext, instance_uuid: str) -> None:
+        """Remove every ARQ of an instance that the caller may see. None at all is fine: Nova asks twice.
+
+        :raises PlacementError: see :meth:`unbind`.
+        """
+        with self._ports.db.read() as tx:
+            arqs = arq_rows.of_instance(tx, instance_uuid)
+        mine = [arq.uuid for arq in arqs if context.is_admin or arq.project_id == context.project_id]
+        self._give_back(context, mine, delete=True)
+
+    def _give_back(self, context: RequestContext, arq_uuids: Sequence[str], *, delete: bool) -> None:
+        with self._ports.db.read() as tx:
+            visible_arqs(tx, context, arq_uuids)
+        cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
+        unbinds = [self._begin(context, arq_uuid, cause, delete=delete) for arq_uuid in arq_uuids]
+        for begun in unbinds:
+            if begun is not None and not begun.settled:
+                self._secure(begun.arq)
+        for begun in unbinds:
+            if begun is not None:
+                complete_unbind(self._ports, context, begun.arq, begun.device, cause)
+
+    def _begin(self, context: RequestContext, arq_uuid: str, cause: Cause, *, delete: bool) -> Begun | None:
+        """Put one ARQ into Deleting; None if it is gone already."""
+        owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
+        expires = self._ports.clock() + self._lease
+
+        return self._ports.db.transact(
+            lambda tx: begin_unbind(tx, arq_uuid, cause, lease_owner=owner, lease_expires_at=expires, delete=delete)
+        )
+
+    def _secure(self, arq: ARQRecord) -> None:
+        if arq.device_id is None:
+            return
+        with self._ports.db.read() as tx:
+            device = device_rows.get_by_id(tx, arq.device_id)
+        if device is not None:
+            secure(self._ports.db, self._ports.placement, device.uuid)

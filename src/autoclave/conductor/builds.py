@@ -1,4 +1,6 @@
-"""Building an instance until its host's agent takes over, and undoing what does not get that far.
+"""Build instances until the agent of their host takes over.
+
+Building an instance until its host's agent takes over, and undoing what does not get that far.
 
 The row says who has it. While ``task_state`` is scheduling:
 
@@ -9,9 +11,14 @@ The row says who has it. While ``task_state`` is scheduling:
 
 A builder claims nothing without a run of its own on the row, and gives the row its host in the write that ends its
 work. So whoever moves the row away from under it has the builder, dead or alive, give back what it got.
+
+The resource request of an instance, with what the database knows of device profiles.
+
+Giving back what an instance holds beside its guest: accelerator requests, then allocations.
 """
 
 import uuid
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,14 +26,12 @@ from oslo_db import exception as db_exc
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.conductor.binding import Binder, BindRequest
+from autoclave.conductor.binding import Binder, BindRequest, Unbinder
 from autoclave.conductor.compute_hosts import ComputeHosts
-from autoclave.conductor.requests import Requests
-from autoclave.conductor.returning import give_back
 from autoclave.conductor.scheduling import Claim, Scheduler
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import arqs as arq_rows
 from autoclave.db import instances as instance_rows
+from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.profiles import ProfileRecord
@@ -36,6 +41,7 @@ from autoclave.exceptions import (
     BadRequest,
     DatabaseUnavailable,
     NoValidHost,
+    PlacementNotFound,
     RPCError,
     StateConflict,
 )
@@ -43,10 +49,62 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requests import make_arqs
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
+from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.instance_states import TaskState, VMState
-from autoclave.rules.resource_request import suffix_of
+from autoclave.rules.pci_alias import PCIAlias
+from autoclave.rules.resource_request import PROFILE_KEY, ResourceRequest, build_request, device_profile_name, suffix_of
+
+
+class Requests:
+    """Makes requests of what instances keep of their flavors and images.
+
+    :param aliases: those of ``[pci] alias`` by name.
+    """
+
+    def __init__(self, ports: Ports, aliases: Mapping[str, PCIAlias]) -> None:
+        self._ports = ports
+        self._aliases = aliases
+
+    def of(self, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> tuple[ResourceRequest, ProfileRecord | None]:
+        """The request of the snapshots of a flavor and an image, and the device profile that went into it.
+
+        :raises BadRequest: they exclude each other, or name what does not exist; names it.
+        """
+        profile = self._profile_of(flavor)
+        groups = profile.groups if profile else []
+        return build_request(Flavor.from_snapshot(flavor), image["properties"], self._aliases, groups), profile
+
+    def _profile_of(self, flavor: Mapping[str, Any]) -> ProfileRecord | None:
+        name = device_profile_name(flavor["extra_specs"])
+        if name is None:
+            return None
+        with self._ports.db.read() as tx:
+            profile = profile_rows.find(tx, name=name)
+        if profile is None:
+            raise BadRequest(f"Flavor extra spec {PROFILE_KEY!r}: there is no device profile {name!r}.")
+        return profile
+
 
 LOG = logging.getLogger(__name__)
+
+
+def give_back(ports: Ports, unbinder: Unbinder, context: RequestContext, instance_uuid: str) -> None:
+    """Give back all that an instance without a guest holds. Every step may be done twice.
+
+    The allocation stays until the devices are out of the instance's hands: it is what keeps them from being offered.
+
+    :raises AutoclaveError: something could not be given back, and may be tried again.
+    """
+    unbinder.delete_for_instance(RequestContext.admin(context.request_id), instance_uuid)
+    with ports.db.read() as tx:
+        left = arq_rows.of_instance(tx, instance_uuid)
+    if left:
+        raise StateConflict(f"accelerator request {left[0].uuid} of instance {instance_uuid} is not given back yet")
+    try:
+        ports.placement.delete_allocations(instance_uuid)
+    except PlacementNotFound:
+        LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
+
 
 NO_FAULT = {"fault_code": None, "fault_message": None, "fault_details": None, "fault_at": None}
 

@@ -6,14 +6,12 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from autoclave.conductor.binding import Binder
-from autoclave.conductor.builds import Builder
+from autoclave.conductor.binding import Binder, Unbinder
+from autoclave.conductor.builds import Builder, Requests
 from autoclave.conductor.compute_hosts import ComputeHosts
 from autoclave.conductor.explain import Explainer
 from autoclave.conductor.rebuild import Rebuilder
-from autoclave.conductor.requests import Requests
 from autoclave.conductor.scheduling import Scheduler
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import AutoclaveError, NoValidHost

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoclave.conductor.binding import Binder, BindRequest
+from autoclave.conductor.binding import Binder, BindRequest, Unbinder
 from autoclave.conductor.compute import Compute
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.ports import Ports

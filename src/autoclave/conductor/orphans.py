@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from oslo_log import log as logging
 
-from autoclave.conductor.unbinding import Unbinder
+from autoclave.conductor.binding import Unbinder
 from autoclave.db import orphans
 from autoclave.db.orphans import Bound
 from autoclave.exceptions import AutoclaveError, NovaUnavailable, PlacementError

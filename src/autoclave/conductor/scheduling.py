@@ -1,20 +1,119 @@
-"""Finding an instance its host: candidates, the hosts that will do, and the claim."""
+"""Find a host for an instance.
 
+Finding an instance its host: candidates, the hosts that will do, and the claim.
+
+Request groups that are alike: of each host, whether it has enough for all of them.
+
+Placement finds out by trying every order in which to deal devices out to groups: for eleven of which a host has ten,
+that takes it minutes, in which it answers nobody else.
+
+How a flavor and an image are named to ``autoclave explain``: what a word means, and which words to say.
+"""
+
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
-from autoclave.conductor.alike import one_of_each, with_enough
 from autoclave.conductor.compute_hosts import ComputeHost, ComputeHosts
-from autoclave.conductor.naming import explain_command
+from autoclave.db import flavors as flavor_rows
+from autoclave.db import images as image_rows
+from autoclave.db.flavors import FlavorRecord
+from autoclave.db.images import ImageRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NoValidHost, PlacementConflict, PlacementRefused, PlacementUnavailable
 from autoclave.lifecycle.ports import Ports
-from autoclave.placement.records import GENERATIONS_OF_NOTHING, Candidates, ConsumerAllocations, Resources
+from autoclave.placement.records import GENERATIONS_OF_NOTHING, Candidates, ConsumerAllocations, Resources, Summary
 from autoclave.rules.instance_states import ZONE
-from autoclave.rules.resource_request import ResourceRequest
+from autoclave.rules.resource_request import RequestGroup, ResourceRequest
+
+MANY = 6
+"""As many that are alike are worth a question beforehand."""
+
+_Kind = tuple[frozenset[tuple[str, int]], frozenset[str], frozenset[str]]
+
+
+def one_of_each(request: ResourceRequest) -> ResourceRequest | None:
+    """*request* with one group for all that are alike; None where there are not :data:`MANY` of any kind."""
+    if max(_counts(request).values(), default=0) < MANY:
+        return None
+    first: dict[_Kind | str, RequestGroup] = {}
+    for group in request.groups.values():
+        first.setdefault(_kind(group) if group.suffix else "", group)
+    return replace(request, groups={group.suffix: group for group in first.values()})
+
+
+def with_enough(request: ResourceRequest, summaries: Mapping[str, Summary]) -> set[str]:
+    """The roots of those trees that have enough of every kind of group, each kind looked at by itself.
+
+    :param summaries: of all providers of the trees, by uuid.
+    """
+    trees: dict[str, list[Summary]] = defaultdict(list)
+    for summary in summaries.values():
+        trees[summary.root].append(summary)
+    counts = _counts(request)
+    return {
+        root for root, tree in trees.items() if all(sum(_room(tree, *kind)) >= count for kind, count in counts.items())
+    }
+
+
+def _counts(request: ResourceRequest) -> Counter[_Kind]:
+    return Counter(_kind(group) for group in request.groups.values() if group.suffix)
+
+
+def _kind(group: RequestGroup) -> _Kind:
+    return frozenset(group.resources.items()), group.required, group.forbidden
+
+
+def _room(
+    tree: list[Summary], amounts: frozenset[tuple[str, int]], required: frozenset[str], forbidden: frozenset[str]
+) -> Iterator[int]:
+    """For each provider of *tree*, how many groups of a kind it alone would have room for."""
+    for each in tree:
+        if required <= each.traits and not forbidden & each.traits:
+            yield min((each.capacity.get(name, 0) - each.used.get(name, 0)) // amount for name, amount in amounts)
+
+
+def flavor_called(tx: Connection, key: str) -> FlavorRecord | None:
+    """The flavor whose id is *key*, or else whose name is."""
+    return flavor_rows.get(tx, key) or flavor_rows.find(tx, key)
+
+
+def images_called(tx: Connection, key: str) -> list[ImageRecord]:
+    """The image whose uuid is *key*, or else all whose name is."""
+    known = image_rows.get(tx, key)
+    return [known] if known else image_rows.list_for(tx, filters={"name": key})
+
+
+def explain_command(tx: Connection, instance: InstanceRecord) -> str:
+    """The command that explains where an instance could go, to be pasted into a shell.
+
+    Flavor and image are named by their names; by id and uuid where the name means another one, or several.
+    """
+    words = [_flavor_word(tx, instance), _image_word(tx, instance)]
+    if any(word.startswith("-") for word in words):
+        words.insert(0, "--")
+    if instance.requested_host is not None:
+        words = [f"--host={instance.requested_host}", *words]
+    return f"autoclave explain {shlex.join(words)}"
+
+
+def _flavor_word(tx: Connection, instance: InstanceRecord) -> str:
+    flavorid, name = str(instance.flavor["flavorid"]), str(instance.flavor["name"])
+    found = flavor_called(tx, name)
+    return name if found is not None and found.flavorid == flavorid else flavorid
+
+
+def _image_word(tx: Connection, instance: InstanceRecord) -> str:
+    name = instance.image["name"]
+    if name and [each.uuid for each in images_called(tx, name)] == [instance.image_uuid]:
+        return str(name)
+    return instance.image_uuid
+
 
 LOG = logging.getLogger(__name__)
 

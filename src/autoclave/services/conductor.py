@@ -6,11 +6,11 @@ from typing import Any
 
 from oslo_config import cfg
 
+from autoclave.conductor.binding import Unbinder
 from autoclave.conductor.compute import Compute
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.nova_events import Teller
 from autoclave.conductor.orphans import Orphans
-from autoclave.conductor.unbinding import Unbinder
 from autoclave.conf.agent import patience_with_agents
 from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.ports import Ports
