@@ -49,9 +49,9 @@ def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) 
         for arq in arq_rows.get_many(tx, list(uuids))
         if context.is_admin or arq.project_id == context.project_id
     }
-    for uuid in uuids:
-        if uuid not in found:
-            raise NotFound(f"ExtArq not found with uuid={uuid}")
+    for each in uuids:
+        if each not in found:
+            raise NotFound(f"ExtArq not found with uuid={each}")
     return found
 
 

@@ -26,7 +26,6 @@ from oslo_versionedobjects import exception as object_errors
 
 from autoclave import exceptions
 from autoclave.exceptions import ApiError, AutoclaveError, RPCError, RPCUnavailable
-from autoclave.objects import base  # noqa: F401 - an object can be read once its class is registered
 from autoclave.objects.base import AutoclaveSerializer, RequestContext
 
 AGENT_TOPIC = "autoclave-agent"

@@ -1,7 +1,7 @@
 """Check the extra specs of a flavor as Nova does from compute microversion 2.86 on.
 
-Checked are those that something follows from here; of those that Autoclave ignores (:mod:`autoclave.rules.resource_request`),
-the values are not looked at.
+Autoclave checks those that it acts on. Of those that it ignores (:mod:`autoclave.rules.resource_request`) it reads no
+values.
 """
 
 import re
