@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.common import STRING
+from autoclave.api.schema import STRING
 from autoclave.db import agents as agent_rows
 from autoclave.db import arqs, device_views, pci
 from autoclave.db.device_views import Census

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 import falcon
 
 from autoclave.api import body
-from autoclave.api.schemas.common import TEXT
+from autoclave.api.schema import TEXT
 from autoclave.exceptions import BadRequest
 
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)

@@ -4,23 +4,25 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import health, identity, metrics, versions
-from autoclave.api.accelerator import accelerator_requests, attributes, deployables, device_profiles, devices
+from autoclave.api import identity, metrics, root_pages, versions
+from autoclave.api.accelerator import arqs as accelerator_requests
+from autoclave.api.accelerator import attributes, deployables, device_profiles, devices
 from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
-from autoclave.api.compute import extra_specs, flavors, hypervisors, never, server_metadata, servers, zones
+from autoclave.api.admin import actions, functions, hosts, one_time_use
+from autoclave.api.admin import devices as operator_devices
+from autoclave.api.admin.explain import Explain
+from autoclave.api.compute import extra_specs, flavors, keyed_items, servers, stubs, zones
+from autoclave.api.compute import hosts as hypervisors
 from autoclave.api.compute import services as compute_services
 from autoclave.api.compute import versions as compute_versions
 from autoclave.api.compute.actions import ServerAction
-from autoclave.api.compute.links import ROOT
+from autoclave.api.compute.common import ROOT
 from autoclave.api.context import Api
 from autoclave.api.image import images
 from autoclave.api.image import versions as image_versions
 from autoclave.api.image.files import ImageFile
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
-from autoclave.api.operator import actions, burned, functions, hosts
-from autoclave.api.operator import devices as operator_devices
-from autoclave.api.operator.explain import Explain
 from autoclave.api.operator.take_back import TakeBack
 
 _BASES = ("", "/accelerator")
@@ -88,16 +90,16 @@ def _operator(api: Api) -> dict[str, Resource]:
         "/take-back": TakeBack(api),
     }
     of_burned: dict[str, Resource] = {
-        "": burned.BurnedDevice(api),
-        "/history": burned.History(api),
-        "/release": burned.Release(api),
+        "": one_time_use.BurnedDevice(api),
+        "/history": one_time_use.History(api),
+        "/release": one_time_use.Release(api),
     }
     devices_root, burned_root, hosts_root = "/autoclave/v1/devices", "/autoclave/v1/burned", "/autoclave/v1/hosts"
     return {
         devices_root: operator_devices.Devices(api),
         **{f"{devices_root}/{{device}}{path}": resource for path, resource in of_device.items()},
         **{f"{devices_root}/{{device}}/{{address}}{path}": resource for path, resource in of_device.items()},
-        burned_root: burned.BurnedDevices(api),
+        burned_root: one_time_use.BurnedDevices(api),
         **{f"{burned_root}/{{provider}}{path}": resource for path, resource in of_burned.items()},
         **{f"{burned_root}/{{provider}}/{{address}}{path}": resource for path, resource in of_burned.items()},
         "/autoclave/v1/functions": functions.Functions(api),
@@ -116,23 +118,23 @@ def _compute(api: Api) -> dict[str, Resource]:
         "/flavors": flavors.Flavors(api),
         "/flavors/detail": flavors.FlavorsInDetail(api),
         flavor: flavors.Flavor(api),
-        f"{flavor}/os-flavor-access": never.FlavorAccess(api),
+        f"{flavor}/os-flavor-access": stubs.FlavorAccess(api),
         f"{flavor}/os-extra_specs": extra_specs.ExtraSpecs(api),
         f"{flavor}/os-extra_specs/{{spec}}": extra_specs.ExtraSpec(api),
         "/servers": servers.Servers(api),
         "/servers/detail": servers.ServersInDetail(api),
         server: servers.Server(api),
         f"{server}/action": ServerAction(api),
-        f"{server}/metadata": server_metadata.Metadata(api),
-        f"{server}/metadata/{{item}}": server_metadata.Item(api),
-        f"{server}/os-instance-actions": never.InstanceActions(api),
+        f"{server}/metadata": keyed_items.Metadata(api),
+        f"{server}/metadata/{{item}}": keyed_items.Item(api),
+        f"{server}/os-instance-actions": stubs.InstanceActions(api),
         "/os-services": compute_services.Services(api),
         "/os-services/{service}": compute_services.ComputeService(api),
         "/os-hypervisors": hypervisors.Hypervisors(api),
         "/os-hypervisors/detail": hypervisors.HypervisorsInDetail(api),
         "/os-hypervisors/{hypervisor}": hypervisors.Hypervisor(api),
-        "/os-aggregates": never.Aggregates(api),
-        "/os-migrations": never.Migrations(api),
+        "/os-aggregates": stubs.Aggregates(api),
+        "/os-migrations": stubs.Migrations(api),
         "/os-availability-zone": zones.Zones(api),
         "/os-availability-zone/detail": zones.ZonesInDetail(api),
     }
@@ -150,7 +152,7 @@ def _image(api: Api) -> dict[str, Resource]:
 
 
 def _service(api: Api) -> dict[str, Resource]:
-    paths: dict[str, Resource] = {"/healthcheck": health.Health(api), "/metrics": metrics.Metrics(api)}
+    paths: dict[str, Resource] = {"/healthcheck": root_pages.Health(api), "/metrics": metrics.Metrics(api)}
     if api.conf.api.auth_strategy != "keystone":
         # With Keystone, clients ask Keystone.
         paths |= {"/identity": identity.Versions(api), "/identity/v3": identity.V3(api)}

@@ -13,7 +13,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from autoclave.api.schemas.images import PATCH_TYPE
+from autoclave.api.image.schemas import PATCH_TYPE
 from autoclave.rules.device_lifecycle import DeviceState
 
 pytestmark = pytest.mark.thorough

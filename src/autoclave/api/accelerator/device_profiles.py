@@ -14,7 +14,7 @@ from autoclave.api.context import Api
 from autoclave.api.links import public_url, self_link
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import TEXT
+from autoclave.api.schema import TEXT
 from autoclave.api.schemas.device_profiles import PROFILE, PROFILES, SHOWN_PROFILE, VALIDATE_CREATE
 from autoclave.db import profiles as profile_rows
 from autoclave.db.profiles import ProfileRecord

@@ -12,7 +12,7 @@ import falcon
 
 from autoclave.api import query
 from autoclave.api.query import Argument, Page
-from autoclave.api.schemas.common import one_of
+from autoclave.api.schema import one_of
 from autoclave.db.query import BY_ID, FIELDS, NEWEST_FIRST, Order
 from autoclave.exceptions import BadRequest
 

@@ -8,13 +8,13 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api.body import storable
 from autoclave.api.compute import server_views
-from autoclave.api.compute.handing_over import begin, delete, require_allowed
-from autoclave.api.compute.links import links_to
+from autoclave.api.compute.common import links_to
+from autoclave.api.compute.dispatch import begin, delete, require_allowed
 from autoclave.api.compute.new_servers import image_for
+from autoclave.api.compute.server_schemas import SHOWN_SERVER, VALIDATE_ACTION
 from autoclave.api.compute.visible import find
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.common import optional
-from autoclave.api.schemas.servers import SHOWN_SERVER, VALIDATE_ACTION
+from autoclave.api.schema import optional
 from autoclave.db.images import ImageRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.rules.instance_states import Action

@@ -14,12 +14,12 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import query
 from autoclave.api.compute import paging
-from autoclave.api.compute.links import links_to, next_link
+from autoclave.api.compute.common import links_to, next_link
 from autoclave.api.compute.seen_specs import sees_extra_specs
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import one_of
+from autoclave.api.schema import one_of
 from autoclave.api.schemas.compute_common import MAX_NUMBER
 from autoclave.api.schemas.flavors import (
     FLAVORS,

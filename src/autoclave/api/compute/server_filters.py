@@ -9,7 +9,7 @@ from autoclave.api import uuids
 from autoclave.api.compute import paging
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import TEXT, UUID, one_of
+from autoclave.api.schema import TEXT, UUID, one_of
 from autoclave.db.tables import instances
 from autoclave.exceptions import Forbidden
 from autoclave.rules.instance_states import TaskState, VMState, status_of

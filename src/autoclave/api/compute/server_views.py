@@ -8,8 +8,8 @@ from typing import Any
 import falcon
 from sqlalchemy.engine import Connection
 
+from autoclave.api.compute.common import links_to
 from autoclave.api.compute.host_states import host_states
-from autoclave.api.compute.links import links_to
 from autoclave.api.compute.moments import novas_moment
 from autoclave.api.compute.seen_specs import sees_extra_specs
 from autoclave.api.context import Api

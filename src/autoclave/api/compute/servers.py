@@ -12,12 +12,10 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api import query
 from autoclave.api.compute import server_filters, server_views
-from autoclave.api.compute.handing_over import delete, hand_over
-from autoclave.api.compute.links import links_to, next_link
+from autoclave.api.compute.common import links_to, next_link
+from autoclave.api.compute.dispatch import delete, hand_over
 from autoclave.api.compute.new_servers import destination, flavor_for, image_for, rows_for
-from autoclave.api.compute.visible import find, require_project
-from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.servers import (
+from autoclave.api.compute.server_schemas import (
     MADE_SERVER,
     SERVERS,
     SERVERS_IN_DETAIL,
@@ -25,6 +23,8 @@ from autoclave.api.schemas.servers import (
     VALIDATE_CREATE,
     VALIDATE_UPDATE,
 )
+from autoclave.api.compute.visible import find, require_project
+from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
 from autoclave.exceptions import BadRequest, NotFound

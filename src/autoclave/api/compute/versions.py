@@ -4,7 +4,7 @@ from typing import Any
 
 import falcon
 
-from autoclave.api.compute.links import ROOT
+from autoclave.api.compute.common import ROOT
 from autoclave.api.links import public_url
 from autoclave.api.microversion import COMPUTE
 from autoclave.api.operation import Asked, Operation, Resource

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoclave.api.body import storable
-from autoclave.api.schemas.images import ATTRIBUTES, READ_ONLY
+from autoclave.api.image.schemas import ATTRIBUTES, READ_ONLY
 from autoclave.db import images as image_rows
 from autoclave.exceptions import Forbidden
 from autoclave.objects.base import RequestContext

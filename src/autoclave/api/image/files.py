@@ -6,10 +6,10 @@ from sqlalchemy.engine import Connection
 
 from autoclave.api.body import declared_type
 from autoclave.api.image.images import store_of
+from autoclave.api.image.schemas import DATA
 from autoclave.api.image.store import TooLarge
 from autoclave.api.image.visible import find, find_own
 from autoclave.api.operation import OCTETS, Asked, Operation, Resource
-from autoclave.api.schemas.images import DATA
 from autoclave.db import images as image_rows
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.request_body import RequestBody

@@ -13,13 +13,7 @@ from autoclave.api import query, uuids
 from autoclave.api.context import Api
 from autoclave.api.image.attributes import require_settable, row_of
 from autoclave.api.image.patches import parse, patched
-from autoclave.api.image.store import ImageStore
-from autoclave.api.image.views import shown, shown_list
-from autoclave.api.image.visible import find, find_own
-from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
-from autoclave.api.schemas.common import TEXT, one_of
-from autoclave.api.schemas.images import (
+from autoclave.api.image.schemas import (
     CONTAINER_FORMATS,
     DISK_FORMATS,
     IMAGE,
@@ -30,6 +24,12 @@ from autoclave.api.schemas.images import (
     VALIDATE_PATCH,
     VISIBILITIES,
 )
+from autoclave.api.image.store import ImageStore
+from autoclave.api.image.views import shown, shown_list
+from autoclave.api.image.visible import find, find_own
+from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.api.query import Argument
+from autoclave.api.schema import TEXT, one_of
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import Conflict, Forbidden, NotFound, StorageError

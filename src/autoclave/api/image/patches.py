@@ -6,7 +6,7 @@ from typing import Any
 
 from autoclave.api import body
 from autoclave.api.image.attributes import require_settable
-from autoclave.api.schemas.images import ATTRIBUTES, READ_ONLY, VALIDATE_ATTRIBUTES
+from autoclave.api.image.schemas import ATTRIBUTES, READ_ONLY, VALIDATE_ATTRIBUTES
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Conflict, Forbidden

@@ -5,9 +5,9 @@ Glance has it at its root only; clients whose endpoint ends in ``/v2`` ask there
 
 import falcon
 
+from autoclave.api.image.schemas import VERSIONS
 from autoclave.api.links import public_url
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.images import VERSIONS
 
 
 class Versions(Resource):

@@ -8,9 +8,9 @@ import falcon
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api.accelerator.accelerator_requests import delete_requests
+from autoclave.api.accelerator.arqs import delete_requests
+from autoclave.api.admin.devices import find
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_TAKE_BACK
 from autoclave.db import handles as handle_rows
 from autoclave.exceptions import Conflict, RPCError

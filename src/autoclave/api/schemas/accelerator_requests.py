@@ -4,7 +4,7 @@ from typing import Any
 
 from autoclave.api.body import compiled
 from autoclave.api.microversion import MANAGED
-from autoclave.api.schemas.common import (
+from autoclave.api.schema import (
     BOOLEAN,
     INTEGER,
     LINKS,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import (
+from autoclave.api.schema import (
     INTEGER,
     LINKS,
     READ_ONLY,

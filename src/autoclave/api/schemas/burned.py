@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
+from autoclave.api.schema import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
 from autoclave.api.schemas.operator_devices import REASON
 from autoclave.rules.burn import BurnEvent, BurnState
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autoclave.api.schemas.common import LINKS, STRING, Schema, optional, shape
+from autoclave.api.schema import LINKS, STRING, Schema, optional, shape
 
 MAX_NUMBER = 2_147_483_647
 """What an INTEGER column holds at most."""

@@ -3,17 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import (
-    BOOLEAN,
-    INTEGER,
-    STRING,
-    UUID,
-    listed,
-    nullable,
-    one_of,
-    optional,
-    shape,
-)
+from autoclave.api.schema import BOOLEAN, INTEGER, STRING, UUID, listed, nullable, one_of, optional, shape
 from autoclave.api.schemas.compute_common import NAME, NOVAS_MOMENT, paged
 
 _CHANGE: dict[str, Any] = {

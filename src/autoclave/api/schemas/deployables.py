@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import INTEGER, LINKS, STRING, TIMESTAMP, UUID, listed, nullable, shape
+from autoclave.api.schema import INTEGER, LINKS, STRING, TIMESTAMP, UUID, listed, nullable, shape
 
 PROGRAM: dict[str, Any] = {
     "type": "array",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import LINKS, READ_ONLY, STRING, TIMESTAMP, UUID, listed, nullable, shape
+from autoclave.api.schema import LINKS, READ_ONLY, STRING, TIMESTAMP, UUID, listed, nullable, shape
 
 MAX_GROUPS = 16
 

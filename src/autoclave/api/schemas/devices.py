@@ -1,7 +1,7 @@
 """Answers of ``/v2/devices``."""
 
 from autoclave.api.microversion import DEVICE_STATE, DEVICE_STATUS
-from autoclave.api.schemas.common import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
+from autoclave.api.schema import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
 from autoclave.db.tables import DeviceStatus, DeviceType
 from autoclave.rules.device_lifecycle import SHOWN_STATES, Withheld
 

@@ -1,7 +1,7 @@
 """What every error answers, below each path."""
 
 from autoclave.api.errors import NOVAS
-from autoclave.api.schemas.common import INTEGER, STRING, Schema, shape
+from autoclave.api.schema import INTEGER, STRING, Schema, shape
 
 _FAULT = shape(
     "Fault", {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": STRING, "debuginfo": {"type": "null"}}

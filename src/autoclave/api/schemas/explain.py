@@ -1,6 +1,6 @@
 """The answer of ``/autoclave/v1/explain``."""
 
-from autoclave.api.schemas.common import INTEGER, STRING, UUID, Schema, nullable, shape
+from autoclave.api.schema import INTEGER, STRING, UUID, Schema, nullable, shape
 
 
 def _by_name(schema: Schema) -> Schema:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import BOOLEAN, INTEGER, LINKS, NUMBER, STRING, nullable, optional, shape
+from autoclave.api.schema import BOOLEAN, INTEGER, LINKS, NUMBER, STRING, nullable, optional, shape
 from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, envelope, number, paged, texts
 
 MAX_SPECS = 128

@@ -1,6 +1,6 @@
 """Answers of ``/autoclave/v1/functions``."""
 
-from autoclave.api.schemas.common import BOOLEAN, STRING, UUID, listed, nullable, one_of, shape
+from autoclave.api.schema import BOOLEAN, STRING, UUID, listed, nullable, one_of, shape
 from autoclave.rules.pci_inventory import DevType
 
 FUNCTION = shape(

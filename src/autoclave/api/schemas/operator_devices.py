@@ -3,17 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
-from autoclave.api.schemas.common import (
-    BOOLEAN,
-    NUMBER,
-    STRING,
-    TIMESTAMP,
-    UUID,
-    listed,
-    nullable,
-    one_of,
-    shape,
-)
+from autoclave.api.schema import BOOLEAN, NUMBER, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
 from autoclave.db.tables import DeviceStatus, DeviceType
 from autoclave.rules.device_lifecycle import SHOWN_STATES, ARQState, DeviceState
 

@@ -1,6 +1,6 @@
 """Answers of ``/autoclave/v1/hosts``."""
 
-from autoclave.api.schemas.common import BOOLEAN, INTEGER, STRING, TIMESTAMP, UUID, listed, nullable, shape
+from autoclave.api.schema import BOOLEAN, INTEGER, STRING, TIMESTAMP, UUID, listed, nullable, shape
 
 HOST = shape(
     "OperatorHost",

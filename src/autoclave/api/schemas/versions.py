@@ -1,6 +1,6 @@
 """Answers of the version documents."""
 
-from autoclave.api.schemas.common import INTEGER, LINKS, STRING, optional, shape
+from autoclave.api.schema import INTEGER, LINKS, STRING, optional, shape
 
 VERSION = shape(
     "Version",

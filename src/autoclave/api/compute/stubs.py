@@ -10,7 +10,7 @@ from autoclave.api.compute.paging import PAGING
 from autoclave.api.compute.visible import find
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import UUID
+from autoclave.api.schema import UUID
 from autoclave.api.schemas.compute_services import AGGREGATES, FLAVOR_ACCESS, INSTANCE_ACTIONS, MIGRATIONS
 from autoclave.exceptions import NotFound
 

@@ -6,16 +6,16 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api.compute.items import Items, bounded, picked, require_only, without
-from autoclave.api.compute.visible import find
-from autoclave.api.context import Api
-from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.servers import (
+from autoclave.api.compute.server_schemas import (
     MAX_METADATA,
     SHOWN_META,
     SHOWN_METADATA,
     VALIDATE_META,
     VALIDATE_METADATA,
 )
+from autoclave.api.compute.visible import find
+from autoclave.api.context import Api
+from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.db import instances as instance_rows
 
 _HAS_NO = "The server has no metadata item"

@@ -10,7 +10,7 @@ from autoclave.api import query, uuids
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator import views
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import one_of
+from autoclave.api.schema import one_of
 from autoclave.api.schemas.operator_devices import (
     DEVICE,
     DEVICES,

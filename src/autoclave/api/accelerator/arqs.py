@@ -19,8 +19,8 @@ from autoclave.api.context import Api
 from autoclave.api.links import public_url
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
+from autoclave.api.schema import UUID, one_of
 from autoclave.api.schemas.accelerator_requests import ARQ, ARQS, VALIDATE_CREATE, VALIDATE_UPDATE
-from autoclave.api.schemas.common import UUID, one_of
 from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView

@@ -6,9 +6,9 @@ will be told later.
 
 import falcon
 
+from autoclave.api.admin.devices import find
 from autoclave.api.intents import Action, say
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.operator.devices import find
 from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
 from autoclave.db import devices as device_rows
 from autoclave.exceptions import Conflict, PlacementConflict

@@ -7,13 +7,13 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api import query, uuids
+from autoclave.api.compute.common import next_link
 from autoclave.api.compute.host_states import HostState, host_states
-from autoclave.api.compute.links import next_link
 from autoclave.api.compute.paging import PAGING, page
 from autoclave.api.compute.services import state_of
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
-from autoclave.api.schemas.common import one_of
+from autoclave.api.schema import one_of
 from autoclave.api.schemas.compute_services import HYPERVISORS, HYPERVISORS_IN_DETAIL, SHOWN_HYPERVISOR
 from autoclave.db import instances as instance_rows
 
