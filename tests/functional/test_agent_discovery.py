@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, SECRET, ZEROING, AgentWorld, sanitizing_drive, zeroing_drive
 
 from autoclave.agent.manager import AgentManager
-from autoclave.api.operator.waiting import waiting_for
+from autoclave.api.admin.devices import waiting_for
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows

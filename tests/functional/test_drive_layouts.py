@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from agentworld import HOST, SANITIZING, SECRET, AgentWorld, sanitizing_drive
 
-from autoclave.api.operator.waiting import waiting_for
+from autoclave.api.admin.devices import waiting_for
 from autoclave.db import devices as device_rows
 from autoclave.drivers.base import CleanableDevice, CleanupControl, Evidence
 from autoclave.drivers.nvme import NVMeDriver

@@ -5,7 +5,7 @@ specification, hold a small edit of a file of this checkout for each row::
 
     [[row]]
     sentence = "Below 2.4 absent"
-    edits = [{file = "src/autoclave/api/accelerator/arq_views.py", old = "if version >= MANAGED", new = "if True"}]
+    edits = [{file = "src/autoclave/api/accelerator/arqs.py", old = "if version >= MANAGED", new = "if True"}]
 
 or, where no edit can remove the behaviour, ``why = "…"`` says so. ``old`` stands in its file exactly once. The edits
 are made in a copy of the checkout, one row at a time; this checkout stays as it is.

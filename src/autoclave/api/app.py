@@ -1,19 +1,26 @@
-"""The WSGI application: the resources, and the layers around them in their order."""
+"""Compose the WSGI application: resources, and the layers around them in their order.
+
+The WSGI application: the resources, and the layers around them in their order.
+
+Other WSGI applications under a path of this service, such as the embedded Placement at ``/placement``.
+
+Answers as JSON, quickly: lists of ten thousand rows are made of them.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import falcon
+import orjson
+from falcon.media import JSONHandler
 from oslo_middleware import HTTPProxyToWSGI, RequestId
 
-from autoclave.api import errors, json_answers, routes
+from autoclave.api import errors, routes
 from autoclave.api.auth import authenticated, is_public
-from autoclave.api.context import Api, Callers, JSONOnly
-from autoclave.api.hosts import expected_hosts
+from autoclave.api.context import Api, Callers, JSONOnly, expected_hosts
 from autoclave.api.microversion import Negotiation
-from autoclave.api.mounts import mounted
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom, bounded
 from autoclave.conf.agent import patience_with_agents
@@ -22,6 +29,42 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.port import Transport
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+def mounted(app: "WSGIApplication", mounts: "Mapping[str, WSGIApplication]") -> "WSGIApplication":
+    """*app*, with each of *mounts* answering below its prefix; the longest prefix counts.
+
+    What is mounted sees its own root: the prefix moves to SCRIPT_NAME, so that its links stay right.
+    """
+    by_length = sorted(((prefix.rstrip("/"), other) for prefix, other in mounts.items()), key=lambda m: -len(m[0]))
+
+    def dispatch(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        for prefix, other in by_length:
+            if path == prefix or path.startswith(f"{prefix}/"):
+                below = {
+                    **environ,
+                    "SCRIPT_NAME": f"{environ.get('SCRIPT_NAME', '')}{prefix}",
+                    "PATH_INFO": path[len(prefix) :],
+                }
+                return other(below, start_response)
+        return app(environ, start_response)
+
+    return dispatch
+
+
+# Moments are UTC without a zone, as the database keeps them; clients know them in whole seconds, with the zone.
+_OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_OMIT_MICROSECONDS
+
+
+def install(app: "falcon.App[Any, Any]") -> None:
+    """Make *app* write its media this way; datetimes in them become ISO 8601, such as ``2026-11-28T09:00:18+00:00``."""
+    handler = JSONHandler(dumps=partial(orjson.dumps, option=_OPTIONS))
+    app.resp_options.media_handlers[falcon.MEDIA_JSON] = handler
+
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -80,6 +123,6 @@ def _resources(api: Api) -> "falcon.App[Any, Any]":
     )
     app.req_options.strip_url_path_trailing_slash = True
     errors.install(app)
-    json_answers.install(app)
+    install(app)
     routes.add_all(app, api)
     return app

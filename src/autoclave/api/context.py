@@ -1,12 +1,23 @@
-"""What a resource needs: the service's parts, and who is asking."""
+"""Carry what a resource needs: the parts of the service, and the caller.
+
+What a resource needs: the service's parts, and who is asking.
+
+Which hosts a request may be for, where nobody has to say who he is.
+
+A page in a browser on this machine can send requests here once its own name resolves to a loopback
+address. The browser then believes them to be the page's own, but they still carry the page's name.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import falcon
 
+from autoclave.api.errors import answer
 from autoclave.api.policy import Policy
 from autoclave.api.waiting import WaitingRoom
 from autoclave.lifecycle.guests_seen import GuestsSeen
@@ -14,6 +25,9 @@ from autoclave.lifecycle.ports import Ports
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.conductor_api import ConductorAPI
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 @dataclass(frozen=True)
@@ -80,3 +94,47 @@ class JSONOnly:
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         if not self._exempt.fullmatch(req.path) and not req.client_accepts_json:
             raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host*, an address or a name, can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
+    """*app*; with ``auth_strategy = noauth`` only for requests to a loopback address or to ``public_endpoint``.
+
+    With ``noauth_beyond_loopback`` also for those to any address: a page has a name.
+    """
+    if conf.api.auth_strategy != "noauth":
+        return app
+    public = urlsplit(conf.api.public_endpoint or "").hostname
+    good: Callable[[str], bool] = _is_address if conf.api.noauth_beyond_loopback else is_loopback
+
+    def refuse_others(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        asked = environ.get("HTTP_HOST", "localhost")  # only HTTP/1.0 goes without, and no browser speaks that
+        try:
+            host = urlsplit(f"//{asked}").hostname or ""
+        except ValueError:
+            host = ""
+        if host == public or good(host):
+            return app(environ, start_response)
+        said = f"Nothing is served under the name {asked!r}; [api] public_endpoint says under which else."
+        return answer(environ, start_response, 403, said)
+
+    return refuse_others
+
+
+def _is_address(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,8 +1,12 @@
-"""Errors, each in the shape that the clients of its API parse.
+"""Render errors in the shape that the clients of each API parse.
+
+Errors, each in the shape that the clients of its API parse.
 
 An error tells what the caller can mend, never a traceback, a statement or a host of the system; those are
 in the log, under the request id that every answer carries. A token that Keystone does not accept is refused
 by keystonemiddleware, in Keystone's own words and shape.
+
+What every error answers, below each path.
 """
 
 import json
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 from oslo_log import log as logging
 
+from autoclave.api.schema import INTEGER, STRING, Schema, shape
 from autoclave.exceptions import (
     ApiError,
     AutoclaveError,
@@ -156,3 +161,33 @@ def answer(
     shape = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     start_response(f"{code} {HTTPStatus(code).phrase}", [*shape, *headers])
     return [body]
+
+
+_FAULT = shape(
+    "Fault", {"faultcode": {"enum": ["Client", "Server"]}, "faultstring": STRING, "debuginfo": {"type": "null"}}
+)
+_CYBORGS = shape(
+    "Error",
+    {
+        "error_message": {
+            "type": "string",
+            "description": "A document once more, written as JSON: clients of Cyborg decode twice.",
+            "contentMediaType": "application/json",
+            "contentSchema": _FAULT,
+        }
+    },
+)
+_NOVAS: Schema = {
+    "title": "ComputeError",
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "propertyNames": {"enum": [*NOVAS.values(), "computeFault"]},
+    "additionalProperties": shape("ComputeFault", {"code": INTEGER, "message": STRING}),
+}
+_GLANCES = shape("ImageError", {"code": INTEGER, "title": STRING, "message": STRING})
+
+
+def error_at(path: str) -> Schema:
+    """The body of the errors at *path*."""
+    return {"compute": _NOVAS, "image": _GLANCES}.get(path.split("/")[1], _CYBORGS)

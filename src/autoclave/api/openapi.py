@@ -11,11 +11,11 @@ import falcon
 
 from autoclave.api.auth import is_public
 from autoclave.api.context import Api
-from autoclave.api.links import public_url
+from autoclave.api.errors import error_at
 from autoclave.api.microversion import HEADER, Microversion, VersionedAPI, api_at
 from autoclave.api.operation import OCTETS, Asked, Operation, Resource, operations_of
+from autoclave.api.query import public_url
 from autoclave.api.schema import STRING, TEXT, UUID, Schema
-from autoclave.api.schemas.errors import error_at
 
 _PCI_ADDRESS = {"type": "string", "pattern": r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]$"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

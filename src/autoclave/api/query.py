@@ -1,4 +1,11 @@
-"""Query strings: what is not understood is refused, so that a filter with a typo does not return everything."""
+"""Parse query strings and UUIDs, and make links.
+
+Query strings: what is not understood is refused, so that a filter with a typo does not return everything.
+
+UUIDs as callers write them.
+
+Links.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,3 +137,38 @@ def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
 def unknown_marker(marker: str) -> BadRequest:
     """The refusal of a marker that no row has."""
     return BadRequest(f'The argument "marker" names no row that you can see: {body.shortened(marker)}')
+
+
+_CANONICAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+
+
+def canonical(text: str) -> str | None:
+    """*text* in lower case, as every row keeps it; None if it is no uuid."""
+    return text.lower() if _CANONICAL.fullmatch(text) else None
+
+
+def require(text: str, name: str) -> str:
+    """:func:`canonical`, for what must be a uuid.
+
+    :raises BadRequest: *text* is none; *name* says what it was meant for.
+    """
+    found = canonical(text)
+    if found is None:
+        raise BadRequest(f"Expected a uuid for {name} but received {text!r}.")
+    return found
+
+
+def public_url(req: falcon.Request, conf: Any) -> str:
+    """Where this service is, for the caller of *req*: ``[api] public_endpoint``, or the host that was asked."""
+    endpoint: str | None = conf.api.public_endpoint
+    return endpoint.rstrip("/") if endpoint else f"{req.scheme}://{req.netloc}"
+
+
+def resource_link(base: str, resource: str) -> str:
+    """Where the rows of *resource* are, each by its uuid: at the path that clients of Cyborg know, mounted or not."""
+    return f"{base}/accelerator/v2/{resource}/"
+
+
+def self_link(base: str, resource: str, uuid: str) -> dict[str, str]:
+    """The link of one row."""
+    return {"href": resource_link(base, resource) + uuid, "rel": "self"}

@@ -4,26 +4,26 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import identity, metrics, root_pages, versions
+from autoclave.api import metrics, root_pages
 from autoclave.api.accelerator import arqs as accelerator_requests
 from autoclave.api.accelerator import attributes, deployables, device_profiles, devices
-from autoclave.api.accelerator.device_status import DeviceDisable, DeviceEnable
+from autoclave.api.accelerator.devices import DeviceDisable, DeviceEnable
 from autoclave.api.admin import actions, functions, hosts, one_time_use
 from autoclave.api.admin import devices as operator_devices
+from autoclave.api.admin.actions import TakeBack
 from autoclave.api.admin.explain import Explain
-from autoclave.api.compute import extra_specs, flavors, keyed_items, servers, stubs, zones
+from autoclave.api.compute import extra_specs, flavors, keyed_items, servers, stubs
+from autoclave.api.compute import hosts as compute_services
 from autoclave.api.compute import hosts as hypervisors
-from autoclave.api.compute import services as compute_services
-from autoclave.api.compute import versions as compute_versions
+from autoclave.api.compute import stubs as compute_versions
 from autoclave.api.compute.actions import ServerAction
 from autoclave.api.compute.common import ROOT
 from autoclave.api.context import Api
+from autoclave.api.image import files as image_versions
 from autoclave.api.image import images
-from autoclave.api.image import versions as image_versions
 from autoclave.api.image.files import ImageFile
 from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
-from autoclave.api.operator.take_back import TakeBack
 
 _BASES = ("", "/accelerator")
 """Clients follow the links of the version documents, which name the second whatever they were given."""
@@ -60,8 +60,8 @@ def add(app: "falcon.App[Any, Any]", path: str, resource: Resource) -> None:
 def _accelerator(api: Api) -> dict[str, Resource]:
     arqs = accelerator_requests
     return {
-        "": versions.Root(api),
-        "/v2": versions.V2(api),
+        "": root_pages.Root(api),
+        "/v2": root_pages.V2(api),
         "/v2/devices": devices.Devices(api),
         "/v2/devices/{uuid}": devices.Device(api),
         "/v2/devices/{uuid}/clean": devices.DeviceClean(api),
@@ -135,8 +135,8 @@ def _compute(api: Api) -> dict[str, Resource]:
         "/os-hypervisors/{hypervisor}": hypervisors.Hypervisor(api),
         "/os-aggregates": stubs.Aggregates(api),
         "/os-migrations": stubs.Migrations(api),
-        "/os-availability-zone": zones.Zones(api),
-        "/os-availability-zone/detail": zones.ZonesInDetail(api),
+        "/os-availability-zone": stubs.Zones(api),
+        "/os-availability-zone/detail": stubs.ZonesInDetail(api),
     }
     return {"/compute": compute_versions.Versions(api), **{f"{ROOT}{path}": found for path, found in below.items()}}
 
@@ -155,5 +155,5 @@ def _service(api: Api) -> dict[str, Resource]:
     paths: dict[str, Resource] = {"/healthcheck": root_pages.Health(api), "/metrics": metrics.Metrics(api)}
     if api.conf.api.auth_strategy != "keystone":
         # With Keystone, clients ask Keystone.
-        paths |= {"/identity": identity.Versions(api), "/identity/v3": identity.V3(api)}
+        paths |= {"/identity": root_pages.Versions(api), "/identity/v3": root_pages.V3(api)}
     return paths

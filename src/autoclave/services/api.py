@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cheroot import wsgi
 from oslo_config import cfg
 
-from autoclave.api.hosts import is_loopback
+from autoclave.api.context import is_loopback
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.services.http import Connection, Gateway
 

@@ -1,36 +1,231 @@
-"""``/v2/accelerator_requests`` (ARQs): asking for devices, binding them, giving them back.
+"""Serve ``/v2/accelerator_requests`` (ARQs).
+
+``/v2/accelerator_requests`` (ARQs): asking for devices, binding them, giving them back.
 
 The rows are made here; everything that touches a device is a conductor's. A caller sees the requests of
 its own project, an administrator all; those of others do not exist for it (404, not 403).
+
+The PATCH of accelerator requests, understood: what is to be bound, or given back.
+
+An accelerator request as clients see it.
+
+Bodies and answers of ``/v2/accelerator_requests``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import falcon
 from oslo_db import exception as db_exc
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api import microversion, query, uuids
-from autoclave.api.accelerator.arq_patches import parse
-from autoclave.api.accelerator.arq_views import shown
+from autoclave.api import microversion, query
 from autoclave.api.auth import require_service_token
+from autoclave.api.body import compiled
 from autoclave.api.context import Api
-from autoclave.api.links import public_url
+from autoclave.api.microversion import MANAGED, Microversion
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
-from autoclave.api.schema import UUID, one_of
-from autoclave.api.schemas.accelerator_requests import ARQ, ARQS, VALIDATE_CREATE, VALIDATE_UPDATE
+from autoclave.api.query import Argument, public_url, self_link
+from autoclave.api.schema import (
+    BOOLEAN,
+    INTEGER,
+    LINKS,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    listed,
+    nullable,
+    one_of,
+    shape,
+    since,
+)
 from autoclave.db import arqs as arq_rows
 from autoclave.db import profiles as profile_rows
 from autoclave.db.arqs import ARQView
+from autoclave.db.tables import AttachType
 from autoclave.exceptions import BadRequest, Forbidden, NotFound, RPCError
 from autoclave.lifecycle.requests import make_arqs, record_unbind
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import RESOLVED, Actor, ARQState
+from autoclave.rules.resource_names import read
+
+CREATE: dict[str, Any] = {
+    "type": "object",
+    "required": ["device_profile_name"],
+    "additionalProperties": False,
+    "properties": {
+        "device_profile_name": {"type": "string", "maxLength": 255},
+        # Cyborg ignores it as well: a profile's groups are requested together. openstackclient sends text, or null.
+        "device_profile_group_id": {
+            "type": ["integer", "string", "null"],
+            "minimum": 0,
+            "pattern": r"^[0-9]{1,3}$(?!\n)",
+            "x-message": "must be the number of a group, or null; it is ignored, and every group is requested",
+        },
+        "image_uuid": {"type": "null", "x-message": "an image cannot be asked for"},
+    },
+}
+VALIDATE_CREATE = compiled(CREATE)
+
+PATHS = ("/hostname", "/device_rp_uuid", "/instance_uuid")
+"""What a bind sets and an unbind removes, each exactly once."""
+PROJECT_PATH = "/project_id"
+
+UPDATE: dict[str, Any] = {
+    "type": "object",
+    "minProperties": 1,
+    "x-message": "must be an object that maps the uuid of each accelerator request to a list of operations",
+    "propertyNames": UUID,
+    "additionalProperties": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 8,
+        "items": {
+            "type": "object",
+            "required": ["path", "op"],
+            "additionalProperties": False,
+            "properties": {
+                "path": {"enum": [*PATHS, PROJECT_PATH]},
+                "op": {"enum": ["add", "remove"]},
+                "value": {"type": ["string", "null"], "maxLength": 255},
+            },
+        },
+    },
+}
+VALIDATE_UPDATE = compiled(UPDATE)
+
+ARQ = shape(
+    "AcceleratorRequest",
+    {
+        "uuid": UUID,
+        "state": one_of(ARQState),
+        "device_profile_name": STRING,
+        "device_profile_group_id": INTEGER,
+        "hostname": nullable(STRING),
+        "device_rp_uuid": nullable(UUID),
+        "instance_uuid": nullable(UUID),
+        "project_id": nullable(STRING),
+        "attach_handle_type": one_of(["", *AttachType]),
+        "attach_handle_uuid": nullable(UUID),
+        "attach_handle_info": {
+            "type": "object",
+            "description": "Where the device is, such as domain, bus, device and function; empty until it is bound.",
+            "properties": {"managed": since(MANAGED, BOOLEAN)},
+            "additionalProperties": STRING,
+        },
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+ARQS = listed("AcceleratorRequests", "arqs", ARQ)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What one PATCH asks for: either binds or unbinds, never both.
+
+    :param binds: requests as ``ConductorManager.arq_bind`` takes them.
+    :param unbinds: uuids of accelerator requests.
+    :param names_project: ``/project_id`` is among the paths.
+    """
+
+    binds: tuple[dict[str, Any], ...]
+    unbinds: tuple[str, ...]
+    names_project: bool
+
+
+def parse(document: Mapping[str, Sequence[Mapping[str, Any]]]) -> Patch:
+    """*document* has the shape that the schema demands; every entry of it is checked here.
+
+    :raises BadRequest: an entry is incomplete, mixes add and remove, or differs from the others.
+    """
+    entries = {query.require(key, "an accelerator request"): value for key, value in document.items()}
+    if len(entries) != len(document):
+        raise BadRequest("An accelerator request is named twice, in capitals and in small letters.")
+    kinds = {operation["op"] for operations in entries.values() for operation in operations}
+    if len(kinds) != 1:
+        raise BadRequest("Every operation of one PATCH must be add, or every one remove.")
+    named = {arq: _by_path(arq, operations) for arq, operations in entries.items()}
+    names_project = any(PROJECT_PATH in paths for paths in named.values())
+    if kinds == {"remove"}:
+        return Patch((), tuple(named), names_project)
+    return Patch(tuple(_bind(arq, paths) for arq, paths in named.items()), (), names_project)
+
+
+def _by_path(arq: str, operations: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    paths = {operation["path"]: operation for operation in operations}
+    if len(paths) != len(operations):
+        raise BadRequest(f"The patch of {arq} names a path twice.")
+    absent = [path for path in PATHS if path not in paths]
+    if absent:
+        raise BadRequest(f"Fields absent in patch of {arq}: {', '.join(absent)}")
+    return paths
+
+
+def _bind(arq: str, paths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    values = {}
+    for path, operation in paths.items():
+        value = operation.get("value")
+        if not value:
+            raise BadRequest(f"The patch of {arq} adds {path} without a value.")
+        values[path] = value
+    return {
+        "arq_uuid": arq,
+        "hostname": values["/hostname"],
+        "device_rp_uuid": query.require(values["/device_rp_uuid"], f"/device_rp_uuid of {arq}"),
+        "instance_uuid": query.require(values["/instance_uuid"], f"/instance_uuid of {arq}"),
+        "project_id": values.get(PROJECT_PATH),
+    }
+
 
 LOG = logging.getLogger(__name__)
+
+_HAS_ITS_DEVICE = frozenset({ARQState.BOUND, ARQState.DELETING})
+"""While a bind is at work, its handle is nobody's to use yet."""
+
+
+def shown(view: ARQView, version: Microversion, base: str) -> dict[str, Any]:
+    """The representation at *version*; *base* is where links begin."""
+    arq = view.arq
+    attached = arq.state in _HAS_ITS_DEVICE and view.attach_handle_info is not None
+    return {
+        "uuid": arq.uuid,
+        "state": arq.state.value,
+        "device_profile_name": view.device_profile_name,
+        "device_profile_group_id": arq.device_profile_group_id,
+        "hostname": arq.hostname,
+        "device_rp_uuid": arq.device_rp_uuid,
+        "instance_uuid": arq.instance_uuid,
+        "project_id": arq.project_id,
+        "attach_handle_type": _kind(view) if attached else "",
+        "attach_handle_uuid": view.attach_handle_uuid if attached else None,
+        "attach_handle_info": _attach_info(view, version) if attached else {},
+        "links": [self_link(base, "accelerator_requests", arq.uuid)],
+        "created_at": arq.created_at,
+        "updated_at": arq.updated_at,
+    }
+
+
+def _kind(view: ARQView) -> str:
+    return str(getattr(view.attach_handle_type, "value", view.attach_handle_type))
+
+
+def _attach_info(view: ARQView, version: Microversion) -> dict[str, Any]:
+    """The stored handle, and whether libvirt manages it (managed-mode specification): true if nothing is stored.
+
+    What cannot be read is left out: others are in the same list.
+    """
+    attaching = read(view.attach_handle_info or "{}")
+    if attaching.fault is not None:
+        LOG.error("attach_info of handle %s (ARQ %s) %s", view.attach_handle_uuid, view.arq.uuid, attaching.fault)
+    if _kind(view) != AttachType.PCI.value or version < MANAGED or attaching.managed is None:
+        return dict(attaching.where)
+    return {**attaching.where, "managed": attaching.managed}
+
 
 _ONLY_SERVICES = (
     "This operation requires a service token. Use the Compute API to manage the accelerators of an instance."
@@ -70,7 +265,7 @@ class AcceleratorRequests(Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, page = asked.context, query.page(asked.query)
         bind_state = asked.query.get("bind_state")
-        instance = uuids.canonical(asked.query.get("instance", ""))
+        instance = query.canonical(asked.query.get("instance", ""))
         project = None if context.is_admin else context.project_id
         _require_project(context)
         with self._api.ports.db.read() as tx:
@@ -155,13 +350,13 @@ class AcceleratorRequest(Resource):
 
     @Operation("Show an accelerator request", rule="cyborg:arq:get_one", answers={200: ARQ})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        [view] = _visible(self._api, asked.context, [uuids.require(uuid, "the accelerator request")])
+        [view] = _visible(self._api, asked.context, [query.require(uuid, "the accelerator request")])
         resp.media = shown(view, asked.version, public_url(req, self._api.conf))
 
     @_UPDATE
     def on_patch(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         """openstacksdk's way to address what Nova sends to the collection; the body is the same."""
-        _patch(self._api, req, resp, asked, uuids.require(uuid, "the accelerator request"))
+        _patch(self._api, req, resp, asked, query.require(uuid, "the accelerator request"))
 
     @Operation(
         "Delete an accelerator request", rule="cyborg:arq:delete", waits=True, answers={204: None}, fails=_BY_CONDUCTOR
@@ -190,7 +385,7 @@ def _patch(api: Api, req: falcon.Request, resp: falcon.Response, asked: Asked, a
 
 def _delete(api: Api, req: falcon.Request, given: Sequence[str]) -> None:
     context: RequestContext = req.context.caller
-    wanted = list(dict.fromkeys(uuids.require(text, "an accelerator request") for text in given))
+    wanted = list(dict.fromkeys(query.require(text, "an accelerator request") for text in given))
     for view in _visible(api, context, wanted):
         if view.arq.instance_uuid is not None:
             require_service_token(

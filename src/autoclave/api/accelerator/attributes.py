@@ -1,9 +1,13 @@
-"""``/v2/attributes``: what is said of a deployable, by discovery and by operators.
+"""Serve ``/v2/attributes``.
+
+``/v2/attributes``: what is said of a deployable, by discovery and by operators.
 
 ``rc`` and ``trait…`` are discovery's: they are what Placement is told of the device, and nobody promises
 that in its place. A trait that an operator wants to schedule by is set on the provider in Placement, where
 discovery leaves custom traits alone. All other keys are the operators' own: discovery keeps them, and they
 mean nothing to Placement.
+
+Bodies and answers of ``/v2/attributes``.
 """
 
 from typing import Any
@@ -12,16 +16,78 @@ import falcon
 from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
-from autoclave.api import query, uuids
-from autoclave.api.links import public_url, self_link
+from autoclave.api import query
+from autoclave.api.body import compiled
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
-from autoclave.api.schemas.attributes import ATTRIBUTE, ATTRIBUTES, DEPLOYABLE_ID, MAX_ID, VALIDATE_CREATE
+from autoclave.api.query import Argument, public_url, self_link
+from autoclave.api.schema import (
+    INTEGER,
+    LINKS,
+    READ_ONLY,
+    STRING,
+    TIMESTAMP,
+    UUID,
+    UUID_PATTERN,
+    listed,
+    nullable,
+    shape,
+)
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import device_views
 from autoclave.db.attributes import AttributeRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_names import is_discovered
+
+MAX_ID = 2_147_483_647
+"""The largest id that a row can have."""
+
+DEPLOYABLE_ID: dict[str, Any] = {
+    # openstackclient sends as text what was typed, and never shows a deployable's id.
+    "type": ["integer", "string"],
+    "minimum": 1,
+    "maximum": MAX_ID,
+    "pattern": rf"^[0-9]{{1,10}}$(?!\n)|{UUID_PATTERN}",
+    "x-message": "must be the id of a deployable, or its uuid",
+}
+_NEW: dict[str, Any] = {
+    "type": "object",
+    "required": ["deployable_id", "key", "value"],
+    "additionalProperties": False,
+    "properties": {
+        **READ_ONLY,
+        "uuid": {"description": "Ignored: the service chooses it."},
+        "deployable_id": DEPLOYABLE_ID,
+        "key": {
+            "type": "string",
+            "maxLength": 255,
+            "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)",
+            "x-message": "must have 1 to 255 characters, none of them a control character",
+        },
+        "value": {"type": "string", "maxLength": 4096},
+    },
+}
+
+CREATE: dict[str, Any] = {
+    # openstacksdk puts an envelope around it.
+    "if": {"type": "object", "required": ["attribute"]},
+    "then": {"additionalProperties": False, "properties": {"attribute": _NEW}},
+    "else": _NEW,
+}
+VALIDATE_CREATE = compiled(CREATE)
+
+ATTRIBUTE = shape(
+    "Attribute",
+    {
+        "uuid": UUID,
+        "deployable_id": INTEGER,
+        "key": STRING,
+        "value": STRING,
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+ATTRIBUTES = listed("Attributes", "attributes", ATTRIBUTE)
 
 
 class Attributes(Resource):
@@ -116,7 +182,7 @@ class Attribute(Resource):
 
 
 def _find(tx: Connection, uuid: str) -> AttributeRecord:
-    found = attribute_rows.get(tx, uuids.require(uuid, "the attribute"))
+    found = attribute_rows.get(tx, query.require(uuid, "the attribute"))
     if found is None:
         raise NotFound(f"Attribute not found with uuid={uuid}")
     return found
@@ -127,7 +193,7 @@ def _deployable_id(tx: Connection, text: str) -> int | None:
 
     :raises BadRequest: it is neither.
     """
-    canonical = uuids.canonical(text)
+    canonical = query.canonical(text)
     if canonical is not None:
         rows, _ = device_views.views(tx, uuid=canonical)
         return rows[0].id if rows else None

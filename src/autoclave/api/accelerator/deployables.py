@@ -1,4 +1,9 @@
-"""``/v2/deployables``: the resource provider of each device, with its class and traits."""
+"""Serve ``/v2/deployables``.
+
+``/v2/deployables``: the resource provider of each device, with its class and traits.
+
+Bodies and answers of ``/v2/deployables``.
+"""
 
 import json
 from collections.abc import Sequence
@@ -7,15 +12,66 @@ from typing import Any
 
 import falcon
 
-from autoclave.api import query, uuids
-from autoclave.api.accelerator import listing
+from autoclave.api import query
+from autoclave.api.accelerator import devices
+from autoclave.api.body import compiled
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, resource_link
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.deployables import DEPLOYABLE, DEPLOYABLES, VALIDATE_PROGRAM
+from autoclave.api.query import public_url, resource_link
+from autoclave.api.schema import INTEGER, LINKS, STRING, TIMESTAMP, UUID, listed, nullable, shape
 from autoclave.db import device_views
 from autoclave.db.device_views import Attributes, DeployableRow
 from autoclave.exceptions import BadRequest, NotFound
+
+PROGRAM: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 1,
+    "x-message": "must be a list of exactly one operation",
+    "items": {
+        "type": "object",
+        "required": ["path", "op", "value"],
+        "additionalProperties": False,
+        "properties": {
+            # The second is what openstackclient sends.
+            "path": {"enum": ["/bitstream_id", "/program"]},
+            "op": {"enum": ["replace"]},
+            "value": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 1,
+                "x-message": "must be a list of exactly one image, as [{'image_uuid': uuid}]",
+                "items": {
+                    "type": "object",
+                    "required": ["image_uuid"],
+                    "additionalProperties": False,
+                    "properties": {"image_uuid": UUID},
+                },
+            },
+        },
+    },
+}
+VALIDATE_PROGRAM = compiled(PROGRAM)
+
+DEPLOYABLE = shape(
+    "Deployable",
+    {
+        "uuid": UUID,
+        "parent_id": nullable(INTEGER),
+        "root_id": nullable(INTEGER),
+        "name": STRING,
+        "num_accelerators": INTEGER,
+        "device_id": INTEGER,
+        "attributes_list": {**STRING, "description": "A list of objects with one key each, written as JSON."},
+        "rp_uuid": UUID,
+        "driver_name": STRING,
+        "bitstream_id": nullable(STRING),
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+    },
+)
+DEPLOYABLES = listed("Deployables", "deployables", DEPLOYABLE)
 
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "device_id", "driver_name")
 
@@ -24,10 +80,10 @@ class Deployables(Resource):
     """``GET /v2/deployables``."""
 
     @Operation(
-        "List the deployables", rule="cyborg:deployable:get_all", query=listing.ARGUMENTS, answers={200: DEPLOYABLES}
+        "List the deployables", rule="cyborg:deployable:get_all", query=devices.ARGUMENTS, answers={200: DEPLOYABLES}
     )
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        wanted = listing.asked(req, asked.query, sort_keys=_SORT_KEYS)
+        wanted = devices.listing_of(req, asked.query, sort_keys=_SORT_KEYS)
         page = wanted.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and not device_views.views(tx, uuid=page.marker)[0]:
@@ -63,7 +119,7 @@ class DeployableProgram(Resource):
 
 def _find(api: Api, uuid: str) -> tuple[DeployableRow, Attributes]:
     with api.ports.db.read() as tx:
-        found, attributes = device_views.views(tx, uuid=uuids.require(uuid, "the deployable"))
+        found, attributes = device_views.views(tx, uuid=query.require(uuid, "the deployable"))
     if not found:
         raise NotFound(f"Deployable not found with uuid={uuid}")
     return found[0], attributes

@@ -1,24 +1,162 @@
-"""``/v2/device_profiles``: what flavors and users ask for, by name."""
+"""Serve ``/v2/device_profiles``.
+
+``/v2/device_profiles``: what flavors and users ask for, by name.
+
+What the groups of a device profile may ask for.
+
+Bodies and answers of ``/v2/device_profiles``.
+"""
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 import falcon
+import os_traits
 from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
-from autoclave.api import microversion, query, uuids
-from autoclave.api.accelerator.profile_groups import normalized
+from autoclave.api import microversion, query
+from autoclave.api.body import compiled
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, self_link
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
-from autoclave.api.schema import TEXT
-from autoclave.api.schemas.device_profiles import PROFILE, PROFILES, SHOWN_PROFILE, VALIDATE_CREATE
+from autoclave.api.query import Argument, public_url, self_link
+from autoclave.api.schema import LINKS, READ_ONLY, STRING, TEXT, TIMESTAMP, UUID, listed, nullable, shape
 from autoclave.db import profiles as profile_rows
 from autoclave.db.profiles import ProfileRecord
 from autoclave.exceptions import BadRequest, Conflict, NotFound
+from autoclave.rules.resource_request import counts
+
+MAX_COUNT = 64
+"""Devices that one key of one group may ask for."""
+MAX_REQUESTS = 256
+"""Devices that one profile may ask for: each of them becomes an accelerator request."""
+MAX_TEXT = 255
+
+_STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
+_COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+_TRAITS = frozenset(os_traits.get_traits())
+
+
+def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """*groups* as they are stored: every value a string.
+
+    :raises BadRequest: a key or value is not one that can be asked for; says which and why.
+    """
+    stored = [_group(number, group) for number, group in enumerate(groups)]
+    total = sum(sum(counts(group)) for group in stored)
+    if total > MAX_REQUESTS:
+        raise BadRequest(f"The profile asks for {total} devices; {MAX_REQUESTS} is the most.")
+    return stored
+
+
+def _group(number: int, group: Mapping[str, Any]) -> dict[str, str]:
+    stored = {}
+    for key, value in group.items():
+        kind, _, name = key.partition(":")
+        check = _CHECKS.get(kind)
+        if check is None or not name:
+            raise BadRequest(f"Group {number} has the key {_short(key)}; keys begin with resources:, trait: or accel:.")
+        stored[key] = check(f"Group {number}, key {_short(key)}", name, value)
+    if not counts(stored):
+        raise BadRequest(f"Group {number} asks for no device: it needs a key such as 'resources:CUSTOM_NVME'.")
+    return stored
+
+
+def _resource(where: str, name: str, value: Any) -> str:
+    if name not in _STANDARD_CLASSES and not _custom(name):
+        known = ", ".join(sorted(_STANDARD_CLASSES))
+        raise BadRequest(f"{where}: the resource class must be one of {known}, or CUSTOM_ and capitals.")
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _COUNT.fullmatch(text) or int(text) > MAX_COUNT:
+        raise BadRequest(f"{where}: the count must be a whole number from 1 to {MAX_COUNT}.")
+    return text
+
+
+def _trait(where: str, name: str, value: Any) -> str:
+    if name not in _TRAITS and not _custom(name):
+        raise BadRequest(f"{where}: the trait must be a standard one, or CUSTOM_ and capitals.")
+    if value not in ("required", "forbidden"):
+        raise BadRequest(f"{where}: a trait is 'required' or 'forbidden'.")
+    return str(value)
+
+
+def _accel(where: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT or len(name) > MAX_TEXT:
+        raise BadRequest(f"{where}: key and value are strings of {MAX_TEXT} characters at most.")
+    return value
+
+
+_CHECKS = {"resources": _resource, "trait": _trait, "accel": _accel}
+
+
+def _custom(name: str) -> bool:
+    return len(name) <= MAX_TEXT and _CUSTOM.fullmatch(name) is not None
+
+
+def _short(key: str) -> str:
+    return repr(key if len(key) <= 80 else f"{key[:80]}…")
+
+
+MAX_GROUPS = 16
+
+CREATE: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 1,
+    "x-message": "must be a list of exactly one device profile",
+    "items": {
+        "type": "object",
+        "required": ["name", "groups"],
+        "additionalProperties": False,
+        "properties": {
+            **READ_ONLY,
+            "uuid": UUID,
+            "name": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 255,
+                "pattern": r"^[a-zA-Z0-9_-]+$(?!\n)",
+                "x-message": "a name has 1 to 255 letters, digits, '-' and '_'",
+            },
+            "description": {"type": ["string", "null"], "maxLength": 4096},
+            "groups": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MAX_GROUPS,
+                "x-message": f"must be a list of 1 to {MAX_GROUPS} groups",
+                "items": {
+                    "type": "object",
+                    "description": "What devices must be: resources:CLASS with a count, trait:NAME with required or "
+                    "forbidden, accel:… with what the driver knows.",
+                    "minProperties": 1,
+                    "maxProperties": 128,
+                },
+            },
+        },
+    },
+}
+"""The keys and values of a group are checked by ``accelerator.profile_groups``: a schema cannot say why."""
+
+VALIDATE_CREATE = compiled(CREATE)
+
+PROFILE = shape(
+    "DeviceProfile",
+    {
+        "uuid": UUID,
+        "name": STRING,
+        "description": nullable(STRING),
+        "groups": {"type": "array", "items": {"type": "object", "additionalProperties": STRING}},
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+        "links": LINKS,
+    },
+)
+PROFILES = listed("DeviceProfiles", "device_profiles", PROFILE)
+SHOWN_PROFILE = shape("ShownDeviceProfile", {"device_profile": PROFILE})
 
 _MAX_STORED = 60_000
 """Bytes of groups: MariaDB's TEXT holds 65,535."""
@@ -94,7 +232,7 @@ class DeviceProfile(Resource):
 
     @Operation("Show a device profile", rule="cyborg:device_profile:get_one", answers={200: SHOWN_PROFILE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:
-        if uuids.canonical(key) is None:
+        if query.canonical(key) is None:
             microversion.require(req, microversion.PROFILE_BY_NAME, "A device profile is shown by its uuid")
         with self._api.ports.db.read() as tx:
             profile = _find(tx, key)
@@ -111,7 +249,7 @@ def _split(names: str) -> list[str]:
 
 
 def _find(tx: Connection, key: str) -> ProfileRecord:
-    canonical = uuids.canonical(key)
+    canonical = query.canonical(key)
     profile = None
     if canonical is not None:
         profile = profile_rows.find(tx, uuid=canonical)

@@ -1,27 +1,129 @@
-"""``/v2/devices``: the hardware, and asking for it to be cleaned again."""
+"""Serve ``/v2/devices``, and parse the queries that lists of devices and deployables share.
 
-from collections.abc import Mapping, Sequence
+``/v2/devices``: the hardware, and asking for it to be cleaned again.
+
+``POST /v2/devices/{uuid}/disable`` and ``/enable``: whether a device is used at all.
+
+The intent is recorded when this answers: 200 without a body, as Cyborg's clients know it, when Placement agrees.
+While Placement is away it is 202 with ``{"placement_settled": false}``; Placement is told later. An optional
+body ``{"reason": "…"}``, beyond Cyborg's, is kept in the device's history.
+
+Answers of ``/v2/devices``.
+
+What a list of devices or deployables is asked for: filters, their order, a page.
+
+``filters.field=F&filters.value=V``, once or several times, is how Cyborg's clients write a filter. As in
+Cyborg, a list that is filtered comes with the newest row first, unless ``sort_key`` and ``sort_dir``, which
+are among the fields, say otherwise; one that is not comes in order of the rows' ids.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import falcon
 
-from autoclave.api import microversion, query, uuids
-from autoclave.api.accelerator import listing
+from autoclave.api import microversion, query
+from autoclave.api.admin.actions import Action, say
+from autoclave.api.admin.devices import SAID, VALIDATE_REASON_IF_ANY, waiting_for
 from autoclave.api.context import Api
-from autoclave.api.links import public_url, resource_link
+from autoclave.api.microversion import DEVICE_STATE, DEVICE_STATUS
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.operator.waiting import waiting_for
-from autoclave.api.query import Argument
-from autoclave.api.schemas.devices import DEVICE, DEVICES
-from autoclave.api.schemas.operator_devices import VALIDATE_REASON_IF_ANY
+from autoclave.api.query import Argument, Page, public_url, resource_link
+from autoclave.api.schema import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord, DeviceSummary
+from autoclave.db.query import BY_ID, FIELDS, NEWEST_FIRST, Order
+from autoclave.db.tables import DeviceStatus, DeviceType
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.lifecycle import operator
 from autoclave.lifecycle.transitions import Cause
-from autoclave.rules.device_lifecycle import Actor, DeviceState, shown_state
+from autoclave.rules.device_lifecycle import SHOWN_STATES, Actor, DeviceState, Withheld, shown_state
+
+_STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
+"""Maintenance is said by ``status``."""
+
+DEVICE = shape(
+    "Device",
+    {
+        "uuid": UUID,
+        "type": one_of(DeviceType),
+        "vendor": STRING,
+        "model": STRING,
+        "std_board_info": {**nullable(STRING), "description": "An object, written as JSON."},
+        "vendor_board_info": nullable(STRING),
+        "hostname": STRING,
+        "links": LINKS,
+        "created_at": nullable(TIMESTAMP),
+        "updated_at": nullable(TIMESTAMP),
+        "status": since(DEVICE_STATUS, one_of(DeviceStatus)),
+        "device_state": since(DEVICE_STATE, nullable(one_of(_STATES))),
+    },
+)
+DEVICES = listed("Devices", "devices", DEVICE)
+
+_SORTING = ("sort_key", "sort_dir")
+_KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
+_FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
+_VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
+ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
+"""What every such list may be asked for."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """:param own: values of the list's own arguments; :param related: values by field of ``db.filters``."""
+
+    own: Mapping[str, str]
+    related: Mapping[str, str]
+    order: Order
+    page: Page
+
+
+def listing_of(req: falcon.Request, given: Mapping[str, str], *, sort_keys: Collection[str]) -> Listing:
+    """What *req* asks for.
+
+    :param given: its arguments other than the fields; those that do not page are filters.
+    :raises BadRequest: a field is given twice, or cannot have its value.
+    """
+    fields = _fields(req)
+    twice = fields.keys() & given.keys()
+    if twice:
+        raise BadRequest(f"{sorted(twice)[0]} is given as an argument and as a field.")
+    for argument in query.PAGING:
+        if argument.name in fields:
+            argument.check(fields[argument.name])
+    page = query.page({**given, **fields})
+    paging = {argument.name for argument in query.PAGING}
+    filters = {name: value for name, value in given.items() if name not in paging}
+    related = {name: fields[name] for name in FIELDS if name in fields}
+    return Listing(filters, related, _order(fields, bool(filters or fields), sort_keys), page)
+
+
+def _fields(req: falcon.Request) -> dict[str, str]:
+    names, values = req.get_param_as_list(_FIELD.name) or [], req.get_param_as_list(_VALUE.name) or []
+    if len(names) != len(values):
+        raise BadRequest(f"Each {_FIELD.name} needs a {_VALUE.name}: {len(names)} and {len(values)} were given.")
+    fields: dict[str, str] = {}
+    for name, value in zip(names, values, strict=True):
+        if name in fields:
+            raise BadRequest(f"{_FIELD.name} {name} is given more than once.")
+        fields[name] = value
+    return fields
+
+
+def _order(fields: Mapping[str, str], filtered: bool, sort_keys: Collection[str]) -> Order:
+    default = NEWEST_FIRST if filtered else BY_ID
+    key = fields.get("sort_key", default.key)
+    if key != default.key and key not in sort_keys:
+        raise BadRequest(f"sort_key can be {', '.join(sort_keys)}, not {key!r}.")
+    direction = fields.get("sort_dir")
+    if direction not in (None, "asc", "desc"):
+        raise BadRequest(f"sort_dir can be asc or desc, not {direction!r}.")
+    return Order(key, default.descending if direction is None else direction == "desc")
+
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
     None: "is in no known state: run the online data migrations first",
@@ -36,7 +138,7 @@ _ARGUMENTS = (
     Argument("type", "Only devices of this type, such as NVME."),
     Argument("vendor", "Only devices of this vendor, by its PCI vendor id."),
     Argument("hostname", "Only devices of this host."),
-    *listing.ARGUMENTS,
+    *ARGUMENTS,
 )
 
 
@@ -45,7 +147,7 @@ class Devices(Resource):
 
     @Operation("List the devices", rule="cyborg:device:get_all", query=_ARGUMENTS, answers={200: DEVICES})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
-        wanted = listing.asked(req, asked.query, sort_keys=_SORT_KEYS)
+        wanted = listing_of(req, asked.query, sort_keys=_SORT_KEYS)
         page = wanted.page
         with self._api.ports.db.read() as tx:
             if page.marker is not None and device_rows.get(tx, page.marker) is None:
@@ -68,7 +170,7 @@ class Device(Resource):
 
     @Operation("Show a device", rule="cyborg:device:get_one", answers={200: DEVICE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        canonical = uuids.canonical(uuid)
+        canonical = query.canonical(uuid)
         with self._api.ports.db.read() as tx:
             found = devices.find(tx, canonical) if canonical else None
         if found is None:
@@ -135,7 +237,7 @@ def _why_allocated(record: DeviceRecord, held: bool) -> str:
 
 
 def _find(api: Api, uuid: str) -> DeviceRecord:
-    canonical = uuids.canonical(uuid)
+    canonical = query.canonical(uuid)
     if canonical is not None:
         with api.ports.db.read() as tx:
             record = device_rows.get(tx, canonical)
@@ -172,3 +274,44 @@ def _shown(found: Sequence[DeviceSummary], version: microversion.Microversion, b
         for device, row in zip(shown, found, strict=True):
             device["device_state"] = row.device_state
     return shown
+
+
+_ANSWERS = {200: None, 202: SAID}
+
+
+class _Switch(Resource):
+    def _switch(self, resp: falcon.Response, asked: Asked, uuid: str, switch: Action) -> None:
+        device = query.canonical(uuid)
+        if device is None:
+            raise NotFound(f"Device not found with uuid={uuid}")
+        say(self._api.ports, resp, asked, device, switch)
+
+
+class DeviceDisable(_Switch):
+    """See :func:`autoclave.lifecycle.operator.disable`."""
+
+    @Operation(
+        "Take a device out of service",
+        rule="cyborg:device:disable",
+        waits=True,
+        body=VALIDATE_REASON_IF_ANY,
+        body_optional=True,
+        answers=_ANSWERS,
+    )
+    def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
+        self._switch(resp, asked, uuid, operator.disable)
+
+
+class DeviceEnable(_Switch):
+    """See :func:`autoclave.lifecycle.operator.enable`."""
+
+    @Operation(
+        "Put a device back in service",
+        rule="cyborg:device:enable",
+        waits=True,
+        body=VALIDATE_REASON_IF_ANY,
+        body_optional=True,
+        answers=_ANSWERS,
+    )
+    def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
+        self._switch(resp, asked, uuid, operator.enable)

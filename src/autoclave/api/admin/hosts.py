@@ -1,4 +1,9 @@
-"""``/autoclave/v1/hosts``: the hosts, and which of them are in maintenance."""
+"""Serve ``/autoclave/v1/hosts``.
+
+``/autoclave/v1/hosts``: the hosts, and which of them are in maintenance.
+
+Answers of ``/autoclave/v1/hosts``.
+"""
 
 from datetime import UTC
 from typing import Any
@@ -6,10 +11,10 @@ from typing import Any
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api.intents import Action, say
+from autoclave.api.admin.actions import Action, say
+from autoclave.api.admin.devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.operator_devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_WITH_REASON
-from autoclave.api.schemas.operator_hosts import HOST, HOSTS
+from autoclave.api.schema import BOOLEAN, INTEGER, STRING, TIMESTAMP, UUID, listed, nullable, shape
 from autoclave.db import agents as agent_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import hosts as compute_rows
@@ -17,6 +22,23 @@ from autoclave.db import hosts as maintenance_rows
 from autoclave.exceptions import NotFound
 from autoclave.lifecycle import maintenance
 from autoclave.rules.device_lifecycle import must_be_reserved
+
+HOST = shape(
+    "OperatorHost",
+    {
+        "hostname": STRING,
+        "in_maintenance": BOOLEAN,
+        "reason": nullable(STRING),
+        "since": nullable(TIMESTAMP),
+        "by": nullable(STRING),
+        "compute_service": nullable(UUID),
+        "compute_disabled": nullable(BOOLEAN),
+        "devices": INTEGER,
+        "devices_offered": {**INTEGER, "description": "Devices that nothing keeps from being offered."},
+        "agent_last_seen": nullable(TIMESTAMP),
+    },
+)
+HOSTS = listed("OperatorHosts", "hosts", HOST)
 
 _GET = "autoclave:host:get"
 _ACT = "autoclave:host:act"

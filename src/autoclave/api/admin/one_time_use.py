@@ -1,7 +1,11 @@
-"""``/autoclave/v1/burned``: devices of one time use that an instance has used up, and their release.
+"""Serve ``/autoclave/v1/burned``.
+
+``/autoclave/v1/burned``: devices of one time use that an instance has used up, and their release.
 
 A device is named by the uuid of its resource provider, or as ``hostname/pci_address``. What somebody keeps reserved
 in Placement for another reason is not burned, and not listed.
+
+Bodies and answers of ``/autoclave/v1/burned``.
 """
 
 from collections.abc import Sequence
@@ -12,13 +16,13 @@ import falcon
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api import uuids
+from autoclave.api import query
+from autoclave.api.admin.devices import REASON, SAID, function_waits_for
+from autoclave.api.body import compiled
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.operator import views
-from autoclave.api.operator.waiting import function_waits_for
 from autoclave.api.query import Argument
-from autoclave.api.schemas.burned import BURN_HISTORY, BURNED, BURNED_LIST, VALIDATE_RELEASE
-from autoclave.api.schemas.operator_devices import SAID
+from autoclave.api.schema import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
 from autoclave.db import history, pci
 from autoclave.db import pci as burned_rows
 from autoclave.db.pci import BurnedView, ProviderRecord
@@ -26,8 +30,79 @@ from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.burn import ask_release
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.transitions import Cause
+from autoclave.rules.burn import BurnEvent, BurnState
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
+
+RELEASE: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "burned_for": {
+            **UUID,
+            "description": "Release only what this instance has burned: whoever has cleaned a device for long may "
+            "find that others have used it meanwhile.",
+        },
+        "reason": {**REASON, "description": "Kept in the device's history."},
+    },
+}
+VALIDATE_RELEASE = compiled(RELEASE)
+
+BURNED = shape(
+    "BurnedDevice",
+    {
+        "rp_uuid": UUID,
+        "hostname": STRING,
+        "pci_address": STRING,
+        "serial": {
+            **nullable(STRING),
+            "description": "The card's: its Device Serial Number, or SN of its Vital Product Data; null: not known.",
+        },
+        "resource_class": STRING,
+        "one_time_use": {
+            **BOOLEAN,
+            "description": "[pci] device_spec still says so; what is burned stays so until it is released, anyway.",
+        },
+        "burned_for": {**nullable(UUID), "description": "The instance that has burned it."},
+        "burned_at": nullable(TIMESTAMP),
+        "in_use": BOOLEAN,
+        "instance_uuid": {**nullable(UUID), "description": "The instance that has it now."},
+        "confirmed": {
+            **BOOLEAN,
+            "description": "It was seen idle and reserved since it was burned; from then on, whoever lowers reserved "
+            "in Placement releases it.",
+        },
+        "release_pending": {**BOOLEAN, "description": "It was released, and Placement has not been told yet."},
+        "missing": {**BOOLEAN, "description": "Its host, or the configuration there, has it no more."},
+        "offered": {
+            **nullable(BOOLEAN),
+            "description": "Placement would give it to somebody now; null: it does not answer. True of what is burned: "
+            "somebody has lowered reserved there, and its agent has not looked since.",
+        },
+        "waiting_for": {**nullable(STRING), "description": "What must happen before it is offered again."},
+    },
+)
+BURNED_LIST = listed("BurnedDevices", "burned", BURNED)
+
+_STATE = one_of(BurnState)
+BURN_HISTORY = listed(
+    "BurnHistory",
+    "events",
+    shape(
+        "BurnEvent",
+        {
+            "at": TIMESTAMP,
+            "event": one_of(BurnEvent),
+            "from_state": {**nullable(_STATE), "description": "null: it was not on record before."},
+            "to_state": _STATE,
+            "serial": {**nullable(STRING), "description": "Of the card; null: it has none, or none is known."},
+            "actor": {**STRING, "description": "Who did it; Placement: what was found there, or told to it."},
+            "request_id": nullable(STRING),
+            "reason": nullable(STRING),
+            "evidence": {"type": "object", "description": "Host and PCI address, which the provider may outlive."},
+        },
+    ),
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +142,7 @@ class History(Resource):
         self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, provider: str, address: str | None = None
     ) -> None:
         with self._api.ports.db.read() as tx:
-            gone = uuids.canonical(provider) if address is None else None
+            gone = query.canonical(provider) if address is None else None
             found = history.history(tx, gone) if gone else []
             if not found:
                 found = history.history(tx, _find(tx, provider, address).uuid)
@@ -129,7 +204,7 @@ def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
         except ValueError as error:
             raise BadRequest(str(error)) from None
         found = next((row for row in pci.providers(tx, provider) if row.address == slot), None)
-    elif (canonical := uuids.canonical(provider)) is None:
+    elif (canonical := query.canonical(provider)) is None:
         raise NotFound(
             f"No provider of PCI functions for instances is {provider}. Name it by its uuid, or as HOST/PCI-ADDRESS."
         )

@@ -7,12 +7,11 @@ import falcon
 from sqlalchemy.engine import Connection
 
 from autoclave.api.body import storable
-from autoclave.api.compute import server_views
-from autoclave.api.compute.common import links_to
+from autoclave.api.compute import servers
+from autoclave.api.compute.common import find, links_to
 from autoclave.api.compute.dispatch import begin, delete, require_allowed
-from autoclave.api.compute.new_servers import image_for
 from autoclave.api.compute.server_schemas import SHOWN_SERVER, VALIDATE_ACTION
-from autoclave.api.compute.visible import find
+from autoclave.api.compute.servers import image_for
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schema import optional
 from autoclave.db.images import ImageRecord
@@ -54,7 +53,7 @@ class ServerAction(Resource):
         elif name == "rebuild":
             rebuilt = self._rebuild(asked, server, arguments)
             with self._api.ports.db.read() as tx:
-                [view] = server_views.shown(tx, self._api, req, asked.context, [rebuilt])
+                [view] = servers.shown(tx, self._api, req, asked.context, [rebuilt])
             resp.location = links_to(req, self._api.conf, "servers", rebuilt.uuid)[0]["href"]
             resp.media = {"server": view}
         else:

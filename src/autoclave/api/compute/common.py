@@ -1,12 +1,30 @@
-"""Where the things of the compute API are."""
+"""Share links, timestamps, pages and visibility among the nouns of the compute API.
 
-from collections.abc import Sequence
+Where the things of the compute API are.
+
+Moments where Nova writes them without a zone: those of its former extensions.
+
+Pages of the lists of the compute API: 0 rows are as many as there may be, as Nova has it.
+
+Whose servers a caller sees: those of his project, and an administrator all.
+
+Pieces that several nouns of the compute API use.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import falcon
+from sqlalchemy.engine import Connection
 
-from autoclave.api.links import public_url
-from autoclave.api.query import next_page
+from autoclave.api import query
+from autoclave.api.query import Page, next_page, public_url
+from autoclave.api.schema import LINKS, STRING, Schema, optional, shape
+from autoclave.db import instances as instance_rows
+from autoclave.db.instances import InstanceRecord
+from autoclave.exceptions import Forbidden, NotFound
+from autoclave.objects.base import RequestContext
 
 ROOT = "/compute/v2.1"
 
@@ -26,3 +44,115 @@ def next_link(req: falcon.Request, conf: Any, name: str, keys: Sequence[str]) ->
     if following is None:
         return {}
     return {f"{name}_links": [{"rel": "next", "href": f"{public_url(req, conf)}{req.path}?{following}"}]}
+
+
+def novas_moment(when: datetime | None) -> str | None:
+    """*when*, in UTC, such as ``2026-11-28T09:00:18.000000``: clients that take this take nothing else."""
+    return None if when is None else when.isoformat(timespec="microseconds")
+
+
+LIMIT = query.limit(0, "Rows at most; without it, or with 0, all of them.")
+PAGING = (LIMIT, query.MARKER)
+
+
+def page(values: Mapping[str, str]) -> Page:
+    """As :func:`autoclave.api.query.page`."""
+    asked = query.page(values)
+    return Page(asked.limit or None, asked.marker)
+
+
+def find(tx: Connection, context: RequestContext, server: str, *, lock: bool = False) -> InstanceRecord:
+    """The instance that the caller knows as *server*; with *lock*, its row stays locked.
+
+    :raises NotFound: there is none that he may see; a name is none.
+    """
+    uuid = query.canonical(server)
+    found = None if uuid is None else instance_rows.get(tx, uuid, lock=lock)
+    # "no project" is no project's
+    if found is None or not (context.is_admin or found.project_id == context.project_id):
+        raise NotFound(f"Instance {server} could not be found.")
+    return found
+
+
+def require_project(context: RequestContext) -> str:
+    """The caller's project.
+
+    :raises Forbidden: he has none.
+    """
+    if context.project_id is None:
+        raise Forbidden("Servers belong to projects: use a token of a project.")
+    return context.project_id
+
+
+MAX_NUMBER = 2_147_483_647
+"""What an INTEGER column holds at most."""
+
+NAME: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 255,
+    "pattern": r"^(?=.*\S)[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
+    "x-message": "must have 1 to 255 characters, not all of them spaces and none a control character",
+}
+DESCRIPTION: dict[str, Any] = {
+    "type": ["string", "null"],
+    "maxLength": 4096,
+    "x-message": "must be a text of at most 4096 characters, or null",
+}
+
+
+def number(minimum: int) -> dict[str, Any]:
+    """A whole number that a column can hold."""
+    return {
+        "type": "integer",
+        "minimum": minimum,
+        "maximum": MAX_NUMBER,
+        "x-message": f"must be a whole number from {minimum} to {MAX_NUMBER}",
+    }
+
+
+def envelope(name: str, inner: dict[str, Any]) -> dict[str, Any]:
+    """``{name: inner}`` and nothing else."""
+    return {"type": "object", "required": [name], "additionalProperties": False, "properties": {name: inner}}
+
+
+def texts(key_pattern: str, most: int, says: str) -> dict[str, Any]:
+    """An object of texts.
+
+    :param key_pattern: what a key must be; *says* so in words.
+    :param most: how many there may be.
+    """
+    return {
+        "type": "object",
+        "maxProperties": most,
+        "propertyNames": {"pattern": key_pattern, "x-message": says},
+        "additionalProperties": {
+            "type": "string",
+            "maxLength": 255,
+            "x-message": "must be a text of at most 255 characters",
+        },
+    }
+
+
+def paged(title: str, name: str, schema: Schema) -> Schema:
+    """The envelope of a list that comes in pages: ``<name>_links`` says where the next one is."""
+    return shape(title, {name: {"type": "array", "items": schema}, f"{name}_links": optional(LINKS)})
+
+
+NOVAS_MOMENT: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}$"}
+"""A moment in UTC, where Nova's extensions once wrote it without the zone; clients there take no other."""
+MAP_OF_TEXTS: Schema = {"type": "object", "additionalProperties": STRING}
+VERSION = shape(
+    "ComputeVersionDocument",
+    {
+        "id": STRING,
+        "status": {"const": "CURRENT"},
+        "version": STRING,
+        "min_version": STRING,
+        "updated": STRING,
+        "links": LINKS,
+        "media-types": {"type": "array", "items": {"type": "object"}},
+    },
+)
+SHOWN_VERSION = shape("ShownComputeVersion", {"version": VERSION})
+VERSIONS = shape("ComputeVersions", {"versions": {"type": "array", "items": VERSION}})

@@ -11,7 +11,7 @@ from typing import Any
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api.compute.visible import find
+from autoclave.api.compute.common import find
 from autoclave.api.context import Api
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord

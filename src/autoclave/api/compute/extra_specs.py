@@ -5,12 +5,11 @@ from collections.abc import Callable
 import falcon
 from sqlalchemy.engine import Connection
 
-from autoclave.api.compute.flavors import find
-from autoclave.api.compute.items import Items, bounded, picked, require_only, without
+from autoclave.api.compute.flavors import MAX_SPECS, SPEC, SPECS, VALIDATE_SPEC, VALIDATE_SPECS, find
+from autoclave.api.compute.keyed_items import Items, bounded, picked, require_only, without
 from autoclave.api.context import Api
 from autoclave.api.microversion import EXTRA_SPECS_CHECKED
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.schemas.flavors import MAX_SPECS, SPEC, SPECS, VALIDATE_SPEC, VALIDATE_SPECS
 from autoclave.db import flavors as flavor_rows
 from autoclave.rules.extra_spec_values import require_valid
 

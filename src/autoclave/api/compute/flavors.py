@@ -1,7 +1,13 @@
-"""``/compute/v2.1/flavors``: what instances are given.
+"""Serve ``/compute/v2.1/flavors``.
+
+``/compute/v2.1/flavors``: what instances are given.
 
 Who is no administrator sees those that are public, and no others: there are no lists of projects that may
 use one that is not.
+
+Bodies and answers of ``/compute/v2.1/flavors``.
+
+Who sees the extra specs of flavors where flavors and servers are shown: whoever may list them.
 """
 
 from collections.abc import Sequence
@@ -13,25 +19,104 @@ from oslo_db import exception as db_exc
 from sqlalchemy.engine import Connection
 
 from autoclave.api import query
-from autoclave.api.compute import paging
-from autoclave.api.compute.common import links_to, next_link
-from autoclave.api.compute.seen_specs import sees_extra_specs
+from autoclave.api.body import compiled
+from autoclave.api.compute import common
+from autoclave.api.compute.common import (
+    DESCRIPTION,
+    MAP_OF_TEXTS,
+    MAX_NUMBER,
+    NAME,
+    envelope,
+    links_to,
+    next_link,
+    number,
+    paged,
+    texts,
+)
 from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument
-from autoclave.api.schema import one_of
-from autoclave.api.schemas.compute_common import MAX_NUMBER
-from autoclave.api.schemas.flavors import (
-    FLAVORS,
-    FLAVORS_IN_DETAIL,
-    SHOWN_FLAVOR,
-    VALIDATE_CREATE,
-    VALIDATE_UPDATE,
-)
+from autoclave.api.schema import BOOLEAN, INTEGER, LINKS, NUMBER, STRING, nullable, one_of, optional, shape
 from autoclave.db import flavors as flavor_rows
 from autoclave.db.flavors import FlavorRecord
 from autoclave.exceptions import Conflict, NotFound
 from autoclave.objects.base import RequestContext
+
+MAX_SPECS = 128
+_SPECS = texts(
+    r"^[a-zA-Z0-9_:. -]{1,255}$(?!\n)", MAX_SPECS, "has 1 to 255 letters, digits, spaces and characters of '_:.-'"
+)
+SPEC_KEY: dict[str, Any] = dict(_SPECS["propertyNames"])
+
+_NEW: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "ram", "vcpus", "disk"],
+    "additionalProperties": False,
+    "properties": {
+        "id": {
+            "type": ["string", "null"],
+            "pattern": r"^(?=.*[^ ])[a-zA-Z0-9. _-]{1,255}$(?!\n)",
+            "x-message": "must be null or 'auto' for a new one, or have 1 to 255 letters, digits, spaces and '._-'",
+        },
+        "name": NAME,
+        "ram": number(1),
+        "vcpus": number(1),
+        "disk": number(0),
+        "swap": number(0),
+        "OS-FLV-EXT-DATA:ephemeral": number(0),
+        "rxtx_factor": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e9, "x-message": "must be above 0"},
+        "os-flavor-access:is_public": {"type": "boolean", "x-message": "must be true or false"},
+        "description": DESCRIPTION,
+    },
+}
+VALIDATE_CREATE = compiled(envelope("flavor", _NEW))
+VALIDATE_UPDATE = compiled(
+    envelope(
+        "flavor",
+        {
+            "type": "object",
+            "required": ["description"],
+            "additionalProperties": False,
+            "properties": {"description": DESCRIPTION},
+        },
+    )
+)
+VALIDATE_SPECS = compiled(envelope("extra_specs", {**_SPECS, "minProperties": 1}))
+VALIDATE_SPEC = compiled({**_SPECS, "minProperties": 1, "maxProperties": 1})
+
+FLAVOR = shape(
+    "Flavor",
+    {
+        "id": STRING,
+        "name": STRING,
+        "ram": INTEGER,
+        "vcpus": INTEGER,
+        "disk": INTEGER,
+        "swap": INTEGER,
+        "OS-FLV-EXT-DATA:ephemeral": INTEGER,
+        "OS-FLV-DISABLED:disabled": BOOLEAN,
+        "os-flavor-access:is_public": BOOLEAN,
+        "rxtx_factor": NUMBER,
+        "description": nullable(STRING),
+        "extra_specs": optional(MAP_OF_TEXTS),
+        "links": LINKS,
+    },
+)
+SHOWN_FLAVOR = shape("ShownFlavor", {"flavor": FLAVOR})
+FLAVORS_IN_DETAIL = paged("FlavorsInDetail", "flavors", FLAVOR)
+FLAVORS = paged(
+    "Flavors",
+    "flavors",
+    shape("FlavorSummary", {"id": STRING, "name": STRING, "description": nullable(STRING), "links": LINKS}),
+)
+SPECS = shape("ExtraSpecs", {"extra_specs": MAP_OF_TEXTS})
+SPEC = MAP_OF_TEXTS
+
+
+def sees_extra_specs(api: Api, context: RequestContext) -> bool:
+    """Whether *context* may know what flavors ask for beside their sizes."""
+    return api.policy.allows(context, "os_compute_api:os-flavor-extra-specs:index")
+
 
 _WHICH = {"true": True, "1": True, "false": False, "0": False, "none": None}
 _LEAST: dict[str, Any] = {
@@ -49,14 +134,14 @@ _LIST = (
     ),
     Argument("minRam", "Only those with as much memory, in MiB.", _LEAST),
     Argument("minDisk", "Only those with as much disk, in GiB.", _LEAST),
-    paging.LIMIT,
+    common.LIMIT,
     Argument("marker", "The id of the last one already seen."),
 )
 
 
 class _List(Resource):
     def _found(self, asked: Asked) -> list[FlavorRecord]:
-        page = paging.page(asked.query)
+        page = common.page(asked.query)
         public = _WHICH[asked.query.get("is_public", "true").lower()] if asked.context.is_admin else True
         with self._api.ports.db.read() as tx:
             if page.marker is not None and _visible(tx, asked.context, page.marker) is None:

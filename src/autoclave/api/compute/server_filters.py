@@ -5,8 +5,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from autoclave.api import uuids
-from autoclave.api.compute import paging
+from autoclave.api import query
+from autoclave.api.compute import common
 from autoclave.api.operation import Asked
 from autoclave.api.query import Argument
 from autoclave.api.schema import TEXT, UUID, one_of
@@ -35,7 +35,7 @@ ARGUMENTS = (
     Argument("project_id", "Only those of this project; administrators only, with all_tenants."),
     Argument("deleted", "True: those that are deleted, and of those there is no record.", _SWITCH),
     Argument("all_tenants", "True: those of all projects; administrators only.", _SWITCH),
-    *paging.PAGING,
+    *common.PAGING,
 )
 
 
@@ -45,7 +45,7 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     :raises Forbidden: it is only for administrators.
     :raises BadRequest: the uuid is none.
     """
-    given, context, page = asked.query, asked.context, paging.page(asked.query)
+    given, context, page = asked.query, asked.context, common.page(asked.query)
     everywhere = given.get("all_tenants") in _TRUE
     if not context.is_admin:
         beyond = [name for name in _ADMINS_OWN if name in given] + ["all_tenants"] * everywhere
@@ -53,7 +53,7 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
             raise Forbidden(f'Only an administrator may ask for "{beyond[0]}".')
     filters: dict[str, Any] = {name: given[name] for name in _ADMINS_OWN if name in given}
     if "uuid" in given:
-        filters["uuid"] = uuids.require(given["uuid"], "uuid")
+        filters["uuid"] = query.require(given["uuid"], "uuid")
     return {
         # "no project" must not turn into "no filter"
         "project_id": None if everywhere else context.project_id or "",

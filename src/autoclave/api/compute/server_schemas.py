@@ -3,6 +3,7 @@
 from typing import Any
 
 from autoclave.api.body import compiled
+from autoclave.api.compute.common import DESCRIPTION, MAP_OF_TEXTS, NAME, NOVAS_MOMENT, envelope, paged, texts
 from autoclave.api.schema import (
     BOOLEAN,
     INTEGER,
@@ -16,7 +17,6 @@ from autoclave.api.schema import (
     optional,
     shape,
 )
-from autoclave.api.schemas.compute_common import DESCRIPTION, MAP_OF_TEXTS, NAME, NOVAS_MOMENT, envelope, paged, texts
 from autoclave.rules.instance_states import STATUSES, PowerState, TaskState, VMState
 
 MAX_COUNT = 64

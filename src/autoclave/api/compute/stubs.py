@@ -1,18 +1,36 @@
-"""What this service never has, although clients ask for it in passing.
+"""Serve the routes that clients ask for and that have one fixed answer here.
+
+What this service never has, although clients ask for it in passing.
 
 Aggregates, migrations, records of actions, and projects that may use a flavor which is not public.
+
+``/compute/v2.1/os-availability-zone``: the one zone that all hosts are in.
+
+The version documents of the compute API, by which clients choose the microversion of everything they ask.
 """
+
+from typing import Any
 
 import falcon
 
 from autoclave.api.compute import flavors
-from autoclave.api.compute.paging import PAGING
-from autoclave.api.compute.visible import find
+from autoclave.api.compute.common import PAGING, ROOT, SHOWN_VERSION, VERSIONS, find, novas_moment
+from autoclave.api.compute.hosts import (
+    AGGREGATES,
+    BINARY,
+    FLAVOR_ACCESS,
+    INSTANCE_ACTIONS,
+    MIGRATIONS,
+    ZONES,
+    ZONES_IN_DETAIL,
+    host_states,
+)
+from autoclave.api.microversion import COMPUTE
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
+from autoclave.api.query import Argument, public_url
 from autoclave.api.schema import UUID
-from autoclave.api.schemas.compute_services import AGGREGATES, FLAVOR_ACCESS, INSTANCE_ACTIONS, MIGRATIONS
 from autoclave.exceptions import NotFound
+from autoclave.rules.instance_states import ZONE
 
 _OF_MIGRATIONS = (
     *(
@@ -83,3 +101,66 @@ class FlavorAccess(Resource):
         if found.is_public:
             raise NotFound(f"Flavor {flavor} is public: every project may use it, and no list says which.")
         resp.media = {"flavor_access": []}
+
+
+_AVAILABLE = {"available": True}
+
+
+class Zones(Resource):
+    """``GET /compute/v2.1/os-availability-zone``."""
+
+    @Operation("List the availability zones", rule="os_compute_api:os-availability-zone:list", answers={200: ZONES})
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        resp.media = {"availabilityZoneInfo": [{"zoneName": ZONE, "zoneState": _AVAILABLE, "hosts": None}]}
+
+
+class ZonesInDetail(Resource):
+    """``GET /compute/v2.1/os-availability-zone/detail``."""
+
+    @Operation(
+        "List the availability zones with their hosts",
+        rule="os_compute_api:os-availability-zone:detail",
+        answers={200: ZONES_IN_DETAIL},
+    )
+    def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        with self._api.ports.db.read() as tx:
+            states = host_states(tx, self._api)
+        hosts = {
+            state.record.hostname: {
+                BINARY: {
+                    "active": not state.disabled,
+                    "available": state.up,
+                    "updated_at": novas_moment(state.last_seen),
+                }
+            }
+            for state in states
+        }
+        resp.media = {"availabilityZoneInfo": [{"zoneName": ZONE, "zoneState": _AVAILABLE, "hosts": hosts}]}
+
+
+class Versions(Resource):
+    """``GET /compute``."""
+
+    @Operation("Show the versions of the compute API", answers={200: VERSIONS})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        resp.media = {"versions": [_document(req, self._api.conf)]}
+
+
+class V21(Resource):
+    """``GET /compute/v2.1``."""
+
+    @Operation("Show the version of the compute API", answers={200: SHOWN_VERSION})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        resp.media = {"version": _document(req, self._api.conf)}
+
+
+def _document(req: falcon.Request, conf: Any) -> dict[str, Any]:
+    return {
+        "id": "v2.1",
+        "status": "CURRENT",
+        "version": str(COMPUTE.maximum),
+        "min_version": str(COMPUTE.minimum),
+        "updated": "2013-07-23T11:33:21Z",
+        "links": [{"rel": "self", "href": f"{public_url(req, conf)}{ROOT}/"}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.compute+json;version=2.1"}],
+    }

@@ -1,15 +1,22 @@
-"""``/image/v2/images/{image}/file``: the data of an image. It is sent once, and does not change any more."""
+"""Serve the data of images, and the versions of the image API.
+
+``/image/v2/images/{image}/file``: the data of an image. It is sent once, and does not change any more.
+
+The version document of the image API.
+
+Glance has it at its root only; clients whose endpoint ends in ``/v2`` ask there and follow its link.
+"""
 
 import falcon
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.api.body import declared_type
-from autoclave.api.image.images import store_of
-from autoclave.api.image.schemas import DATA
+from autoclave.api.image.images import find, find_own, store_of
+from autoclave.api.image.schemas import DATA, VERSIONS
 from autoclave.api.image.store import TooLarge
-from autoclave.api.image.visible import find, find_own
 from autoclave.api.operation import OCTETS, Asked, Operation, Resource
+from autoclave.api.query import public_url
 from autoclave.db import images as image_rows
 from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.request_body import RequestBody
@@ -102,3 +109,12 @@ class ImageFile(Resource):
     def _too_large(self) -> falcon.HTTPContentTooLarge:
         most = self._api.conf.compute.max_image_size_mb
         return falcon.HTTPContentTooLarge(description=f"An image may have {most} MiB at most.")
+
+
+class Versions(Resource):
+    """``GET /image`` and ``GET /image/v2``."""
+
+    @Operation("Show the versions of the image API", answers={200: VERSIONS})
+    def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
+        link = {"rel": "self", "href": f"{public_url(req, self._api.conf)}/image/v2/"}
+        resp.media = {"versions": [{"id": "v2.17", "status": "CURRENT", "links": [link]}]}

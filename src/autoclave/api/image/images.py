@@ -1,5 +1,18 @@
-"""``/image/v2/images``: what guests are started from."""
+"""Serve ``/image/v2/images``.
 
+``/image/v2/images``: what guests are started from.
+
+A JSON patch of an image: ``[{"op": "add", "path": "/trait:HW_X", "value": "required"}]``.
+
+What callers see of images.
+
+Whose images a caller sees and may change: those of his project, and public ones to look at and to use.
+
+The attributes of an image that a caller sets: told apart from free properties, and those he may not set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,31 +22,191 @@ from oslo_db import exception as db_exc
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
-from autoclave.api import query, uuids
+from autoclave.api import body, query
+from autoclave.api.body import storable
 from autoclave.api.context import Api
-from autoclave.api.image.attributes import require_settable, row_of
-from autoclave.api.image.patches import parse, patched
 from autoclave.api.image.schemas import (
+    ATTRIBUTES,
     CONTAINER_FORMATS,
     DISK_FORMATS,
     IMAGE,
     IMAGES,
     PATCH_TYPE,
+    READ_ONLY,
     STATUSES,
+    VALIDATE_ATTRIBUTES,
     VALIDATE_CREATE,
     VALIDATE_PATCH,
     VISIBILITIES,
 )
 from autoclave.api.image.store import ImageStore
-from autoclave.api.image.views import shown, shown_list
-from autoclave.api.image.visible import find, find_own
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.query import Argument
+from autoclave.api.query import Argument, next_page
 from autoclave.api.schema import TEXT, one_of
 from autoclave.db import images as image_rows
 from autoclave.db.images import ImageRecord
-from autoclave.exceptions import Conflict, Forbidden, NotFound, StorageError
+from autoclave.exceptions import BadRequest, Conflict, Forbidden, NotFound, StorageError
 from autoclave.objects.base import RequestContext
+
+
+def require_settable(context: RequestContext, name: str, value: Any) -> None:
+    """Refuse what this caller may not set.
+
+    :raises Forbidden: nobody may set it, or only an administrator.
+    """
+    if name in READ_ONLY:
+        raise Forbidden(f"Attribute '{name}' is read-only.")
+    if context.is_admin:
+        return
+    if name == "owner" and value != context.project_id:
+        raise Forbidden("Only an administrator may give an image to another project.")
+    if name == "visibility" and value == image_rows.PUBLIC:
+        raise Forbidden("Only an administrator may make an image public.")
+
+
+def row_of(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of an image with the attributes and properties *wanted*.
+
+    :raises BadRequest: the properties are too large.
+    """
+    properties = {name: value for name, value in wanted.items() if name not in ATTRIBUTES}
+    return {
+        "name": wanted.get("name"),
+        "disk_format": wanted.get("disk_format"),
+        "container_format": wanted.get("container_format"),
+        "min_disk": wanted.get("min_disk", 0),
+        "min_ram": wanted.get("min_ram", 0),
+        "visibility": wanted.get("visibility", "shared"),
+        "protected": wanted.get("protected", False),
+        "owner": wanted.get("owner"),
+        "properties": storable(properties, "The image's properties"),
+    }
+
+
+_BEFORE_DATA = ("disk_format", "container_format")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One operation of a patch."""
+
+    op: str
+    name: str
+    value: Any
+
+
+def parse(context: RequestContext, patch: Sequence[Mapping[str, Any]]) -> list[Change]:
+    """The operations of *patch*, which are such as this caller may ask for of an image of his.
+
+    :raises BadRequest: a value is none that the attribute can have, or is missing.
+    :raises Forbidden: an attribute may not be set, or not removed.
+    """
+    return [_parsed(context, operation) for operation in patch]
+
+
+def _parsed(context: RequestContext, operation: Mapping[str, Any]) -> Change:
+    op, path = operation["op"], operation["path"]
+    name = path[1:].replace("~1", "/").replace("~0", "~")
+    if op == "remove":
+        if name in ATTRIBUTES or name in READ_ONLY:
+            raise Forbidden(f"Attribute '{name}' may not be removed.")
+        return Change(op, name, None)
+    if "value" not in operation:
+        raise BadRequest(f"The operation on {path} needs a value.")
+    require_settable(context, name, operation["value"])
+    try:
+        body.check({name: operation["value"]}, VALIDATE_ATTRIBUTES)
+    except BadRequest as error:
+        raise BadRequest(f"The value for {path} cannot be set. {error}") from None
+    return Change(op, name, operation["value"])
+
+
+def patched(image: ImageRecord, changes: Sequence[Change]) -> dict[str, Any]:
+    """The attributes and properties of *image* after *changes*.
+
+    :raises Forbidden: an attribute may not be set any more.
+    :raises Conflict: what is to be replaced or removed is not there.
+    """
+    wanted = {**image.properties, **{name: getattr(image, name) for name in ATTRIBUTES}}
+    for change in changes:
+        if change.op != "add" and change.name not in wanted:
+            raise Conflict(f"Image {image.uuid} has no property {change.name}.")
+        if change.op == "remove":
+            del wanted[change.name]
+            continue
+        if change.name in _BEFORE_DATA and image.status != image_rows.QUEUED and change.value != wanted[change.name]:
+            raise Forbidden(f"Attribute '{change.name}' cannot be changed once the image has data.")
+        wanted[change.name] = change.value
+    return wanted
+
+
+_ROOT = "/v2/images"
+"""As Glance writes it: from where its versions begin."""
+
+
+def shown(image: ImageRecord) -> dict[str, Any]:
+    """An image as Glance shows it: its free properties stand beside all else."""
+    return {
+        **image.properties,
+        "id": image.uuid,
+        "name": image.name,
+        "status": image.status,
+        "visibility": image.visibility,
+        "owner": image.owner,
+        "disk_format": image.disk_format,
+        "container_format": image.container_format,
+        "min_disk": image.min_disk,
+        "min_ram": image.min_ram,
+        "protected": image.protected,
+        "size": image.size,
+        "virtual_size": None,
+        "checksum": image.checksum,
+        "os_hash_algo": "sha512" if image.os_hash_value else None,
+        "os_hash_value": image.os_hash_value,
+        "os_hidden": False,
+        "tags": [],
+        "created_at": image.created_at,
+        "updated_at": image.updated_at or image.created_at,
+        "self": f"{_ROOT}/{image.uuid}",
+        "file": f"{_ROOT}/{image.uuid}/file",
+        "schema": "/v2/schemas/image",
+    }
+
+
+def shown_list(req: falcon.Request, images: Sequence[ImageRecord]) -> dict[str, Any]:
+    """The images that *req* asked for, and where those are that follow."""
+    answer: dict[str, Any] = {"images": [shown(image) for image in images]}
+    following = next_page(req, [image.uuid for image in images])
+    return answer if following is None else {**answer, "next": f"{_ROOT}?{following}"}
+
+
+def find(tx: Connection, context: RequestContext, image: str, *, lock: bool = False) -> ImageRecord:
+    """The image that the caller knows as *image*.
+
+    :raises NotFound: there is none that he may see; a name is none.
+    """
+    uuid = query.canonical(image)
+    found = None if uuid is None else image_rows.get(tx, uuid, lock=lock)
+    if found is None or not (context.is_admin or found.visibility == image_rows.PUBLIC or _owns(context, found)):
+        raise NotFound(f"No image found with ID {image}")
+    return found
+
+
+def find_own(tx: Connection, context: RequestContext, image: str) -> ImageRecord:
+    """As :func:`find`, to be changed: its row is locked.
+
+    :raises Forbidden: it is another project's.
+    """
+    found = find(tx, context, image, lock=True)
+    if not (context.is_admin or _owns(context, found)):
+        raise Forbidden(f"Image {image} belongs to another project.")
+    return found
+
+
+def _owns(context: RequestContext, image: ImageRecord) -> bool:
+    # "no project" must not turn into "an image of no project"
+    return context.project_id is not None and image.owner == context.project_id
+
 
 LOG = logging.getLogger(__name__)
 
@@ -187,7 +360,7 @@ def store_of(api: Api) -> ImageStore:
 
 def _uuids(text: str) -> list[str]:
     found = text.removeprefix("in:").split(",") if text.startswith("in:") else [text]
-    return [uuid for uuid in map(uuids.canonical, found) if uuid is not None]
+    return [uuid for uuid in map(query.canonical, found) if uuid is not None]
 
 
 def _require_marker(tx: Connection, context: RequestContext, marker: str) -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from autoclave.api.body import compiled
+from autoclave.api.compute.common import number
 from autoclave.api.schema import BOOLEAN, INTEGER, LINKS, STRING, TIMESTAMP, UUID, nullable, one_of, optional, shape
-from autoclave.api.schemas.compute_common import number
 
 DISK_FORMATS = ("ami", "ari", "aki", "vhd", "vhdx", "vmdk", "raw", "qcow2", "vdi", "ploop", "iso")
 CONTAINER_FORMATS = ("ami", "ari", "aki", "bare", "ovf", "ova", "docker", "compressed")

@@ -1,1 +1,0 @@
-"""JSON schemas of request bodies, one module a noun, compiled once."""
