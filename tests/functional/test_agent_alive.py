@@ -16,7 +16,7 @@ from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.lifecycle.ports import Ports
 from autoclave.rpc.agent_api import AgentAPI
-from autoclave.services.agent import AgentService
+from autoclave.services.workers import AgentService
 from autoclave.testing.placement.faults import before
 
 PERIOD = timedelta(minutes=1)

@@ -23,7 +23,7 @@ from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
-from autoclave.services.agent import AgentService
+from autoclave.services.workers import AgentService
 from autoclave.testing.placement.faults import refuse
 from dbfixtures import make_device
 
@@ -84,7 +84,7 @@ def test_recovery_is_after_the_rpc_server_and_before_the_first_discovery(
             seen.append(("discover", served(), world.device().device_state))
             return super().discover()
 
-    monkeypatch.setattr("autoclave.services.agent.load_drivers", lambda conf, paths: [Onlooker(conf, paths)])
+    monkeypatch.setattr("autoclave.services.workers.load_drivers", lambda conf, paths: [Onlooker(conf, paths)])
     service = AgentService(world.configuration(), world.ports, world.transport)
     try:
         service.start()

@@ -14,8 +14,8 @@ from autoclave.agent.manager import AgentManager
 from autoclave.db import agents
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.services.agent import AgentService
 from autoclave.services.up import AllInOne
+from autoclave.services.workers import AgentService
 from freeport import free_port
 
 OTHER = "host-1.example.org"

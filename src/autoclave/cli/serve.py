@@ -11,13 +11,13 @@ from oslo_config import cfg
 
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
-from autoclave.services.agent import AgentService
 from autoclave.services.api import APIService, Listener
 from autoclave.services.conductor import ConductorService
 from autoclave.services.first_look import look_at_placement
 from autoclave.services.service import Group, Resources, Service, run_until_signal
 from autoclave.services.up import AllInOne
 from autoclave.services.wiring import cloud_parts
+from autoclave.services.workers import AgentService
 
 
 class Up(command.Command):  # type: ignore[misc]  # cliff comes without types

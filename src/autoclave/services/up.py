@@ -21,7 +21,6 @@ from autoclave.placement.embedded import EmbeddedPlacement, Front, Identity
 from autoclave.placement.transport import http_adapter
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import Transport
-from autoclave.services.agent import AgentService
 from autoclave.services.agents import AgentServices
 from autoclave.services.api import APIService, Listener
 from autoclave.services.clouds import CloudsFile
@@ -29,6 +28,7 @@ from autoclave.services.conductor import ConductorService
 from autoclave.services.data_dir import DataDirectory
 from autoclave.services.service import Group, Resources, Service
 from autoclave.services.wiring import remote_versions, version_caps
+from autoclave.services.workers import AgentService
 from autoclave.simulator.host import Fleet
 
 if TYPE_CHECKING:
