@@ -12,7 +12,7 @@ from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
-from autoclave.services.first_look import look_at_clock, look_at_placement
+from autoclave.services.service import look_at_clock, look_at_placement
 
 
 def test_a_clock_that_is_the_servers_is_no_news(database: Database, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.nova.client import http_adapter
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rules.device_lifecycle import ARQState
-from autoclave.services.conductor import ConductorService
+from autoclave.services.workers import ConductorService
 from autoclave.testing.nova import FakeNova, FakeServer
 from autoclave.testing.placement.faults import Faults
 from nova_double import options, served

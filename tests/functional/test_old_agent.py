@@ -21,7 +21,7 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.services.wiring import remote_versions, version_caps
+from autoclave.services.service import remote_versions, version_caps
 from autoclave.testing.ports import HeldCasts
 
 

@@ -16,10 +16,8 @@ import yaml
 from autoclave.cli.main import main
 from autoclave.conf import new_config
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
-from autoclave.services.clouds import CloudsFile
-from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import host_name
-from autoclave.services.up import AllInOne
+from autoclave.services.up import AllInOne, CloudsFile, DataDirectory
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.host import Fleet
 from freeport import free_port

@@ -18,9 +18,8 @@ from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.objects.base import RequestContext
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, Transport
-from autoclave.services.conductor import ConductorService
 from autoclave.services.service import Service
-from autoclave.services.workers import AgentService
+from autoclave.services.workers import AgentService, ConductorService
 from autoclave.simulator.drive_spec import default_drives
 from autoclave.simulator.host import SimulatedHost
 from autoclave.testing.placement import FakePlacement

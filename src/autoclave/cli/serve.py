@@ -12,12 +12,9 @@ from oslo_config import cfg
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
 from autoclave.services.api import APIService, Listener
-from autoclave.services.conductor import ConductorService
-from autoclave.services.first_look import look_at_placement
-from autoclave.services.service import Group, Resources, Service, run_until_signal
+from autoclave.services.service import Group, Resources, Service, cloud_parts, look_at_placement, run_until_signal
 from autoclave.services.up import AllInOne
-from autoclave.services.wiring import cloud_parts
-from autoclave.services.workers import AgentService
+from autoclave.services.workers import AgentService, ConductorService
 
 
 class Up(command.Command):  # type: ignore[misc]  # cliff comes without types

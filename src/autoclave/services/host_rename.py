@@ -1,9 +1,16 @@
-"""Renaming a host where it is: its data directory, and the services' database and Placement."""
+"""Rename a host on the host itself, while its agent is stopped.
+
+Renaming a host where it is: its data directory, and the services' database and Placement.
+
+The database and the Placement of services that need not run, for commands that work on them directly.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+from oslo_config import cfg
 
 from autoclave.agent.host_identity import HostRecord
 from autoclave.agent.manager import HostLock
@@ -11,17 +18,52 @@ from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
 from autoclave.conf.placement import is_external
 from autoclave.db import hosts, schema
-from autoclave.db.engine import Database
+from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.lifecycle.host_rename import Carried, HostRename
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
-from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import NO_HOST_NAME, is_host_name
-from autoclave.services.recorded import embedded_placement, recorded_database
 from autoclave.services.service import Resources
+from autoclave.services.up import DataDirectory
 from autoclave.simulator.host import Fleet, SimulatedHost
+
+
+def recorded_database(conf: cfg.ConfigOpts, directory: Path) -> Database:
+    """Return the database that the configuration names, or that of the ``autoclave up`` in *directory*.
+
+    :raises InvalidConfiguration: there is neither.
+    """
+    if conf.database.connection:
+        return Database(conf.database.connection, timeout=conf.database.timeout)
+    path = directory / "autoclave.db"
+    if not path.exists():
+        raise InvalidConfiguration(
+            f"is not set, and there is no {path}; name the services' configuration with --config-file, or the data "
+            "directory of `autoclave up` with --data-dir",
+            option="[database] connection",
+        )
+    return Database(sqlite_url(path))
+
+
+def embedded_placement(directory: Path, resources: Resources) -> PlacementClient:
+    """Return the Placement of an ``autoclave up`` that does not run; the caller has its directory.
+
+    :raises InvalidConfiguration: there is none.
+    :raises DatabaseUnavailable: its file is damaged.
+    """
+    path = directory / "placement.db"
+    if not path.exists():
+        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] auth_type")
+    require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
+    # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
+    from autoclave.placement.embedded import EmbeddedPlacement
+
+    embedded = EmbeddedPlacement.start(path)
+    resources.add(embedded.stop)
+    return embedded.client()
+
 
 _OPTION = "[agent] data_dir"
 

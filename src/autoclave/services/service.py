@@ -1,12 +1,34 @@
-"""What every service is, and how a process runs one."""
+"""Define what every service is, and how a process runs one.
+
+What every service is, and how a process runs one.
+
+Something done again and again in a thread, until stopped.
+
+The parts that every service shares, made from one configuration.
+
+What a service looks at when it starts, so that its log tells what is wrong before somebody needs it.
+
+Nothing of it keeps the service from starting: it can do its work when the other side is mended.
+"""
 
 import gc
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Protocol
 
+from oslo_config import cfg
 from oslo_log import log as logging
+
+from autoclave.db import agents, engine, schema
+from autoclave.db.engine import Database
+from autoclave.exceptions import AutoclaveError, InvalidConfiguration, PlacementError
+from autoclave.lifecycle.ports import Ports, RPCCleaners
+from autoclave.placement.client import PlacementClient
+from autoclave.placement.transport import http_adapter
+from autoclave.rpc.messaging import MessagingTransport
+from autoclave.rpc.port import AGENT_TOPIC, CONDUCTOR_TOPIC, RemoteVersion, Transport
 
 LOG = logging.getLogger(__name__)
 
@@ -83,3 +105,147 @@ def run_until_signal(service: Service, ready: Callable[[], None]) -> None:
         end.wait()
     finally:
         service.stop()
+
+
+class Periodic:
+    """Runs *task* every *interval* seconds.
+
+    A task that fails is logged and tried again: a service whose database is away for a minute must not
+    need a hand afterwards.
+
+    :param first: seconds until the first round; by default one interval.
+    :param task: may return in how many seconds it wants to be run again, if that is sooner.
+    """
+
+    def __init__(
+        self, name: str, interval: float, task: Callable[[], float | None], first: float | None = None
+    ) -> None:
+        self._interval = interval
+        self._first = interval if first is None else first
+        self._task = task
+        self._name = name
+        self._stopped = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Begin the next round now, or as soon as the one that runs has ended."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Begin no other round, and wait a moment for the one that runs."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        pause = self._first
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopped:
+                return
+            pause = self._round()
+
+    def _round(self) -> float:
+        try:
+            wanted = self._task()
+        except AutoclaveError as error:
+            LOG.error("%s failed and will be repeated: %s", self._name, error)
+        except Exception:
+            LOG.exception("%s failed unexpectedly and will be repeated", self._name)
+        else:
+            return self._interval if wanted is None else min(wanted, self._interval)
+        return self._interval
+
+
+TOLERATED = timedelta(seconds=10)
+"""By so much may the clocks of a cloud differ before it is told."""
+_KNOWN_TO_ALL = "VCPU"
+
+
+def look_at_clock(database: Database) -> None:
+    """Tell if the clock of this machine is not that of the database's server.
+
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    ahead = engine.ahead_by(database)
+    if abs(ahead) > TOLERATED:
+        LOG.warning(
+            "The clock of this machine is %d s %s that of the database's server. By clocks agents count as dead, and "
+            "work as given up: set both clocks, with NTP",
+            round(abs(ahead).total_seconds()),
+            "ahead of" if ahead > timedelta() else "behind",
+        )
+
+
+def look_at_placement(placement: PlacementClient) -> None:
+    """Tell, from a thread of its own, if Placement cannot be used: it may take long not to answer."""
+
+    def look() -> None:
+        try:
+            placement.unknown_resource_classes([_KNOWN_TO_ALL])
+        except PlacementError as error:
+            LOG.error("Placement cannot be used, and nothing can be bound until it can: %s", error)
+
+    threading.Thread(target=look, name="first look at Placement", daemon=True).start()
+
+
+def database_of(conf: cfg.ConfigOpts) -> Database:
+    """The database of ``[database] connection``, at the schema that this version needs.
+
+    :raises InvalidConfiguration: it is not named, or its schema is another.
+    :raises DatabaseUnavailable: it does not answer.
+    """
+    if not conf.database.connection:
+        raise InvalidConfiguration(
+            "is not set; write for example postgresql+psycopg://autoclave:secret@db/autoclave",
+            option="[database] connection",
+        )
+    database = Database(conf.database.connection, timeout=conf.database.timeout)
+    schema.require_current(database)
+    look_at_clock(database)
+    return database
+
+
+def version_caps(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """``[upgrade_levels]``, by topic."""
+    caps = {AGENT_TOPIC: conf.upgrade_levels.agent, CONDUCTOR_TOPIC: conf.upgrade_levels.conductor}
+    return {topic: cap for topic, cap in caps.items() if cap is not None}
+
+
+def remote_versions(database: Database) -> RemoteVersion:
+    """What each agent said that it speaks, from the database."""
+
+    def version_of(topic: str, server: str) -> str | None:
+        if topic != AGENT_TOPIC:
+            return None
+        with database.read() as tx:
+            agent = agents.get(tx, server)
+        return agent.rpc_version if agent else None
+
+    return version_of
+
+
+def cloud_parts(conf: cfg.ConfigOpts, resources: Resources) -> tuple[Ports, Transport]:
+    """The world of a service that runs in a process of its own, and RabbitMQ.
+
+    :param resources: gets what must be closed at the end.
+    :raises InvalidConfiguration: no database, Placement or broker is named, or the schema is another.
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    database = database_of(conf)
+    resources.add(database.dispose)
+    if not conf.transport_url:
+        raise InvalidConfiguration(
+            "is not set; services in processes of their own need RabbitMQ: rabbit://user:password@host:5672/",
+            option="[DEFAULT] transport_url",
+        )
+    transport = MessagingTransport(conf, version_caps=version_caps(conf), remote_version=remote_versions(database))
+    resources.add(transport.close)
+    return Ports(database, PlacementClient(http_adapter(conf)), RPCCleaners(transport)), transport
