@@ -12,7 +12,7 @@ import pytest
 from cliff.app import App
 from cliff.commandmanager import CommandManager
 
-from autoclave.cli.upgrade import UpgradeCheck
+from autoclave.cli.db import UpgradeCheck
 from autoclave.db import agents, schema
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database

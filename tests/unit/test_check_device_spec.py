@@ -10,8 +10,7 @@ from cliff.app import App
 from cliff.commandmanager import CommandManager
 from cliff.lister import Lister
 
-from autoclave.cli.check import CheckDeviceSpec, CheckPassthroughWhitelist
-from autoclave.cli.check_pci import CheckPCIAlias, CheckPCIDeviceSpec
+from autoclave.cli.check import CheckDeviceSpec, CheckPassthroughWhitelist, CheckPCIAlias, CheckPCIDeviceSpec
 from autoclave.exceptions import InvalidConfiguration
 
 AUTO = {"clear_action": "auto", "clear_strategy": "auto"}

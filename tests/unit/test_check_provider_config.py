@@ -10,7 +10,7 @@ import pytest
 from cliff.app import App
 from cliff.commandmanager import CommandManager
 
-from autoclave.cli.check_provider_config import CheckProviderConfig
+from autoclave.cli.check import CheckProviderConfig
 
 GOOD = """
 meta: {schema_version: 1.0}

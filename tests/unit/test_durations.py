@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoclave.cli.durations import in_words
+from autoclave.cli.main import in_words
 
 
 @pytest.mark.parametrize(

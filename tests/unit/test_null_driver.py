@@ -12,7 +12,7 @@ import pytest
 from cliff.app import App
 from cliff.commandmanager import CommandManager
 
-from autoclave.cli import sim, sim_guests
+from autoclave.cli import sim
 from autoclave.conf import new_config
 from autoclave.exceptions import GuestError, InvalidConfiguration, SimulatorError
 from autoclave.hardware.sysfs import pci_function
@@ -196,19 +196,19 @@ def run(host: SimulatedHost, kind: type, *arguments: str) -> str:
 def test_an_operator_lists_guests_and_lets_them_die_and_vanish(host: SimulatedHost, driver: ComputeDriver) -> None:
     driver.spawn(guest(ONE, CARD, DRIVE))
     driver.spawn(guest(OTHER))
-    run(host, sim_guests.SimGuestDie, "sim-1", ONE)
-    listed = {row["instance"]: row for row in json.loads(run(host, sim_guests.SimGuestList, "-f", "json"))}
+    run(host, sim.SimGuestDie, "sim-1", ONE)
+    listed = {row["instance"]: row for row in json.loads(run(host, sim.SimGuestList, "-f", "json"))}
     assert listed[ONE] == {"host": "sim-1", "instance": ONE, "state": "crashed", "devices": f"{CARD}, {DRIVE}"}
     assert listed[OTHER]["state"] == "running"
-    run(host, sim_guests.SimGuestVanish, "sim-1", ONE)
+    run(host, sim.SimGuestVanish, "sim-1", ONE)
     assert driver.state(ONE) is None
     with pytest.raises(SimulatorError, match=f"there is no guest {ONE} on this host; .autoclave sim guest list. "):
-        run(host, sim_guests.SimGuestDie, "sim-1", ONE)
+        run(host, sim.SimGuestDie, "sim-1", ONE)
 
 
 def test_an_operator_reads_what_libvirt_would_have_been_told(host: SimulatedHost, driver: ComputeDriver) -> None:
     driver.spawn(guest(ONE, VF_VFIO, managed=False))
-    shown = run(host, sim_guests.SimGuestXml, "sim-1", ONE)
+    shown = run(host, sim.SimGuestXml, "sim-1", ONE)
     assert '<hostdev mode="subsystem" type="pci" managed="no">' in shown
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoclave.cli.cells import Cell
-from autoclave.cli.main import Printable
+from autoclave.cli.main import Cell, Printable
 from autoclave.rules.plain_text import DRIVE_TEXT_LIMIT, drive_text, excerpt, printable, tells_apart
 
 ESCAPE = "\x1b[31mred\x1b[0m"

@@ -12,8 +12,7 @@ from oslo_config import cfg
 
 from autoclave.audit.auditor import Auditor, Scope
 from autoclave.audit.remedies import Remedies
-from autoclave.cli.cells import Cell
-from autoclave.cli.tables import Rows
+from autoclave.cli.main import Cell, Rows
 from autoclave.exceptions import AutoclaveError
 from autoclave.rules.audit.model import Finding
 from autoclave.services.audit import Audited, audited

@@ -6,9 +6,8 @@ from typing import Any
 
 from cliff import command
 
-from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
-from autoclave.cli.tables import Fields, Rows, with_details
+from autoclave.cli.main import Cell, Fields, Rows, with_details
 
 _BURNED = "/autoclave/v1/burned"
 _COLUMNS = ("hostname", "pci_address", "burned_at", "burned_for", "in_use", "waiting_for")

@@ -1,6 +1,12 @@
-"""``autoclave db``: the schema of the database, and what rows of an older release need."""
+"""Manage the schema of the database, and check an upgrade.
+
+``autoclave db``: the schema of the database, and what rows of an older release need.
+
+``autoclave upgrade check``: what would stand in the way of this release.
+"""
 
 import argparse
+import contextlib
 import getpass
 import socket
 from collections.abc import Iterator
@@ -13,11 +19,12 @@ from prettytable import PrettyTable
 from autoclave.conf import new_config
 from autoclave.db import schema
 from autoclave.db.engine import Database
-from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
+from autoclave.services.upgrade_checks import UpgradeChecks
 
 
 class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types
@@ -142,3 +149,24 @@ def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
         yield database
     finally:
         database.dispose()
+
+
+_UNEXPECTED = 255
+
+
+class UpgradeCheck(OnDatabase):
+    """Look at database, agents, policy and Placement, and say what must be done. Changes nothing.
+
+    Exit code 0: nothing. 1: something should be looked at. 2: something must be done first. 255: a check could not be
+    carried out.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Show a table of the checks, with what to do about each that fails."""
+        try:
+            conf = new_config(parsed_args.config_files)
+            with opened(conf, conf.database.timeout) as database, contextlib.redirect_stdout(self.app.stdout):
+                return int(UpgradeChecks(conf, database).check())
+        except (AutoclaveError, cfg.Error) as error:
+            self.app.stderr.write(f"{error}\n")
+            return _UNEXPECTED

@@ -6,10 +6,8 @@ from typing import Any
 
 from cliff import command
 
-from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
-from autoclave.cli.durations import in_words
-from autoclave.cli.tables import Fields, Rows, with_details
+from autoclave.cli.main import Cell, Fields, Rows, in_words, with_details
 from autoclave.rules.device_lifecycle import SHOWN_STATES
 
 _DEVICES = "/autoclave/v1/devices"

@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from autoclave.cli.cells import Cell
 from autoclave.cli.client import add_service, service_of
-from autoclave.cli.tables import Fields
+from autoclave.cli.main import Cell, Fields
 
 _MOST = 10
 """Candidates in a table for people."""

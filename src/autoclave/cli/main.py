@@ -1,14 +1,28 @@
-"""The ``autoclave`` command."""
+"""Run the ``autoclave`` command, and share what its commands print.
 
+The ``autoclave`` command.
+
+Values that programs get as they are, and people so that they can be read in a table.
+
+Durations as people say them.
+
+Commands that print a table: what all of them refuse and offer.
+"""
+
+import argparse
 import logging as python_logging
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any, TextIO
 
+from cliff import lister, show
 from cliff.app import App
+from cliff.columns import FormattableColumn
 from cliff.commandmanager import CommandManager
 
+from autoclave.exceptions import AutoclaveError
 from autoclave.rules.plain_text import printable
 
 COMMANDS = {
@@ -135,3 +149,104 @@ def main(argv: Sequence[str] | None = None) -> int:
         # cliff leaves them behind, and with them the stderr of this call, which its caller may close
         for handler in [each for each in root.handlers if each not in before]:
             root.removeHandler(handler)
+
+
+class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without types
+    """A value that has a form of its own for people.
+
+    :param shown: the text for people; None stands as nothing.
+    :param width: characters of a line; None does not break it.
+    """
+
+    def __init__(self, value: Any, shown: Callable[[Any], str] = str, width: int | None = None) -> None:
+        super().__init__(value)
+        self._shown = shown
+        self._width = width
+
+    def human_readable(self) -> str:
+        text = "" if self._value is None else printable(self._shown(self._value), keep="\n")
+        return text if self._width is None else textwrap.fill(text, self._width)
+
+    def __lt__(self, other: Any) -> bool:
+        """Sort empty values last, numbers by value, and the rest by text: cliff sorts a column by its cells."""
+        if not isinstance(other, Cell):
+            return NotImplemented
+        return self._sort_key() < other._sort_key()
+
+    def _sort_key(self) -> tuple[int, float, str]:
+        value = self._value
+        if value is None or value == "":
+            return 2, 0.0, ""
+        if isinstance(value, bool | int | float):
+            return 0, float(value), ""
+        return 1, 0.0, self._shown(value)
+
+    def machine_readable(self) -> Any:
+        return self._value
+
+
+def in_words(seconds: float) -> str:
+    """Such as ``45 s``, ``12 min`` or ``3 h 20 min``: no finer than an estimate can be."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
+    """A command that prints a row for each of several things. Rows can be sorted by each of its columns."""
+
+    nothing: str | None = None
+    """What stderr gets instead of a table without rows; None: the table is printed all the same."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
+        """Print the rows.
+
+        :raises AutoclaveError: ``--column`` or ``--sort-column`` names a column that there is not.
+        """
+        _refuse_unknown("--column", parsed_args.columns, column_names)
+        _refuse_unknown("--sort-column", parsed_args.sort_columns, column_names)
+        # Cells compare where plain values do not: texts with nothing.
+        cells = [tuple(each if isinstance(each, FormattableColumn) else Cell(each) for each in row) for row in data]
+        if not cells and self.nothing is not None and parsed_args.formatter == "table":
+            self.app.stderr.write(f"{self.nothing}\n")
+            return 0
+        status: int = super().produce_output(parsed_args, column_names, cells)
+        return status
+
+
+class Fields(show.ShowOne):  # type: ignore[misc]
+    """A command that prints the fields of one thing."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Iterable[str], data: Any) -> int:
+        """Print the fields.
+
+        :raises AutoclaveError: ``--column`` names a field that there is not.
+        """
+        names = tuple(column_names)
+        _refuse_unknown("--column", parsed_args.columns, names)
+        status: int = super().produce_output(parsed_args, names, data)
+        return status
+
+
+def with_details(
+    parsed_args: argparse.Namespace, columns: tuple[str, ...], details: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return *columns*, and *details* where ``--long`` was given, or where a column of theirs was named."""
+    named = {_normal(name) for name in (*parsed_args.columns, *parsed_args.sort_columns)}
+    return columns + details if parsed_args.long or not named.isdisjoint(details) else columns
+
+
+def _refuse_unknown(option: str, asked: Sequence[str], columns: Sequence[str]) -> None:
+    known = {_normal(column) for column in columns}
+    for name in asked:
+        if _normal(name) not in known:
+            raise AutoclaveError(f"{option} {name}: there is no such column. There are: {', '.join(columns)}.")
+
+
+def _normal(name: str) -> str:
+    """The form in which cliff compares names of columns."""
+    return name.lower().strip().replace(" ", "_")

@@ -1,29 +1,258 @@
-"""``autoclave plan``: what an agent would do with this host's devices. Changes nothing."""
+"""Print what an agent would do with this host's devices (``autoclave plan``).
+
+``autoclave plan``: what an agent would do with this host's devices. Changes nothing.
+
+``autoclave plan``, of the functions that ``[pci] device_spec`` gives to instances by flavor.
+
+``autoclave plan``, of accelerators that ``[pci] device_spec`` of nova.conf matches as well.
+"""
 
 import argparse
+import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.cli import plan_nova, plan_pci
-from autoclave.cli.cells import Cell
-from autoclave.cli.durations import in_words
+from autoclave.cli.main import Cell, Fields, Rows, in_words, with_details
 from autoclave.cli.sim import add_data_dir
-from autoclave.cli.tables import Fields, Rows, with_details
 from autoclave.conf import is_set, new_config
-from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
+from autoclave.conf.agent import allowed_host_devices
+from autoclave.conf.check import require_text
+from autoclave.drivers.base import RETURNS_UNCLEANED, DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
-from autoclave.exceptions import AutoclaveError
+from autoclave.drivers.pci import of_card
+from autoclave.exceptions import AutoclaveError, HardwareError, InvalidConfiguration
+from autoclave.hardware.host import HostPaths
+from autoclave.hardware.pci_functions import HostFunctions
+from autoclave.hardware.sysfs import iommu_group_members
+from autoclave.hardware.usage import host_uses
+from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, first_match, parse_device_spec
+from autoclave.rules.json_options import option_entries
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
+from autoclave.rules.pci_inventory import (
+    DEVICE_SPEC_OPTION,
+    Match,
+    PCIProvider,
+    all_matches,
+    matches,
+    parse_pci_device_spec,
+    translate,
+)
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.simulator.host import Fleet
+
+BURNED_AFTER_USE = "one-time-use: burned after every instance"
+
+Told = dict[str, Any]
+"""What Placement would be told of a function."""
+
+
+def look(conf: cfg.ConfigOpts, paths: HostPaths, host: str) -> list[tuple[Inspected, Told]]:
+    """What becomes of every slot that an entry means, in bus order.
+
+    Entries that cannot be followed are said of the slot that they are about.
+
+    :raises InvalidConfiguration: the entries cannot be read.
+    :raises HardwareError: the bus cannot be listed.
+    """
+    specs = parse_pci_device_spec(conf.pci.device_spec)
+    if not specs:
+        return []
+    functions = HostFunctions(paths)
+    slots: dict[PCIAddress, list[Match]] = defaultdict(list)
+    for match in matches(functions.functions, specs):
+        slots[match.function.parent or match.function.address].append(match)
+    allowed = allowed_host_devices(conf)
+    all_meant = {match.function.address for match in all_matches(functions.functions, specs)}
+    return [_Slot(functions, paths, slot, slots[slot], allowed, all_meant).planned(host) for slot in sorted(slots)]
+
+
+class _Slot:
+    """A slot, and those of its functions that entries mean."""
+
+    def __init__(
+        self,
+        functions: HostFunctions,
+        paths: HostPaths,
+        slot: PCIAddress,
+        meant: Sequence[Match],
+        allowed: frozenset[PCIAddress],
+        all_meant: Collection[PCIAddress],
+    ) -> None:
+        self._functions = functions
+        self._paths = paths
+        self._slot = slot
+        self._meant = meant
+        self._withheld: dict[PCIAddress, str] = {}
+        for match in meant:
+            why = str(match.fault) if match.fault is not None else functions.withheld(match, allowed, all_meant)
+            if why is not None:
+                self._withheld[match.function.address] = why
+        given = [match.function for match in meant if match.function.address not in self._withheld]
+        translated = translate(given, [match.entry for match in meant])
+        self._provider = next(iter(translated.providers), None)
+        self._wrong = next((str(fault) for fault in translated.faults.values()), None)
+
+    def planned(self, host: str) -> tuple[Inspected, Told]:
+        """The slot in words, and its provider."""
+        return self._inspected(), self._told(host)
+
+    def _inspected(self) -> Inspected:
+        of_slot = self._functions.seen(self._slot)
+        virtual = self._virtual
+        ids = f"{of_slot.vendor_id}:{of_slot.product_id}" if of_slot else "unreadable"
+        if virtual:
+            given = virtual[0].function
+            ids += f", {of_card(virtual, len(virtual) - len(self._partly))} {given.vendor_id}:{given.product_id}"
+        return Inspected(
+            address=str(self._slot),
+            device=ids,
+            action=None if self._provider is None else self._action(self._provider),
+            refused=self._refused,
+            partly_refused=[self._words(match) for match in self._partly],
+            entry="; ".join(dict.fromkeys(f"{match.entry.entry}: {match.entry.text}" for match in self._meant)),
+            why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; Autoclave does not erase it",
+            holders=list(self._holders()),
+            iommu_group=[str(member) for member in sorted(set(self._group()))],
+            handles=[self._words(match) for match in virtual],
+        )
+
+    def _action(self, provider: PCIProvider) -> str:
+        return BURNED_AFTER_USE if provider.one_time_use else RETURNS_UNCLEANED
+
+    @property
+    def _refused(self) -> list[str]:
+        if self._wrong is not None:
+            return [self._wrong]
+        return [] if self._provider is not None else list(dict.fromkeys(self._withheld.values()))
+
+    @property
+    def _virtual(self) -> list[Match]:
+        return [match for match in self._meant if match.function.address != self._slot]
+
+    @property
+    def _partly(self) -> list[Match]:
+        """The virtual functions that are withheld of a card that is offered."""
+        if self._provider is None:
+            return []
+        return [match for match in self._virtual if match.function.address in self._withheld]
+
+    def _words(self, match: Match) -> str:
+        address = match.function.address
+        found = self._functions.seen(address)
+        driver = (found and found.driver) or "no driver"
+        withheld = f": {self._withheld[address]}" if address in self._withheld else ""
+        return f"{address} ({driver}{'' if match.managed else ', not managed'}){withheld}"
+
+    def _holders(self) -> Iterator[str]:
+        for match in self._meant:
+            found = self._functions.seen(match.function.address)
+            try:
+                yield from host_uses(self._paths, found) if found else ()
+            except HardwareError:  # it is the reason why the function is withheld
+                continue
+
+    def _group(self) -> Iterator[PCIAddress]:
+        for match in self._meant:
+            try:
+                yield from iommu_group_members(self._paths, match.function.address)
+            except HardwareError:
+                continue
+
+    def _told(self, host: str) -> Told:
+        provider = self._provider
+        if provider is None:
+            return {}
+        burned = f"{provider.total} from its first instance until it is released, else 0"
+        return {
+            "provider": provider_name(host, provider.address),
+            "resource_class": provider.resource_class,
+            "reserved": burned if provider.one_time_use else "0",
+            "traits": sorted(provider.traits),
+        }
+
+
+_MATCH_KEYS = ("vendor_id", "product_id", "address")
+
+
+@dataclass(frozen=True)
+class NovaSpecs:
+    """What Nova's ``[pci] device_spec`` matches on this host.
+
+    :param source: the files that were read, for messages.
+    :param reported: ``[pci] report_in_placement``.
+    """
+
+    source: str
+    specs: Sequence[DeviceSpec]
+    reported: bool
+    functions: HostFunctions
+
+    def clash(self, device: DiscoveredDevice) -> str | None:
+        """Return what is wrong with an accelerator that Nova has as well; None: Nova has no part of it."""
+        slot = _slot(device.pci_address)
+        if slot is None:
+            return None
+        parts = [_slot(handle.identity) for handle in device.attach_handles]
+        for address in (slot, *parts):
+            found = None if address is None else self.functions.seen(address)
+            if found is None:
+                continue
+            spec = first_match(self.specs, found.vendor_id, found.product_id, found.address, found.physfn)
+            if spec is not None:
+                does = "writes its provider as its own" if self.reported else "gives it to guests past Autoclave"
+                return (
+                    f"[pci] device_spec of {self.source} ({spec.text}) matches it as well: "
+                    f"nova-compute {does}. Let only one of the two match it"
+                )
+        return None
+
+
+def read(files: Sequence[str], paths: HostPaths) -> NovaSpecs:
+    """Read Nova's option.
+
+    Nova takes keys that it does not know for tags, so only those that match a device are read here. An entry that names
+    a network interface (``devname``) is skipped.
+
+    :raises InvalidConfiguration: an entry cannot be read, or a file is no text; names the file.
+    :raises HardwareError: the PCI bus cannot be listed.
+    :raises cfg.Error: a file cannot be read.
+    """
+    require_text(files)
+    source = ", ".join(files)
+    conf = cfg.ConfigOpts()
+    old = [cfg.DeprecatedOpt("passthrough_whitelist", group="pci")]
+    conf.register_opts(
+        [
+            cfg.MultiStrOpt("device_spec", default=[], deprecated_opts=old),
+            cfg.BoolOpt("report_in_placement", default=False),
+        ],
+        group="pci",
+    )
+    conf([], project="nova", default_config_files=list(files))
+    option = f"[pci] device_spec of {source}"
+    entries = []
+    for number, raw in option_entries(conf.pci.device_spec, option):
+        if not isinstance(raw, dict):
+            raise InvalidConfiguration("must be a JSON object", option=option, entry=number)
+        if "devname" not in raw:
+            entries.append({key: raw[key] for key in _MATCH_KEYS if key in raw} or {"address": "*"})
+    specs = parse_device_spec([json.dumps(entries)], option=option, extra_keys=ExtraKeys({}, {}, {}))
+    return NovaSpecs(source, specs, conf.pci.report_in_placement, HostFunctions(paths))
+
+
+def _slot(text: str) -> PCIAddress | None:
+    try:
+        return PCIAddress.parse(text)
+    except ValueError:
+        return None  # a device that is in no slot has a name
+
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
 _DETAILS = (
@@ -159,7 +388,7 @@ def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[st
     """A record for every PCI function that could match, in bus order, and what the host should be set up for."""
     parse_pci_device_spec(conf.pci.device_spec)  # a missing tool must not hide that an option is wrong
     host, paths = host_name(conf), host_paths(conf)
-    nova = plan_nova.read(nova_files, paths) if nova_files else None
+    nova = read(nova_files, paths) if nova_files else None
     seen: dict[str, list[_Planned]] = defaultdict(list)
     lacks: list[str] = []
     for driver in load_drivers(conf, paths):
@@ -168,7 +397,7 @@ def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[st
         for it in driver.inspect():
             told = _told(host, it.discovered, bool(it.refused)) if it.discovered else {}
             seen[it.address].append(_Planned(driver.name, it, it.discovered is not None, told))
-    for it, provider in plan_pci.look(conf, paths, host):
+    for it, provider in look(conf, paths, host):
         seen[it.address].append(_Planned(DEVICE_SPEC_OPTION, it, True, provider))
     lent = _lent(each.inspected for planned in seen.values() for each in planned)
     records = []

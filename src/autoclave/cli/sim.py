@@ -1,18 +1,28 @@
-"""``autoclave sim``: what happens to simulated hosts from outside: guests, hands, and faults."""
+"""Act on simulated hosts from outside (``autoclave sim``).
+
+``autoclave sim``: what happens to simulated hosts from outside: guests, hands, and faults.
+
+``autoclave sim bind``: what Nova says when an instance gets a drive, for simulated hosts, which have no Nova.
+
+``autoclave sim guest …`` for the guests that the null driver runs: what becomes of them without the agent.
+"""
 
 import argparse
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from cliff import command
 
-from autoclave.cli.tables import Rows
+from autoclave.cli.client import add_service, service_of
+from autoclave.cli.main import Rows
 from autoclave.exceptions import SimulatorError
 from autoclave.rules.pci_address import parse_pci_id
 from autoclave.simulator.drive_spec import MIB, DriveSpec, Inventory
 from autoclave.simulator.faults import EVERY_DRIVE, Fault, FaultKind
 from autoclave.simulator.functions import FunctionSpec
+from autoclave.simulator.guests import Guests, SimulatedGuest
 from autoclave.simulator.host import Fleet, SimulatedHost
 
 _DEFAULT_DATA_DIR = "/var/lib/autoclave"
@@ -317,3 +327,112 @@ def _drives(host: SimulatedHost, inventory: Inventory) -> Iterator[tuple[object,
             "" if progress is None else f"{progress:.0f}%",
             ", ".join(str(kind) if value is None else f"{kind}={value:g}" for kind, value in faults.items()),
         )
+
+
+class SimBind(OfDrive):
+    """Bind an accelerator request to a drive of a simulated host, as Nova does for an instance.
+
+    Nova claims the drive in Placement first; here nobody does, and the service alone decides. The drive
+    is given back with `openstack accelerator arq delete`.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("request", type=_request, metavar="ARQ", help="uuid of the accelerator request")
+        parser.add_argument(
+            "--instance", type=uuid.UUID, default=None, metavar="UUID", help="the instance (default: a new one)"
+        )
+        add_service(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises AutoclaveError: the host is not simulated, or the service does not answer, or refuses."""
+        host = self.host(parsed_args).root.name
+        service = service_of(parsed_args, parsed_args.data_dir)
+        device = service.ask("GET", f"/autoclave/v1/devices/{host}/{parsed_args.address}")
+        instance = str(parsed_args.instance or uuid.uuid4())
+        values = {"hostname": host, "device_rp_uuid": device["rp_uuid"], "instance_uuid": instance}
+        patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in values.items()]
+        service.ask("PATCH", "/v2/accelerator_requests", {parsed_args.request: patch})
+        self.app.stdout.write(f"{host}/{parsed_args.address} is bound to instance {instance}\n")
+
+
+def _request(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no uuid; `openstack accelerator arq create PROFILE -f value -c uuid` makes a request and "
+            "shows its uuid"
+        ) from None
+
+
+class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without types
+    """A command about one guest of one simulated host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments: where the hosts are, and which guest is meant."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_data_dir(parser)
+        parser.add_argument("host", help="name of the simulated host")
+        parser.add_argument("instance", type=str.lower, help="UUID of the instance")
+        return parser
+
+    def guests(self, parsed_args: argparse.Namespace) -> Guests:
+        """Those of the host that is meant.
+
+        :raises SimulatorError: there is none of that name.
+        """
+        return Guests(Fleet(parsed_args.data_dir).host(parsed_args.host))
+
+
+class SimGuestList(Rows):
+    """List the guests of all simulated hosts, and what they have been given."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        add_data_dir(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """One row a guest.
+
+        :raises SimulatorError: there are no simulated hosts.
+        """
+        rows: list[tuple[object, ...]] = [
+            (host.name, guest.uuid, _state(guest), ", ".join(function.address for function in guest.functions))
+            for host in Fleet(parsed_args.data_dir).require_hosts()
+            for guest in Guests(host).all().values()
+        ]
+        return ("host", "instance", "state", "devices"), rows
+
+
+class SimGuestXml(_OfGuest):
+    """Show how libvirt would have been told of a guest."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or guest is not known."""
+        self.app.stdout.write(self.guests(parsed_args).get(parsed_args.instance).xml)
+
+
+class SimGuestDie(_OfGuest):
+    """Let a guest die, as when QEMU crashes: it is off, and its host has its devices back."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or guest is not known."""
+        self.guests(parsed_args).end(parsed_args.instance, crashed=True)
+
+
+class SimGuestVanish(_OfGuest):
+    """Let a guest vanish, as when somebody ends and undefines it behind the agent's back."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """:raises SimulatorError: host or guest is not known."""
+        self.guests(parsed_args).vanish(parsed_args.instance)
+
+
+def _state(guest: SimulatedGuest) -> str:
+    if guest.running:
+        return "running"
+    return "crashed" if guest.crashed else "off"

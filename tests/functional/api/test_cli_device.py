@@ -13,7 +13,7 @@ from api_world import ERROR, World, new_uuid
 from openstack import exceptions
 
 from autoclave.cli.main import main
-from autoclave.cli.osc.sdk_device import Device
+from autoclave.cli.osc.device import Device
 from autoclave.db import history
 from autoclave.exceptions import PlacementNotFound
 
