@@ -22,7 +22,6 @@ from sqlalchemy.engine import Connection
 from autoclave.api import query
 from autoclave.api.body import compiled
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.operator import views
 from autoclave.api.query import Argument
 from autoclave.api.schema import BOOLEAN, NUMBER, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
 from autoclave.db import device_views, history
@@ -175,7 +174,7 @@ class Devices(Resource):
                 limit=page.limit,
             )
             found = device_views.of(tx, records)
-        resp.media = {"devices": [views.device(view) for view in found]}
+        resp.media = {"devices": [view_of(view) for view in found]}
 
 
 class Device(Resource):
@@ -187,7 +186,7 @@ class Device(Resource):
     ) -> None:
         with self._api.ports.db.read() as tx:
             [view] = device_views.of(tx, [find(tx, device, address)])
-        resp.media = views.device(view)
+        resp.media = view_of(view)
 
 
 class History(Resource):
@@ -206,7 +205,7 @@ class History(Resource):
             found = _named_without_slot(tx, device) if address is None else []
             if not found:
                 found = history.history(tx, find(tx, device, address).uuid)
-        resp.media = {"events": [views.device_event(record) for record in found]}
+        resp.media = {"events": [device_event(record) for record in found]}
 
 
 def _named_without_slot(tx: Connection, name: str) -> list[EventRecord]:

@@ -17,10 +17,10 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.api import query
+from autoclave.api.admin import devices
 from autoclave.api.admin.devices import REASON, SAID, function_waits_for
 from autoclave.api.body import compiled
 from autoclave.api.operation import Asked, Operation, Resource
-from autoclave.api.operator import views
 from autoclave.api.query import Argument
 from autoclave.api.schema import BOOLEAN, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape
 from autoclave.db import history, pci
@@ -146,7 +146,7 @@ class History(Resource):
             found = history.history(tx, gone) if gone else []
             if not found:
                 found = history.history(tx, _find(tx, provider, address).uuid)
-        resp.media = {"events": [views.event(record) for record in found]}
+        resp.media = {"events": [devices.event(record) for record in found]}
 
 
 class Release(Resource):
