@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from autoclave.exceptions import PlacementConflict
-from autoclave.placement.provider_tree import DesiredProvider, ensure_provider, provider_named
+from autoclave.placement.provider_tree import ATTEMPTS, DesiredProvider, ensure_provider, provider_named
 from autoclave.placement.records import Inventory, Provider
 from autoclave.rules.resource_names import OWNER_CYBORG, pci_traits
 from autoclave.testing.placement import FakePlacement
@@ -110,7 +110,7 @@ def test_traits_that_are_overtaken_each_time_are_a_conflict(site: Site) -> None:
     with pytest.raises(PlacementConflict) as told:
         site.ensure()
     assert told.value.code == "placement.concurrent_update"
-    assert site.requests("PUT").count("traits") == 3
+    assert site.requests("PUT").count("traits") == ATTEMPTS
 
 
 def test_a_name_that_another_provider_has_is_a_conflict_with_its_code(site: Site) -> None:

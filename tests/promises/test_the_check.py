@@ -29,6 +29,7 @@ from autoclave.lifecycle.guests_seen import GuestsSeen
 from autoclave.lifecycle.transitions import swap
 from autoclave.objects.base import RequestContext
 from autoclave.placement.client import PlacementClient as Placement
+from autoclave.placement.provider_tree import ATTEMPTS, whole_record
 from autoclave.rules.device_lifecycle import ARQState, DeviceState, Event, must_be_reserved
 from autoclave.testing.placement import FakePlacement
 from promises import rehearsal
@@ -56,9 +57,9 @@ def everywhere(monkeypatch: pytest.MonkeyPatch, settle: Callable[..., Any]) -> N
         monkeypatch.setattr(module, "settle", settle)
 
 
-def row_before_generation(db: Any, placement: Any, device_uuid: str) -> None:
+def row_before_generation(db: Any, placement: Any, device_uuid: str, _fresh: Any = None) -> None:
     """The row is read first: news between it and the generation are overwritten."""
-    for _ in range(settling.ATTEMPTS):
+    for _ in range(ATTEMPTS):
         with db.read() as tx:
             row = device_rows.get(tx, device_uuid)
             [deployable] = device_rows.deployables_of(tx, [row.id])
@@ -67,7 +68,7 @@ def row_before_generation(db: Any, placement: Any, device_uuid: str) -> None:
         total = deployable.num_accelerators
         if not must and not row.release_pending and present.records:
             return
-        record = settling.whole_record(total, total if must else 0)
+        record = whole_record(total, total if must else 0)
         try:
             placement.put_inventories(deployable.rp_uuid, present.generation, {deployable.resource_class: record})
         except PlacementConflict:
@@ -104,7 +105,7 @@ def lowered_first(self: Cleanup, *args: Any) -> None:
         with self._ports.db.read() as tx:
             [deployable] = device_rows.deployables_of(tx, [device.id])
         present = self._ports.placement.get_inventories(deployable.rp_uuid)
-        record = {deployable.resource_class: settling.whole_record(1, 0)}
+        record = {deployable.resource_class: whole_record(1, 0)}
         self._ports.placement.put_inventories(deployable.rp_uuid, present.generation, record)
     finish(self, *args)
 
