@@ -126,7 +126,7 @@ class DeviceRecord:
 
     @property
     def offer(self) -> Offer:
-        """What ``rules.reserved`` needs to know."""
+        """What ``rules.device_lifecycle`` needs to know."""
         return Offer(
             device_state=self.device_state,
             maintaining=self.status is DeviceStatus.MAINTAINING or self.host_maintained,
@@ -217,7 +217,8 @@ def list_all(
 ) -> list[DeviceRecord]:
     """Devices in order of their id, filtered; *after* is the uuid of the last one already seen.
 
-    :param states: of the rows; :param shown_state: the state that a device is shown with, see ``rules.reserved``.
+    :param states: of the rows.
+    :param shown_state: the state that a device is shown with, see ``rules.device_lifecycle``.
     """
     query = sa.select(*DEVICE)
     if device_type is not None:
@@ -290,7 +291,7 @@ def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceReco
 
 
 def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that are neither the state nor its version: those only ``lifecycle.swap`` writes."""
+    """Write columns that are neither the state nor its version: those only ``lifecycle.transitions`` writes."""
     tx.execute(devices.update().where(devices.c.id == device.id).values(**values))
 
 
@@ -375,7 +376,7 @@ def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> l
 class DeviceSummary(NamedTuple):
     """What every client of the API may see of a device; the enums as their values.
 
-    ``device_state`` is the state that the device is shown with, next to ``status``; see ``db.shown_states``.
+    ``device_state`` is the state that the device is shown with, next to ``status``; see ``db.query``.
     """
 
     uuid: str

@@ -6,7 +6,7 @@ The order of a list, and pages of it.
 
 Filters of devices and deployables by what hangs on them (Cyborg's ``filters.field``).
 
-``rules.reserved.shown_state`` in SQL.
+``rules.device_lifecycle.shown_state`` in SQL.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -2,7 +2,7 @@
 
 Burning devices that serve one instance only, and ending that (one-time-use specification).
 
-Nothing else writes ``reserved`` of providers of PCI functions. As in ``lifecycle.settle``: the database decides,
+Nothing else writes ``reserved`` of providers of PCI functions. As in ``lifecycle.reserve``: the database decides,
 Placement follows, and whoever dies in between leaves something that the next one finishes.
 
 Burned cards that were put into another slot or host: they stay burned, as dirty drives stay dirty.
@@ -96,7 +96,7 @@ def settle_provider(
     """Write the ``reserved`` that the row demands, and the whole inventory; or see that a burn is confirmed, or over.
 
     The order is the protocol's: row, generation, row again, PUT. The second reading of the row is the rule of
-    ``lifecycle.settle``: news committed after it make the PUT fail. The first is for the operator's release: what was
+    ``lifecycle.reserve``: news committed after it make the PUT fail. The first is for the operator's release: what was
     read of the inventory counts as one only if the burn had been confirmed before that, so nothing of the row may have
     changed since. Confirming is a PUT too: that it succeeds shows that nobody has lowered ``reserved`` meanwhile.
 

@@ -1,7 +1,7 @@
 """Put a host into maintenance, and end that.
 
 The record of the host and the flags of its devices are one transaction. Placement follows, as after any other intent
-(``lifecycle.intent``). Devices in use keep their guests, and unbind and erase go on: only the offer waits.
+(``lifecycle.operator``). Devices in use keep their guests, and unbind and erase go on: only the offer waits.
 """
 
 from dataclasses import replace

@@ -208,7 +208,7 @@ SHOWN_STATES = (*(state.value for state in DeviceState), *(why.value for why in 
 def shown_state(offer: Offer) -> str | None:
     """Return the state that a device is shown with: nothing that is withheld is called ``available``.
 
-    ``db.shown_states`` is the same in SQL.
+    ``db.query`` is the same in SQL.
 
     :returns: None if the state is unknown.
     """

@@ -74,7 +74,7 @@ ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
 
 @dataclass(frozen=True)
 class Listing:
-    """:param own: values of the list's own arguments; :param related: values by field of ``db.filters``."""
+    """:param own: values of the list's own arguments; :param related: values by field of ``db.query``."""
 
     own: Mapping[str, str]
     related: Mapping[str, str]
