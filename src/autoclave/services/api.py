@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import uvicorn
 from oslo_config import cfg
 
+from autoclave.api.app import create_app
 from autoclave.api.hosts import is_loopback
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.services.http import Connection, Gateway
+from autoclave.services.service import Resources
+from autoclave.services.wiring import cloud_parts
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -81,6 +84,24 @@ class Listener:
         """Where it listens."""
         host, port = self._where
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def make_application(conf: cfg.ConfigOpts, resources: Resources) -> "WSGIApplication":
+    """Make the application for a WSGI server that may fork afterwards: no connection is open.
+
+    :param resources: gets what must be closed at the end.
+    :raises AutoclaveError: the configuration cannot be used, every client would be an administrator, the database does
+        not answer, or has another schema.
+    """
+    if conf.api.auth_strategy == "noauth" and not conf.api.noauth_beyond_loopback:
+        raise InvalidConfiguration(
+            "is noauth, and it is not known here which address the server listens on: every client that reaches it "
+            "would be an administrator. Set keystone, or [api] noauth_beyond_loopback = true",
+            option="[api] auth_strategy",
+        )
+    ports, transport = cloud_parts(conf, resources)
+    ports.db.dispose()
+    return create_app(conf, ports, transport)
 
 
 class APIService:
