@@ -122,6 +122,18 @@ def test_headers_after_an_answer_have_a_deadline(monkeypatch: pytest.MonkeyPatch
         assert connection.recv(1) == b""
 
 
+def test_a_request_in_progress_is_not_ended_by_the_deadline_for_headers(
+    monkeypatch: pytest.MonkeyPatch, service: Service
+) -> None:
+    monkeypatch.setattr(http, "_HEADERS_TIMEOUT", 0.5)
+    with service.connect(UPLOAD.replace(b"chunked", b"chunked\r\nConnection: close")) as upload:
+        service.reading.get(timeout=60)
+        with service.connect(b"") as silent, contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""  # now the deadline of the upload has passed, too
+        upload.sendall(b"0\r\n\r\n")
+        assert upload.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_body_has_a_deadline(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
     monkeypatch.setattr(http, "_BODY_TIMEOUT", 0.1)
     with service.connect(POST + b"x") as connection:
@@ -136,11 +148,15 @@ def test_an_upload_has_a_deadline(monkeypatch: pytest.MonkeyPatch, service: Serv
 
 def test_an_upload_that_trickles_has_a_deadline(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
     monkeypatch.setattr(http, "_BODY_TIMEOUT", 1.0)
-    with service.connect(UPLOAD) as connection, contextlib.suppress(ConnectionError):
-        done = threading.Event()
-        while not done.wait(0.05) and service.errors.empty():
-            connection.sendall(b"1\r\nx\r\n")
-    assert isinstance(service.errors.get(timeout=60), TimeoutError)
+    error = None
+    with service.connect(UPLOAD) as connection:
+        for _ in range(600):
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"1\r\nx\r\n")
+            with contextlib.suppress(queue.Empty):
+                error = service.errors.get(timeout=0.05)
+                break
+    assert isinstance(error, TimeoutError)
 
 
 def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
