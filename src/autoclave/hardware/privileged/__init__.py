@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar, cast
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, priv_context
 
-from autoclave.conf.privileged import GROUP
+from autoclave.conf.agent import PRIVILEGED
 from autoclave.exceptions import HardwareError
 
 _Parameters = ParamSpec("_Parameters")
@@ -94,13 +94,13 @@ def _bound() -> None:
 
 context = _Context(
     __name__,
-    cfg_section=GROUP,
+    cfg_section=PRIVILEGED,
     pypath=f"{__name__}.context",
     # The last one only until it has done its work in _bound().
     capabilities=[*_KEPT, capabilities.CAP_SETPCAP],
 )
 # Not the number of processors, as oslo.privsep has it: requests wait, they do not compute.
-cfg.CONF.set_default("thread_pool_size", _THREADS, group=GROUP)
+cfg.CONF.set_default("thread_pool_size", _THREADS, group=PRIVILEGED)
 
 
 def entrypoint(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
