@@ -57,9 +57,9 @@ class Controller:
     :param state: the kernel's value: ``live``, ``resetting``, ``connecting``, ``deleting``, ``dead``.
     :param subsystem: the kernel's name of the subsystem, such as ``nvme-subsys2``.
     :param namespaces: in order of nsid.
-    :param other_paths: other paths to the same media. These are controllers of the same subsystem that are or may
-        become live, and the controller's own virtual functions, whatever driver they have. Another physical function
-        with another driver is invisible to the kernel.
+    :param other_paths: other paths to the same media: controllers of the same subsystem that are or may become live,
+        and the controller's own virtual functions. Their driver does not matter. The kernel does not show another
+        physical function with another driver.
     """
 
     address: PCIAddress

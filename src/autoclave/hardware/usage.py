@@ -253,7 +253,7 @@ class HostUses:
     mounts: list[Mount]
     swaps: list[str]
     btrfs: list[tuple[str, str]]
-    """Each holds the name of a block device, and the file system to which it belongs."""
+    """The name of a block device, and the file system to which it belongs."""
     exports: list[Export]
 
     @classmethod

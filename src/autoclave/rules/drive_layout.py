@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MOST_RECORDED = 160
-"""The most namespaces of a layout that is recorded. With the result for each namespace, the evidence of an erase of
-more would exceed the 65535 bytes of a TEXT in MariaDB.
+"""The most namespaces of a recorded layout. The evidence of an erase has a result for each of them, and must fit into
+the 65535 bytes of a TEXT in MariaDB.
 """
 _MOST_SHOWN = 4
 """The most differences, or namespaces, that a message lists."""

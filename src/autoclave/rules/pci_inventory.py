@@ -111,7 +111,7 @@ class PCIFunction:
 class SpecIndex:
     """Index entries by their exact address, or else by their ids.
 
-    Only patterns with the same ids are tried one after the other, so the time does not grow with the number of entries.
+    Only patterns with the same ids are tried one after the other. So the time does not grow with the number of entries.
 
     :param specs: the entries in the order of the configuration.
     """

@@ -20,8 +20,8 @@ def pci_hostdev(attach_handle_info: Mapping[str, Any]) -> ElementTree.Element:
 
     :param attach_handle_info: an accelerator request's: domain, bus, device and function in hexadecimal, and
         ``managed`` from microversion 2.4 on (managed-mode specification). If it is true or missing, libvirt detaches
-        the function from its host driver at the start of the guest, and reattaches it after its end. If it is false,
-        the operator has bound the function to the driver for QEMU.
+        the function from its host driver for the guest's lifetime. If it is false, the operator has bound the function
+        to the driver for QEMU.
     :raises ValueError: a field of the address is missing or invalid.
     :raises TypeError: ``managed`` is not a boolean.
     """
