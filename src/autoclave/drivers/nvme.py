@@ -105,8 +105,8 @@ class NVMeDriver(Driver):
         return HostSetup(self.paths, self.commands, slots, self.conf.nvme.command_timeout).lacks()
 
     def _is_for_guests(self, function: PCIFunction) -> bool:
-        """Return whether an entry selects the drive, and this host does not use it; its tools must keep those that it
-        uses.
+        """Return whether this host's tools must leave the drive alone: an entry selects it, and this host does not use
+        it.
         """
         ids = (function.vendor_id, function.product_id, function.address, function.physfn)
         if not function.class_code.startswith(NVME_CLASS) or first_match(self.device_specs, *ids) is None:

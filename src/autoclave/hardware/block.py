@@ -269,7 +269,7 @@ class _Piece:
     def first_nonzero(self, begin: int, end: int) -> int | None:
         """Return the first position from *begin* to *end* that is not zero, or None."""
         first = min(begin + _ALIGNMENT, end)
-        # The first page must be zero, and every byte must equal the byte one page before: this is one pass over the
+        # The first page must be zero, and every byte must equal the byte one page before. This takes one pass over the
         # memory. The C library's comparison copies nothing. The bytes are searched only if one of them differs.
         if self.memory[begin:first] == bytes(first - begin) and not _memcmp(
             self._address + begin, self._address + first, end - first

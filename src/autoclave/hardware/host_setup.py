@@ -142,8 +142,8 @@ _TOOLS: Sequence[tuple[str, str, Callable[[HostSetup], str | None]]] = (
 )
 
 _VOLUME = re.compile(r"LVM-([A-Za-z0-9]{32})[A-Za-z0-9]{32}(?:-.*)?")
-"""Matches the ``dm/uuid`` of a logical volume: the UUIDs of its group and its own, and an optional layer, such as that
-of a thin pool.
+"""Matches the ``dm/uuid`` of a logical volume. It has the UUIDs of its group and its own, and an optional layer, such
+as that of a thin pool.
 """
 _ARRAY = re.compile(r"md\d+")
 """Matches names chosen by the kernel. Other names of arrays come from the data on the disk."""
@@ -180,7 +180,7 @@ class EndedUses:
 class GuestVolumes:
     """End unused volume groups and arrays that are on one drive alone.
 
-    Do not use it for a drive that may hold the host's own: all of them are assumed to be the guest's.
+    Do not use it for a drive that may hold the host's own. All of them are assumed to be the guest's.
 
     :param timeout: seconds for one command.
     """
@@ -226,7 +226,9 @@ class GuestVolumes:
                 yield _Use(f"RAID array {name}", [array])
 
     def _objection(self, use: _Use) -> str | None:
-        """Return why the use must not be ended, or None if it is on this drive alone and sysfs shows no user.
+        """Return why the use must not be ended, or None.
+
+        It may be ended if it is on this drive alone and sysfs shows no user.
 
         :raises HardwareError: the kernel does not show its users.
         """

@@ -57,9 +57,9 @@ class Controller:
     :param state: the kernel's value: ``live``, ``resetting``, ``connecting``, ``deleting``, ``dead``.
     :param subsystem: the kernel's name of the subsystem, such as ``nvme-subsys2``.
     :param namespaces: in order of nsid.
-    :param other_paths: other paths to the same media: controllers of the same subsystem that are or may become live,
-        and the controller's own virtual functions. Their driver does not matter. The kernel does not show another
-        physical function with another driver.
+    :param other_paths: other paths to the same media. These are controllers of the same subsystem that are or may
+        become live, and the controller's own virtual functions. Their driver does not matter. The kernel does not show
+        another physical function with another driver.
     """
 
     address: PCIAddress
@@ -181,7 +181,7 @@ def _namespaces(paths: HostPaths, controller: Path, subsystem: Path | None) -> t
 def _head(path: Path, subsystem: Path | None) -> Path:
     """Return the multipath block device to which a hidden path belongs.
 
-    Match by nsid, and by wwid if the kernel shows it: private namespaces of two controllers of one subsystem may have
+    Match by nsid, and by wwid if the kernel shows it. Private namespaces of two controllers of one subsystem may have
     the same nsid.
     """
     nsid = sysfs.number(path / "nsid")

@@ -1,7 +1,7 @@
 """Parse the JSON of nvme-cli in every dialect from 1.16 to 3.x.
 
 The types of fields vary between versions. A 128-bit number is a float in 1.16, a string in 2.3 and an integer since
-2.4; a 32-bit number above 2³¹ is negative before 2.4. Fields have the names of the NVMe Base Specification.
+2.4. A 32-bit number above 2³¹ is negative before 2.4. Fields have the names of the NVMe Base Specification.
 """
 
 import json

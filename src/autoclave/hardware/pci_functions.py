@@ -50,9 +50,10 @@ class HostFunctions:
     ) -> str | None:
         """Return why a function must not be offered to a guest now, or None if it may be.
 
-        The reasons are: no guest supports its PCI domain; this host uses it; it is unmanaged and not bound to VFIO; or
-        its virtual functions would vanish under their users. A drive would also pass uncleaned from guest to guest,
-        unless the operator has named it. A function that a guest has is not in use by this host.
+        It must not be offered if no guest supports its PCI domain, this host uses it, or it is unmanaged and not bound
+        to VFIO. The same applies if its virtual functions would vanish under their users. A drive would also pass
+        uncleaned from guest to guest, unless the operator has named it. A function that a guest has is not in use by
+        this host.
 
         :param match: a match of one of :attr:`functions`.
         :param allowed_host_devices: ``[agent] allow_host_device``.

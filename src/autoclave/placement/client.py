@@ -233,8 +233,8 @@ class PlacementClient:
     def put_allocations(self, allocations: ConsumerAllocations) -> None:
         """Replace all allocations of the consumer by *allocations*.
 
-        Never send empty allocations for a consumer without any: Placement then keeps it at a generation 0 that no GET
-        shows, and refuses its next claim.
+        Never send empty allocations for a consumer without any. Placement would keep it at a generation 0 that no GET
+        shows, and refuse its next claim.
 
         :raises PlacementConflict: the capacity is exceeded, or the consumer's generation is outdated.
         :raises PlacementRefused: a provider does not exist.

@@ -54,7 +54,7 @@ class Client(Protocol):
     def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
         """Send the message and return. It is run once, or never, without a reply.
 
-        A message to an unreachable server expires. A server that does not support the message drops it, so call
+        A message to an unreachable server expires, and so does one that the server does not support. Call
         :meth:`refusal` first.
 
         :raises RPCUnavailable: it could not be sent: no broker, or a full queue.

@@ -134,6 +134,6 @@ def may_be_claimed(facts: BurnFacts) -> bool:
     """Return whether an instance may claim the device that Placement has allocated to it.
 
     An allocation does not prove a release: another client may have raised ``total``. Reconcile a confirmed device
-    before its claim, so that a release made directly in Placement has ended the burn, or is pending.
+    before its claim. Then a release made directly in Placement has ended the burn, or is pending.
     """
     return not facts.doubted and (not facts.burned or facts.release_pending)

@@ -1,6 +1,6 @@
 """Parse ``device_spec``: the entries by which an operator selects devices and sets their options.
 
-The language is Nova's, read strictly. Nova ignores some faults or reads them as a wildcard; here they are errors that
+The language is Nova's, read strictly. Nova ignores some faults or reads them as a wildcard. Here they are errors that
 name the option, the entry and the key. A typo may decide whether a drive is erased.
 """
 

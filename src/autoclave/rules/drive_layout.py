@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MOST_RECORDED = 160
-"""The most namespaces of a recorded layout. The evidence of an erase has a result for each of them, and must fit into
+"""The most namespaces of a recorded layout. The evidence of an erase has a result for each of them. It must fit into
 the 65535 bytes of a TEXT in MariaDB.
 """
 _MOST_SHOWN = 4

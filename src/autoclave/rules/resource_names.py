@@ -1,7 +1,7 @@
 """Name devices in Placement, and read the stored data about them.
 
-Resource classes and traits follow Nova's PCI tracking. A standard name is kept. Any other becomes a custom name: in
-upper case, with an underscore for each run of other characters than letters and digits, and prefixed by ``CUSTOM_``.
+Resource classes and traits follow Nova's PCI tracking. A standard name is kept. Any other becomes a custom name in
+upper case, prefixed by ``CUSTOM_``. An underscore replaces each run of characters that are neither letters nor digits.
 Surrounding spaces are dropped.
 """
 

@@ -1,7 +1,7 @@
 """Build the query for allocation candidates of an instance.
 
 The query combines flavor, image, PCI aliases and device profile. Demands of the flavor and the image on the host itself
-go to the unnumbered group; each device has a group of its own. Extra specs and properties that have no effect are not
+go to the unnumbered group. Each device has a group of its own. Extra specs and properties that have no effect are not
 errors: they may be meant for Nova. ``autoclave explain`` lists them, so that operators do not rely on them.
 """
 
@@ -197,7 +197,7 @@ class ResourceRequest:
         :param in_tree: the root provider of the only host to consider.
         """
         # Placement places one group after the other, and backtracks when no provider is left for the next group. So
-        # groups that the fewest providers satisfy are first: in the opposite order, a mixture of five and six takes
+        # groups that the fewest providers satisfy are first. In the opposite order, a mixture of five and six takes
         # half a minute.
         choosy_first = sorted(
             self.groups.values(), key=lambda group: (bool(group.suffix), -len(group.required | group.forbidden))

@@ -73,7 +73,7 @@ def hold(host: DriveSlots, paths: HostPaths, path: Path, *, writable: bool) -> S
 
 
 def _shown_size(host: DriveSlots, path: Path) -> int:
-    """Return the size that the kernel shows: it may be less than that of the media, and is 0 for some formats."""
+    """Return the size that the kernel shows: less than that of the media, or 0, for some formats."""
     try:
         return int((host.sysfs / "class/block" / path.name / "size").read_text()) * _SECTOR
     except FileNotFoundError:  # it vanished after it was opened, which every access will find

@@ -198,7 +198,10 @@ def _plugged(fields: dict[str, Any]) -> PluggedFunction:
 
 
 def default_functions() -> Sequence[FunctionSpec]:
-    """Return the functions of a rehearsal host: a graphics card, and a network card with two virtual functions."""
+    """Return the functions of a rehearsal host.
+
+    These are a graphics card, and a network card with two virtual functions, one of them for guests.
+    """
     card = "0000:82:00.0"
     return (
         FunctionSpec("0000:81:00.0", "10de", "25b6", driver="nouveau"),

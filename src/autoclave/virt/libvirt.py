@@ -50,7 +50,7 @@ class LibvirtConnection:
     """Share one connection among all threads of the agent.
 
     Each call runs in a thread of its own, so that a hanging libvirt or QEMU does not block the agent. While a call for
-    a guest has no answer, no other call for it is sent: a late start could otherwise follow the guest's end.
+    a guest has no answer, no other call for it is sent. A late start could otherwise follow the guest's end.
 
     :param module: see :func:`libvirt_module`.
     :param uri: the hypervisor.

@@ -57,7 +57,7 @@ def allocated_namespaces(nvme: NvmeCli, controller: Path, attached: list[int]) -
 
 
 def format_index(formats: Sequence[LBAFormat], shape: NamespaceShape) -> int | None:
-    """Return the index of the LBA format of *shape* in a drive's *formats*, or None if the drive does not have it."""
+    """Return the index of the LBA format of *shape* in a drive's *formats*, or None if it is missing."""
     wanted = LBAFormat(metadata_bytes=shape.metadata_bytes, block_bytes=shape.block_bytes)
     same = [index for index, each in enumerate(formats) if each == wanted]
     return shape.lba_format if shape.lba_format in same else next(iter(same), None)

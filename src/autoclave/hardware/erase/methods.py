@@ -1,6 +1,6 @@
 """Register the erase methods of NVMe drives.
 
-All code that depends on the method reads this table: the driver's inspection, the estimate, the commands of the
+All code that depends on the method reads this table. This is the driver's inspection, the estimate, the commands of the
 privileged helper, and the eraser. A new method needs a class such as :class:`EraseMethod`, a line in :data:`METHODS`,
 and a row in :mod:`autoclave.rules.cleanup_policy`. That row defines the required capability, and the policies that
 allow the method.

@@ -448,9 +448,8 @@ class _Held:
 class HeldNamespaces:
     """Hold namespaces until the context ends, against mounts, volumes and other exclusive opens.
 
-    A block device that is created, formatted or restored after a reset is a new one, even under its old name: it must
-    be held again. O_EXCL does not block programs that open without it. Global Data Erased and the read-back detect
-    their writes.
+    A block device is a new one after its creation, a format or a reset, even under its old name. It must be held again.
+    O_EXCL does not block programs that open without it. Global Data Erased and the read-back detect their writes.
 
     :param writable: also verify that they can be written; see :func:`~autoclave.hardware.block.open_block`.
     """

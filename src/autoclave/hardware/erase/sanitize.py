@@ -2,10 +2,10 @@
 
 The Sanitize Status log (81h) must show a completed operation with the requested action in SCDW10. The operation must
 have ended during this erase. Either it was seen in progress, or the drive accepted the command. A drive takes no writes
-during a sanitize, so a running one counts whatever started it. An accepted command suffices because, by the NVMe
-specification, the controller rewrites the log when an operation begins: no older success remains. For firmware that is
-late, a log that was never seen in progress is read twice, one poll interval apart. If the command was refused, the log
-proves nothing.
+during a sanitize, so a running one counts whatever started it. An accepted command suffices, because no older success
+remains. By the NVMe specification, the controller rewrites the log when an operation begins. For firmware that is late,
+a log that was never seen in progress is read twice, one poll interval apart. If the command was refused, the log proves
+nothing.
 
 In each case, the log must also have Global Data Erased set at the end. The first write to a namespace after the
 sanitize clears it, so it reveals writes of the host in between. It also reveals an older success with later writes, if

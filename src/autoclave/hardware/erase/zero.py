@@ -133,7 +133,7 @@ _EDGE = 1024 * 1024
 _EDGES = 4096
 """A drive has at least this many edges; on small drives the edges shrink."""
 _LEAST, _MOST = 4, 256
-"""The number of samples at even distances, and the same number at unpredictable offsets."""
+"""The least and the most samples at even distances; the same number are at unpredictable offsets."""
 _NEIGHBOURS = 256 * 1024 * 1024
 """Bytes of a smaller drive for each sample, so that reading back costs little compared with erasing."""
 _SAMPLE = 64 * 1024

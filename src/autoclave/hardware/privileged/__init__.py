@@ -1,7 +1,7 @@
 """Run what needs root in a separate process (oslo.privsep), for an agent without privileges.
 
 The process does not trust the agent. It runs only known tools with known arguments, from files that only root can
-change, and it opens only NVMe block devices. The agent still decides which drive to erase.
+change. It opens only NVMe block devices. The agent still decides which drive to erase.
 """
 
 import contextlib

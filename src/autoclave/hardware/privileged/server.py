@@ -1,7 +1,7 @@
 """Execute the agent's requests in the privileged process: disks and tools.
 
 A request must not wait for the end of a tool, and callbacks cannot cross the process boundary. So each tool has a
-thread that runs it with its deadline, and that buffers its output until the agent fetches it.
+thread that runs it with its deadline. The thread buffers the output until the agent fetches it.
 """
 
 import contextlib

@@ -10,8 +10,8 @@ without a guest.
 So no device of a cleaned type is proved if the system would use it by itself. This is every available device, and every
 allocated one without a request in Bound. A request in BindStarted would be rolled back, and its device offered. A
 device in Deleting, or without a request, would be erased without an operator's command. By now it may be the drive of a
-guest that is off. A device in error, or one that waits for a worker, is offered only after a proved erase that an
-operator requested. (When it starts, the agent puts a device that a worker had into error.)
+guest that is off. A device that is in error, or waits for a worker, is offered only after a proved erase by an
+operator's command. (When it starts, the agent puts a device that a worker had into error.)
 
 A type that is never erased has no cleanliness to prove. Without a request in Bound, an allocated one goes to error as
 well, since another guest may have it.

@@ -1,6 +1,6 @@
 """Merge provider configuration into a host's providers, and find earlier additions to remove.
 
-The merge performs no I/O. The caller records each addition in the database *before* the write to Placement, and removes
+The merge performs no I/O. The caller records each addition in the database *before* the write to Placement. It removes
 the record *after* the removal from Placement. So a crash in between neither leaves an addition behind, nor makes it
 look like another owner's. If a provider is gone, the caller removes its records: a new provider has none of the
 additions.
@@ -23,7 +23,7 @@ class TreeProvider:
     :param owned_traits: traits that another part of this agent writes there in this sync.
     :param remembered_classes: classes that earlier merges added, by the database.
     :param remembered_traits: traits that earlier merges added, by the database.
-    :param traits_only: its inventory is a single record with another owner, as for an accelerator.
+    :param traits_only: its inventory has another owner and must remain the only record, as for an accelerator.
     """
 
     uuid: str
