@@ -10,7 +10,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
-from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Driver, Inspected, Sighting
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from keystoneauth1 import exceptions as ksa
 from oslo_config import cfg
 
-from autoclave.conf.nova import GROUP
+from autoclave.conf.clouds import NOVA
 from autoclave.exceptions import NovaUnavailable
 from autoclave.service_adapter import make_adapter, reason
 
@@ -122,7 +122,7 @@ class NovaClient:
             response = self._adapter.post(PATH, json={"events": events})
         except ksa.ClientException as error:  # of the connection to Nova or to Keystone, or no token
             raise NovaUnavailable(
-                f"POST {PATH} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+                f"POST {PATH} was not sent, or not answered: {reason(NOVA, self._adapter, error)}"
             ) from error
         if response.status_code == 400:
             return dict.fromkeys((outcome.arq_uuid for outcome in outcomes), Reception.NOT_UNDERSTOOD)
@@ -169,4 +169,4 @@ def http_adapter(conf: cfg.ConfigOpts) -> Any:
     """
     if not conf.nova.auth_type and not conf.nova.auth_section:
         return None
-    return make_adapter(conf, GROUP, microversion=MICROVERSION)
+    return make_adapter(conf, NOVA, microversion=MICROVERSION)

@@ -5,7 +5,7 @@ from typing import Any
 
 from keystoneauth1 import exceptions as ksa
 
-from autoclave.conf.nova import GROUP
+from autoclave.conf.clouds import NOVA
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import Presence, Server, hint
 from autoclave.rules.plain_text import excerpt
@@ -102,7 +102,7 @@ class NovaServers:
             response = self._adapter.get(path, params=dict(query))
         except ksa.ClientException as error:  # of the connection to Nova or to Keystone, or no token
             raise NovaUnavailable(
-                f"GET {path} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+                f"GET {path} was not sent, or not answered: {reason(NOVA, self._adapter, error)}"
             ) from error
         try:
             document = response.json()

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from requests.structures import CaseInsensitiveDict
 
-from autoclave.conf.placement import GROUP, present_form
+from autoclave.conf.clouds import PLACEMENT, present_form
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused, PlacementUnavailable
 from autoclave.placement import records
 from autoclave.service_adapter import make_adapter, reason
@@ -168,7 +168,7 @@ def http_adapter(conf: cfg.ConfigOpts) -> Any:
             "[placement] endpoint is deprecated. Write instead of it, in the same section: %s",
             ", ".join(f"{option} = {value}" for option, value in instead.items()),
         )
-    return make_adapter(conf, GROUP, microversion=MICROVERSION, instead=instead)
+    return make_adapter(conf, PLACEMENT, microversion=MICROVERSION, instead=instead)
 
 
 _T = TypeVar("_T")
@@ -233,7 +233,9 @@ class Requester:
                 raise PlacementUnavailable(kind) from exc
             raise PlacementRefused(f"{kind}; see [placement] auth_type and its credentials", status) from exc
         except ksa.EndpointNotFound as exc:
-            raise PlacementUnavailable(f"{method} {path} was not sent: {reason(GROUP, self._adapter, exc)}") from exc
+            raise PlacementUnavailable(
+                f"{method} {path} was not sent: {reason(PLACEMENT, self._adapter, exc)}"
+            ) from exc
         except ksa.ClientException as exc:
             raise PlacementUnavailable(f"no token for {method} {path}: {exc}") from exc
         if not 200 <= response.status_code < 300:

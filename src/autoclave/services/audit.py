@@ -10,7 +10,7 @@ from oslo_config import cfg
 from autoclave.audit.auditor import HostView
 from autoclave.conf import new_config
 from autoclave.conf.agent import allowed_host_devices, patience_with_agents
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration

@@ -16,7 +16,7 @@ from autoclave.agent.host_identity import HostRecord
 from autoclave.agent.manager import HostLock
 from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import hosts, schema
 from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration

@@ -21,7 +21,7 @@ from oslo_config import cfg
 
 from autoclave.api.app import create_app
 from autoclave.conf import is_set, new_config
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import InvalidConfiguration

@@ -8,7 +8,7 @@ from oslo_upgradecheck import common_checks
 from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import agents, backfill, engine, handles, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord

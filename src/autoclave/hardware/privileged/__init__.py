@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar, cast
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, priv_context
 
-from autoclave.conf.privileged import GROUP
+from autoclave.conf.agent import PRIVILEGED
 from autoclave.exceptions import HardwareError
 
 _Parameters = ParamSpec("_Parameters")
@@ -93,13 +93,13 @@ def _bound() -> None:
 
 context = _Context(
     __name__,
-    cfg_section=GROUP,
+    cfg_section=PRIVILEGED,
     pypath=f"{__name__}.context",
     # CAP_SETPCAP only until _bound() has run.
     capabilities=[*_KEPT, capabilities.CAP_SETPCAP],
 )
 # oslo.privsep uses the number of processors, but requests wait rather than compute.
-cfg.CONF.set_default("thread_pool_size", _THREADS, group=GROUP)
+cfg.CONF.set_default("thread_pool_size", _THREADS, group=PRIVILEGED)
 
 
 def entrypoint(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from oslo_config import cfg
 from oslo_privsep import daemon
 
-from autoclave.conf.privileged import GROUP
+from autoclave.conf.agent import PRIVILEGED
 from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeout
 from autoclave.hardware.host import Completed, Deadline, Disk, Line, OpenFile, ToolSink
 from autoclave.hardware.privileged import context, server
@@ -32,7 +32,7 @@ def start(helper_command: str) -> "PrivsepHelper":
     with _starting:
         if context.channel is None:
             # oslo.privsep supports only the global configuration.
-            cfg.CONF.set_override("helper_command", helper_command, group=GROUP)
+            cfg.CONF.set_override("helper_command", helper_command, group=PRIVILEGED)
             _start(helper_command)
     return PrivsepHelper()
 
@@ -55,7 +55,7 @@ def _start(helper_command: str) -> None:
         raise InvalidConfiguration(
             f"the privileged helper is not started by {helper_command!r} ({error}); it must run autoclave-privileged "
             "of this installation as root, without asking for a password",
-            option=f"[{GROUP}] helper_command",
+            option=f"[{PRIVILEGED}] helper_command",
         ) from (failures[0] if failures else None)
 
 

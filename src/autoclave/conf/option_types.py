@@ -1,0 +1,48 @@
+"""Define the types that options share: numbers with limits, and PCI addresses.
+
+Numbers that can be waited for and counted to.
+
+Options that are lists of exact PCI addresses.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from oslo_config import cfg, types
+
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.rules.pci_address import PCIAddress
+
+DAY = 86400
+"""The longest that anything repeats after, or is waited for, in seconds."""
+
+
+class _Finite(types.Float):  # type: ignore[misc]  # oslo.config comes without types
+    def __call__(self, value: Any) -> float:
+        number = float(super().__call__(value))
+        if not math.isfinite(number):  # nan passes every limit
+            raise ValueError(f"{value} is not a finite number")
+        return number
+
+
+class FiniteFloatOpt(cfg.Opt):  # type: ignore[misc]
+    """A number from *min* to *max*, neither infinite nor nan."""
+
+    def __init__(self, name: str, *, min: float, max: float = DAY, **arguments: Any) -> None:  # noqa: A002
+        super().__init__(name, type=_Finite(min, max), **arguments)
+
+
+def exact_addresses(entries: Iterable[str], option: str) -> frozenset[PCIAddress]:
+    """The addresses of an option.
+
+    :param option: its section and name, for messages.
+    :raises InvalidConfiguration: an entry is no full PCI address.
+    """
+    addresses = set()
+    for entry, text in enumerate(entries, start=1):
+        try:
+            addresses.add(PCIAddress.parse(text))
+        except ValueError as e:
+            raise InvalidConfiguration(str(e), option=option, entry=entry) from None
+    return frozenset(addresses)
