@@ -1,1 +1,1 @@
-"""Talk to Nova: report how binds ended, and ask which servers exist."""
+"""Report bind events to Nova, and look up its servers."""

@@ -1,1 +1,1 @@
-"""Erase NVMe drives, and prove it: one method for each action, registered in :mod:`.methods`."""
+"""Erase drives by one method each, and prove the result."""
