@@ -215,9 +215,9 @@ class DeviceProviders:
         if must and record.reserved != total:
             return False
         if entry.deployable.published_total != total:
-            return False  # the write's answer was lost: let settle record the published total
+            return False  # the write's answer was lost: let settle() record the published total
         if not must and record.reserved >= total:
-            return False  # settle recognizes an operator's hold, and leaves it
+            return False  # settle() recognizes an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
 
     def _compare_reserved(self, entry: KnownDevice, reserved: int) -> None:

@@ -1,14 +1,14 @@
 """Build instances until the agent of their host takes over.
 
-While ``task_state`` is scheduling, the row shows who works on the instance:
+While ``task_state`` is scheduling, the row shows which service works on the instance:
 
 - ``building`` without a run: no builder has begun;
 - ``building`` with a run: that builder works on it, until its lease expires;
 - ``building`` with a host: the agent of that host must take over;
 - ``error``: the build has failed, and any conductor may give back what the instance holds.
 
-A builder claims resources only with its own run on the row, and writes the host together with the end of its work. If
-another service changes the row before that, the builder gives back what it got. For a dead builder, a sweep does.
+A builder claims resources only with its own run on the row. Its last write adds the host. If another service changes
+the row before that, the builder gives back what it got. For a dead builder, a sweep does.
 """
 
 import uuid

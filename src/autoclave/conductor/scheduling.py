@@ -116,7 +116,7 @@ _GENERATIONS = 2 * GENERATIONS_OF_NOTHING
 """Consumer generations to try for one candidate, while the answers do not decide whether it is free."""
 
 MAYBE_CUT = 100
-"""Number of candidates from which the list may be truncated; the embedded Placement returns no more."""
+"""Number of candidates from which the list may be truncated; the embedded Placement returns at most this number."""
 
 _MOST_NAMED = 50
 """Maximum number of hosts whose reason a fault names: MariaDB limits it to 64 KiB."""

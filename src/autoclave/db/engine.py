@@ -1,7 +1,7 @@
 """Open the database, and run transactions in it.
 
-SQLite gets two engines on one file. Writers begin with BEGIN IMMEDIATE and wait for one lock, so that a transaction
-that reads before it writes cannot fail with "database is locked". Readers never wait. ``synchronous=FULL`` keeps a
+SQLite gets two engines on one file. Writers begin with BEGIN IMMEDIATE and wait for one lock. A transaction that
+reads before it writes then cannot fail with "database is locked". Readers never wait. ``synchronous=FULL`` keeps a
 committed ``allocated`` across a power failure, because Placement may have been updated already.
 
 PostgreSQL and MariaDB get one engine. Writers run at READ COMMITTED and lock rows by ``FOR UPDATE``. A decision about

@@ -28,8 +28,9 @@ PUBLIC = "public"
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """Represent an image row. ``min_ram`` is in MiB, ``min_disk`` in GiB, ``size`` in bytes; ``os_hash_value`` is SHA-512.
+    """Represent an image row.
 
+    ``min_ram`` is in MiB, ``min_disk`` in GiB, ``size`` in bytes; ``os_hash_value`` is SHA-512.
     ``properties`` are free-form, such as ``trait:CUSTOM_TRUSTED``.
     """
 

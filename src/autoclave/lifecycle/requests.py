@@ -162,7 +162,7 @@ def finish_unbind(
     """Finish an unbind in one transaction: Deleting → Unbound or gone, its handle freed, its device moved on.
 
     :param not_cleaned: why the agent cannot be asked to clean the device, or None.
-    :param user_id: the user who requested the unbind, or None.
+    :param user_id: the user that requested the unbind, or None.
     :returns: the remaining work; None if the ARQ held no device, or was finished concurrently.
     """
     seen = _put_right(tx, arq_uuid, cause)

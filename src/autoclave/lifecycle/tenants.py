@@ -21,7 +21,7 @@ def of_instance(
     """Return *cause* with the instance, its project and the user, in the reason and in the evidence.
 
     :param what: the operation, such as ``bound to``.
-    :param user_id: the user who requested it; None for a sweep.
+    :param user_id: the user that requested it; None for a sweep.
     """
     user = f", by user {user_id}" if user_id else ""
     reason = f"{what} instance {instance_uuid or 'unknown'} of project {project_id or 'unknown'}{user}"
