@@ -1,6 +1,6 @@
 """Clean devices: one attempt at a time, within its deadline.
 
-Cleaning: from the message, or the check that finds a message missed, to available or error (design §4, "Clean").
+From the message, or the check that finds it missing, to available or error: see the protocol page, "Clean".
 
 One run of a driver's ``cleanup``, bounded in time whatever the driver does.
 

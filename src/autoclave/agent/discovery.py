@@ -1,6 +1,6 @@
 """Discover the devices of this host, and record them.
 
-What is on this host, and what the database makes of it (design §4).
+What is on this host, and what the database makes of it: see the protocol page, "First discovery".
 
 A period in which nothing changed costs one Placement request and a constant number of statements.
 

@@ -1,4 +1,4 @@
-"""What a crash, or a message that never came, left behind on this host (design §4, "Recover")."""
+"""Recover what a crash or a lost message left on this host: see the protocol page, "Recover"."""
 
 from collections.abc import Callable
 

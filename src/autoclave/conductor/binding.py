@@ -1,8 +1,8 @@
 """Bind and unbind accelerator requests.
 
-Binding accelerator requests to devices (design §4, "Bind").
+Binding accelerator requests to devices: see the protocol page, "Bind".
 
-Unbinding and deleting accelerator requests (design §4, "Unbind").
+Unbinding and deleting accelerator requests: see the protocol page, "Unbind".
 
 Whose accelerator requests a caller may touch.
 """

@@ -1,4 +1,4 @@
-"""Telling Nova how binds ended (design §4, "Bind"): from the debts in the database, by any conductor, again and again.
+"""Notify Nova how binds ended, from the outbox in the database; any conductor does (protocol page, "Bind").
 
 A bind does not wait for it, and is never undone by it. Nova asks for the outcome itself once its host works on the
 instance, and waits for the event only if there is none yet.

@@ -49,7 +49,7 @@ class DeviceRecord:
     ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
     ``layout`` is the layout of the drive on record, ``found_layout`` another one that it was found with; see
     ``rules.drive_layout``.
-    ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
+    ``release_pending``: a pending release (protocol page, rule 3); ``release_number`` numbers the releases.
     ``host_maintained``: its host is in maintenance.
     ``unreadable_reason``: why it was available, and could not be looked at for ``[agent] unreadable_patience``.
     ``rewritten``: another service has written its provider, and no operator has seen to that since.

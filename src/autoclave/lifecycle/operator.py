@@ -5,7 +5,7 @@ What an operator may say about a device: hold, release, accept, forget, and who 
 The intent is committed first; then Placement is made to agree. A Placement that is away changes
 nothing about the intent: the sweep settles it later.
 
-What somebody has decided about a device: committed first, then told to Placement (design §3, rule 2).
+A decision is committed first, then Placement is reconciled (protocol page, rule 2).
 
 Maintenance: ``status``, which says whether an operator wants a device used, whatever its ``device_state``.
 

@@ -1,6 +1,6 @@
 """Make accelerator requests, roll back a bind, and unbind.
 
-Letting go of a device: taking a bind back, and the two halves of an unbind (design §4).
+Roll back a bind, and begin and finish an unbind: see the protocol page, "Bind" and "Unbind".
 
 Making the accelerator requests of a device profile.
 

@@ -1,6 +1,6 @@
 """Reconcile Placement with the database.
 
-Make Placement agree with the database (design §3, rules 2 to 4). Nothing else writes ``reserved``.
+Make Placement agree with the database (protocol page, rules 2 to 4). Of devices, nothing else writes ``reserved``.
 
 Nothing is offered before its provider has the traits that say what it is.
 
@@ -370,7 +370,7 @@ class Withdrawals:
 
     Whoever withdraws a device tells Placement himself, and if that is away, or he dies in between, the agent of the
     device's host does in its next period. This is for hosts that no agent serves. What was told is remembered by
-    this process alone: one that has just started tells of all. Raising is always safe (design §3, rule 2).
+    this process alone: one that has just started tells of all. Raising is always safe (protocol page, rule 2).
     """
 
     def __init__(self, ports: Ports) -> None:

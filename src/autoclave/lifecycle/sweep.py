@@ -44,7 +44,7 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
 
 
 def pay_debts(ports: Ports, hostname: str | None = None) -> None:
-    """Lower ``reserved`` wherever a row says that it may be lowered (design §3, rule 3).
+    """Lower ``reserved`` wherever a row says that it may be lowered (protocol page, rule 3).
 
     What is clean but disabled or held owes nothing until that ends.
     """

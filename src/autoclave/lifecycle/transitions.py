@@ -1,6 +1,7 @@
 """Change the state of a device by compare-and-swap, with its history.
 
-The one statement that changes a device's state (design §3, rule 1).
+The one statement that moves a device from state to state (protocol page, rule 1). ``lifecycle.backfill`` fills in a
+state that is NULL.
 
 What is written into a device's history although its state stays what it is.
 

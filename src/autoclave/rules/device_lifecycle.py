@@ -3,17 +3,17 @@
 The device_state table: states, events, and who may cause them.
 
 The database enum, the API's vocabulary and the diagram in the documentation are made from this
-table. It is the state machine of the NVMe specification, plus the transitions that design §4 adds
+table. It is the state machine of the NVMe specification, plus transitions of our own
 (taking a bind back, a type that needs no cleaning, a drive that is not the one the row names), plus the way out of
 a database that was restored from a backup.
 
 The states of an accelerator request (ARQ), and what may follow what.
 
-The one formula that decides ``reserved`` (design §3, rule 2), and the state that a device is shown with.
+The one formula that decides ``reserved`` (protocol page, rule 2), and the state that a device is shown with.
 
 The state that the NVMe specification's online data migration gives to a device that has none.
 
-The state in which a device enters the database (design §4, "First discovery").
+The state in which a device enters the database (protocol page, "First discovery").
 """
 
 from enum import StrEnum
