@@ -1,7 +1,7 @@
 """Clean devices: one attempt at a time, within its deadline.
 
 A cleaning begins with a message, or with the periodic check that finds a missed message. It ends in ``available`` or
-``error`` (design §4, "Clean"). The driver's ``cleanup`` is bounded in time, whatever the driver does.
+``error``. The driver's ``cleanup`` is bounded in time, whatever the driver does.
 """
 
 import queue

@@ -1,4 +1,4 @@
-"""Discover the devices of this host, and record them (design §4).
+"""Discover the devices of this host, and record them; see the protocol page.
 
 A period without changes costs one Placement request and a constant number of statements.
 """

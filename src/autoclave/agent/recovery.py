@@ -1,4 +1,4 @@
-"""Recover what a crash or a lost message left on this host (design §4, "Recover")."""
+"""Recover what a crash or a lost message left on this host; see the protocol page."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Bind and unbind accelerator requests (design §4, "Bind" and "Unbind")."""
+"""Bind and unbind accelerator requests; see the protocol page."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence

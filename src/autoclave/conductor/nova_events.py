@@ -1,4 +1,4 @@
-"""Notify Nova of the outcome of binds (design §4, "Bind").
+"""Notify Nova of the outcome of binds.
 
 Pending events are stored in the database, and any conductor sends and retries them. A bind neither waits for its event
 nor is rolled back by a failure. Nova reads the outcome itself when its host builds the instance. It waits for the event

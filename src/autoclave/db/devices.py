@@ -43,7 +43,7 @@ class DeviceRecord:
         another one, or the same one after it was away.
     :param layout: layout of the drive on record, see ``rules.drive_layout``.
     :param found_layout: a different layout found on that drive.
-    :param release_pending: Autoclave must lower ``reserved`` (design §3 rule 3).
+    :param release_pending: Autoclave must lower ``reserved``.
     :param release_number: distinguishes one pending release from the next.
     :param host_maintained: its host is in maintenance.
     :param unreadable_reason: why it could not be read for ``[agent] unreadable_patience`` while available.

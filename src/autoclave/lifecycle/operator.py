@@ -1,6 +1,6 @@
 """Record the decisions of operators about a device.
 
-A decision is committed first, then Placement is reconciled (design §3, rule 2). If Placement is unreachable, the
+A decision is committed first, then Placement is reconciled. If Placement is unreachable, the
 decision stands, and the sweep reconciles the device later.
 
 ``status`` records whether the operator wants the device used; it is independent of ``device_state``. Disabling a device

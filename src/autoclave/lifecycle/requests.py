@@ -1,6 +1,6 @@
 """Make accelerator requests, roll back a bind, and unbind.
 
-An unbind has two transactions (design §4): :func:`begin_unbind` and :func:`finish_unbind`.
+An unbind has two transactions: :func:`begin_unbind` and :func:`finish_unbind`.
 :func:`record_unbind` does only the first, for services that cannot ask a conductor.
 """
 

@@ -1,6 +1,6 @@
 """Reconcile Placement with the database.
 
-Only this module writes ``reserved`` of device providers (design §3, rules 2 to 4). A device is offered only after its
+Only this module writes ``reserved`` of device providers. A device is offered only after its
 provider has the traits that describe it.
 
 Nova may also write a provider, if its ``[pci] device_spec`` matches the device. It replaces the resource class,
@@ -363,7 +363,7 @@ class Withdrawals:
 
     A withdrawal is normally reconciled by its writer, or by the agent of the device's host in its next period. This
     class serves hosts without an agent. Its record is in memory, so that a new process reconciles all devices. Raising
-    is always safe (design §3, rule 2).
+    is always safe.
     """
 
     def __init__(self, ports: Ports) -> None:

@@ -44,7 +44,7 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
 
 
 def pay_debts(ports: Ports, hostname: str | None = None) -> None:
-    """Lower ``reserved`` of each device with a pending release (design §3, rule 3).
+    """Lower ``reserved`` of each device with a pending release.
 
     A clean device that is disabled or held waits until that ends.
     """

@@ -1,6 +1,6 @@
 """Change the state of a device by compare-and-swap, with its history.
 
-One statement changes a device's state (design §3, rule 1). Burning, releasing and offering a one-time-use device work
+One statement changes a device's state. Burning, releasing and offering a one-time-use device work
 in the same way. Its history is stored under the uuid of its resource provider, and outlives the provider.
 """
 
