@@ -66,8 +66,8 @@ LIMIT = 3
 
 
 def settle():
-    # It is not offered
-    # any more.
+    # It is not offered any
+    # more.
     return "nobody"  # and nobody waits
 '''
     assert found("module.py", text) == [
