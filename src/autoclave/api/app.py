@@ -1,10 +1,7 @@
 """Compose the WSGI application: resources, and the layers around them in their order.
 
-The WSGI application: the resources, and the layers around them in their order.
-
-Other WSGI applications under a path of this service, such as the embedded Placement at ``/placement``.
-
-Answers as JSON, quickly: lists of ten thousand rows are made of them.
+Other WSGI applications can be mounted under a path, such as the embedded Placement at ``/placement``. JSON is written
+by orjson, because lists have up to ten thousand rows.
 """
 
 import re

@@ -1,15 +1,9 @@
 """Authenticate callers by Keystone, by a file, or on one machine by their own headers.
 
-Who the caller is: asked of Keystone, looked up in a file, or taken on the caller's word on one machine.
+Each strategy sets the headers that :meth:`RequestContext.from_environ` reads, and removes those that the client sent.
 
-All leave what they found in the headers that ``RequestContext.from_environ`` reads.
-
-``[api] auth_strategy = http_basic``: a file of users and bcrypt hashes, in the place of Keystone.
-
-The parsing and the comparison are oslo.middleware's. Its middleware is not used: it answers 401 to whatever
-its application raises, names no scheme in its 401, and reads one global configuration.
-
-The headers that say who a caller is, for :meth:`RequestContext.from_environ` to read: set by us, never by him.
+``http_basic`` uses oslo.middleware's parser and comparison, but not its middleware. That answers 401 to any error of
+its application, names no scheme in its 401, and reads one global configuration.
 """
 
 import re

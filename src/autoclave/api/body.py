@@ -1,4 +1,4 @@
-"""Request bodies: JSON, of a bounded size, checked against a schema before anything looks into it."""
+"""Read request bodies: JSON of a bounded size, validated against a schema before use."""
 
 import json
 import re

@@ -1,11 +1,8 @@
-"""Carry what a resource needs: the parts of the service, and the caller.
+"""Carry the parts of the service and the caller to each resource, and restrict the hosts of unauthenticated
+requests.
 
-What a resource needs: the service's parts, and who is asking.
-
-Which hosts a request may be for, where nobody has to say who he is.
-
-A page in a browser on this machine can send requests here once its own name resolves to a loopback
-address. The browser then believes them to be the page's own, but they still carry the page's name.
+A web page can send requests to this machine if its name resolves to a loopback address. The browser then treats the
+API as the page's own server. The Host header still carries the page's name, so other names are refused.
 """
 
 import re

@@ -1,12 +1,8 @@
 """Render errors in the shape that the clients of each API parse.
 
-Errors, each in the shape that the clients of its API parse.
-
-An error tells what the caller can mend, never a traceback, a statement or a host of the system; those are
-in the log, under the request id that every answer carries. A token that Keystone does not accept is refused
-by keystonemiddleware, in Keystone's own words and shape.
-
-What every error answers, below each path.
+An error names what the caller can change, and never a traceback, a statement or a host. Those are in the log, under
+the request id of the answer. A token that Keystone does not accept is refused by keystonemiddleware, in Keystone's
+shape.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""``GET /metrics``: the fleet, counted from the database when it is asked for."""
+"""Serve ``GET /metrics``, counted in the database at each scrape."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Microversions: what a client asks for, and what it is told."""
+"""Negotiate the microversion of a request."""
 
 import re
 from dataclasses import dataclass

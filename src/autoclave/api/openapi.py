@@ -1,4 +1,4 @@
-"""``GET /openapi.json``: the API as an OpenAPI 3.1 document, made of the routes and of what they are declared to be."""
+"""Serve ``GET /openapi.json``: an OpenAPI 3.1 document, made from the routes and their declarations."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What one method of one path takes and answers: said once, held by the code, shown in the OpenAPI document.
+"""Declare what one method of one path takes and answers; the code enforces it, and the OpenAPI document shows it.
 
 Every responder of every resource is declared::
 

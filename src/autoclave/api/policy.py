@@ -1,4 +1,4 @@
-"""Who may do what. The rules and their names are Cyborg's, Nova's and Glance's; ``autoclave:*`` are ours.
+"""Define the policy rules, and enforce them. Rule names are Cyborg's, Nova's and Glance's; ``autoclave:*`` are ours.
 
 ``/etc/autoclave/policy.yaml`` (``[oslo_policy] policy_file``) changes them.
 """

@@ -1,7 +1,7 @@
-"""Find, read and check the policy files: ``[oslo_policy] policy_file``, and those in ``policy_dirs``.
+"""Read and check the policy files: ``[oslo_policy] policy_file``, and those in ``policy_dirs``.
 
-They are read here and not by oslo.policy, which takes an empty rule for "every caller", a rule that does not exist
-for a rule, and a file that breaks at run time for a fault of each request.
+oslo.policy does not read them, because it accepts an empty rule as "every caller" and an unknown rule as a rule. It
+also reports a broken file as a fault of each request.
 """
 
 import os

@@ -1,10 +1,6 @@
 """Parse query strings and UUIDs, and make links.
 
-Query strings: what is not understood is refused, so that a filter with a typo does not return everything.
-
-UUIDs as callers write them.
-
-Links.
+An unknown argument is refused, so that a filter with a typo does not return everything.
 """
 
 import re

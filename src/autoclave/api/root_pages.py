@@ -1,14 +1,7 @@
-"""Serve the pages that need no project: health, and the version documents.
+"""Serve the pages that need no project: the health check, and the version documents.
 
-``GET /healthcheck``: whether a load balancer should send requests here.
-
-Keystone's version documents, for clients that are configured without Keystone.
-
-openstackclient asks the identity endpoint for its version before most commands, and for nothing else.
-
-The version documents, by which clients find the API.
-
-Answers of the version documents.
+openstackclient requests the version of the identity endpoint before most commands. Keystone's documents serve clients
+that are configured without Keystone.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every path there is, and what answers at it."""
+"""Map every path to its resource."""
 
 from typing import Any
 

@@ -1,8 +1,7 @@
-"""Pieces of schemas that several nouns use.
+"""Define the parts of schemas that several resources share.
 
-``x-message`` says what is wrong in the words of an error; ``x-since`` is the microversion that brought a property;
-``x-optional`` marks one that need not be there.
-A schema with a ``title`` is a component of the OpenAPI document.
+``x-message`` is the text of the error. ``x-since`` is the microversion that added a property. ``x-optional`` marks a
+property that may be absent. A schema with a ``title`` is a component of the OpenAPI document.
 """
 
 from collections.abc import Iterable, Mapping

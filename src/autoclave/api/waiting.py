@@ -1,4 +1,4 @@
-"""Requests that wait for Placement or a conductor: bounded, so that all others are answered while those are slow."""
+"""Limit the requests that wait for Placement or a conductor, so that others are answered in the meantime."""
 
 import threading
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""``autoclave audit``: where the database, Placement and the hosts disagree, and what to do about it."""
+"""Run ``autoclave audit``: show where the database, Placement and the hosts disagree, and the remedy."""
 
 import argparse
 import getpass

@@ -1,4 +1,4 @@
-"""``autoclave burned``: devices of one time use that instances have used up, over ``/autoclave/v1``."""
+"""Run ``autoclave burned``: manage burned one-time-use devices, over ``/autoclave/v1``."""
 
 import argparse
 from collections.abc import Iterable

@@ -1,10 +1,7 @@
-"""Try a piece of configuration before a service gets it (``autoclave check``).
+"""Run ``autoclave check``: validate a part of the configuration before a service reads it.
 
-``autoclave check``: try a piece of configuration before a service is given it.
-
-``autoclave check pci-device-spec`` and ``pci-alias``: what instances get by flavor, in Placement's terms.
-
-``autoclave check provider-config``: what the files of ``[compute] provider_config_location`` will add.
+``pci-device-spec`` and ``pci-alias`` show the result in Placement's terms. ``provider-config`` shows what the files
+of ``[compute] provider_config_location`` add.
 """
 
 import argparse

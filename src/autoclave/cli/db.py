@@ -1,9 +1,5 @@
-"""Manage the schema of the database, and check an upgrade.
-
-``autoclave db``: the schema of the database, and what rows of an older release need.
-
-``autoclave upgrade check``: what would stand in the way of this release.
-"""
+"""Manage the schema and the rows of the database (``autoclave db``), and check an upgrade (``autoclave upgrade
+check``)."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""``autoclave device``: what an operator asks and says of devices, over ``/autoclave/v1``."""
+"""Run ``autoclave device``: show devices and record the operator's decisions, over ``/autoclave/v1``."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""``autoclave explain``: why an instance of a flavor and an image gets which host, and why not another."""
+"""Run ``autoclave explain``: show which hosts fit a flavor and an image, and why others do not."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence

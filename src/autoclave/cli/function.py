@@ -1,8 +1,6 @@
-"""Manage PCI functions that instances get by flavor (``autoclave function``).
+"""Run ``autoclave function``: manage the PCI functions that instances get by flavor.
 
-``autoclave function``: PCI functions that instances get by flavor.
-
-``autoclave function list``: PCI functions that instances get by flavor, over ``/autoclave/v1``.
+``list`` uses ``/autoclave/v1``; ``take-back`` works on the database directly.
 """
 
 import argparse

@@ -1,10 +1,7 @@
-"""Print what an agent would do with this host's devices (``autoclave plan``).
+"""Run ``autoclave plan``: show what an agent would do with this host's devices, without changes.
 
-``autoclave plan``: what an agent would do with this host's devices. Changes nothing.
-
-``autoclave plan``, of the functions that ``[pci] device_spec`` gives to instances by flavor.
-
-``autoclave plan``, of accelerators that ``[pci] device_spec`` of nova.conf matches as well.
+It covers drives, cards, and the functions that ``[pci] device_spec`` gives to flavors. It also reports accelerators
+that ``[pci] device_spec`` of nova.conf matches.
 """
 
 import argparse

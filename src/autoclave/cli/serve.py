@@ -1,4 +1,4 @@
-"""``autoclave up``, ``api``, ``conductor``, ``agent``: run services until SIGTERM or SIGINT."""
+"""Run services until SIGTERM or SIGINT: ``autoclave up``, ``api``, ``conductor``, ``agent``."""
 
 import argparse
 import logging

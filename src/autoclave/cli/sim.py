@@ -1,10 +1,7 @@
-"""Act on simulated hosts from outside (``autoclave sim``).
+"""Run ``autoclave sim``: act on simulated hosts from outside.
 
-``autoclave sim``: what happens to simulated hosts from outside: guests, hands, and faults.
-
-``autoclave sim bind``: what Nova says when an instance gets a drive, for simulated hosts, which have no Nova.
-
-``autoclave sim guest …`` for the guests that the null driver runs: what becomes of them without the agent.
+``sim bind`` does Nova's part, because simulated hosts have no Nova. ``sim guest`` changes the guests of the null
+driver without the agent.
 """
 
 import argparse

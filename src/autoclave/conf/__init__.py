@@ -1,4 +1,4 @@
-"""Options, one module a group. A configuration is an object that is passed, never a global."""
+"""Define the options, one module for each group. A configuration is passed as an object, never as a global."""
 
 from collections.abc import Sequence
 from typing import Any

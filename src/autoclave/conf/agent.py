@@ -1,4 +1,4 @@
-"""[agent]: the service on each host."""
+"""Define [agent]: the service on each host."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""[api]: the HTTP service."""
+"""Define [api]: the HTTP service."""
 
 from oslo_config import cfg
 

@@ -1,7 +1,7 @@
-"""What a configuration file may say in our groups: told when the file is read, not when an option is used.
+"""Check our groups of a configuration file when it is read, not when an option is used.
 
-oslo.config ignores what it does not know, and reads a value when it is asked for. A misspelled option would
-protect nothing, and `plan` would approve of a file that keeps `up` from starting.
+oslo.config ignores unknown options, and parses a value at its first use. A misspelled option would protect nothing,
+and `plan` would accept a file that keeps `up` from starting.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""[compute]: instances, for a cloud without Nova."""
+"""Define [compute]: instances, for a cloud without Nova."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""[conductor]: decisions that need the database and Placement."""
+"""Define [conductor]: binds, builds and sweeps."""
 
 from oslo_config import cfg
 

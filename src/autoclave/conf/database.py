@@ -1,4 +1,4 @@
-"""[database]: where the rows are."""
+"""Define [database]: the connection to the database."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""The options of keystoneauth1 in a group of ours: authentication, session and endpoint of one service."""
+"""Define keystoneauth1's options in a group of ours: authentication, session and endpoint of one service."""
 
 from collections.abc import Sequence
 from contextlib import suppress

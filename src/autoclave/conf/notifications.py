@@ -1,4 +1,4 @@
-"""[notifications]: what others are told of instances."""
+"""Define [notifications]: the notifications about instances."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""[nova]: the compute service to notify and to ask. All options but three are keystoneauth's."""
+"""Define [nova]: the compute service to notify and to query. All options but three are keystoneauth's."""
 
 from oslo_config import cfg
 

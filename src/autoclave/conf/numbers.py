@@ -1,4 +1,4 @@
-"""Numbers that can be waited for and counted to."""
+"""Bound the numbers that are waited for or counted to."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""[nvme]: the generic NVMe driver."""
+"""Define [nvme]: the generic NVMe driver."""
 
 from typing import Any
 

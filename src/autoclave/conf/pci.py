@@ -1,4 +1,4 @@
-"""[pci]: the generic PCI driver, and the functions that instances get by flavor."""
+"""Define [pci]: the generic PCI driver, and the functions that instances get by flavor."""
 
 from oslo_config import cfg
 

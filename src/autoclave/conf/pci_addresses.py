@@ -1,4 +1,4 @@
-"""Options that are lists of exact PCI addresses."""
+"""Parse options that are lists of exact PCI addresses."""
 
 from collections.abc import Iterable
 

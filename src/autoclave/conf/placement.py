@@ -1,4 +1,4 @@
-"""[placement]: the inventory ledger. All options but three are keystoneauth's."""
+"""Define [placement]: the inventory of all devices. All options but three are keystoneauth's."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""[autoclave_privileged]: the process that does what needs root, for an agent that is an ordinary user."""
+"""Define [autoclave_privileged]: the root process of an agent that runs as an ordinary user."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""[upgrade_levels]: which RPC versions may be sent while services of two releases run side by side (as in Nova)."""
+"""Define [upgrade_levels]: the RPC versions to send while services of two releases run (as in Nova)."""
 
 from oslo_config import cfg
 

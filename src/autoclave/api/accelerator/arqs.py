@@ -1,15 +1,7 @@
 """Serve ``/v2/accelerator_requests`` (ARQs).
 
-``/v2/accelerator_requests`` (ARQs): asking for devices, binding them, giving them back.
-
-The rows are made here; everything that touches a device is a conductor's. A caller sees the requests of
-its own project, an administrator all; those of others do not exist for it (404, not 403).
-
-The PATCH of accelerator requests, understood: what is to be bound, or given back.
-
-An accelerator request as clients see it.
-
-Bodies and answers of ``/v2/accelerator_requests``.
+Rows are created here; conductors change devices. A caller sees the requests of its project, and an administrator sees
+all. A request of another project is not found (404, not 403).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,13 +1,8 @@
 """Serve ``/v2/attributes``.
 
-``/v2/attributes``: what is said of a deployable, by discovery and by operators.
-
-``rc`` and ``trait…`` are discovery's: they are what Placement is told of the device, and nobody promises
-that in its place. A trait that an operator wants to schedule by is set on the provider in Placement, where
-discovery leaves custom traits alone. All other keys are the operators' own: discovery keeps them, and they
-mean nothing to Placement.
-
-Bodies and answers of ``/v2/attributes``.
+``rc`` and ``trait…`` are managed by discovery, which writes them to Placement. To schedule by a further trait, set it
+on the provider in Placement: discovery keeps custom traits. All other keys belong to operators. Discovery keeps them,
+and Placement does not get them.
 """
 
 from typing import Any

@@ -1,9 +1,4 @@
-"""Serve ``/v2/deployables``.
-
-``/v2/deployables``: the resource provider of each device, with its class and traits.
-
-Bodies and answers of ``/v2/deployables``.
-"""
+"""Serve ``/v2/deployables``: the resource provider of each device, with its class and traits."""
 
 import json
 from collections.abc import Sequence

@@ -1,11 +1,4 @@
-"""Serve ``/v2/device_profiles``.
-
-``/v2/device_profiles``: what flavors and users ask for, by name.
-
-What the groups of a device profile may ask for.
-
-Bodies and answers of ``/v2/device_profiles``.
-"""
+"""Serve ``/v2/device_profiles``, and validate the groups of a profile."""
 
 import json
 import re

@@ -1,20 +1,12 @@
 """Serve ``/v2/devices``, and parse the queries that lists of devices and deployables share.
 
-``/v2/devices``: the hardware, and asking for it to be cleaned again.
+``disable`` and ``enable`` record the intent before they answer: 200 without a body if Placement agrees, as Cyborg's
+clients expect. If Placement is down, the answer is 202 with ``{"placement_settled": false}``, and Placement is
+updated later. An optional body ``{"reason": "…"}`` extends Cyborg's API; the device's history keeps it.
 
-``POST /v2/devices/{uuid}/disable`` and ``/enable``: whether a device is used at all.
-
-The intent is recorded when this answers: 200 without a body, as Cyborg's clients know it, when Placement agrees.
-While Placement is away it is 202 with ``{"placement_settled": false}``; Placement is told later. An optional
-body ``{"reason": "…"}``, beyond Cyborg's, is kept in the device's history.
-
-Answers of ``/v2/devices``.
-
-What a list of devices or deployables is asked for: filters, their order, a page.
-
-``filters.field=F&filters.value=V``, once or several times, is how Cyborg's clients write a filter. As in
-Cyborg, a list that is filtered comes with the newest row first, unless ``sort_key`` and ``sort_dir``, which
-are among the fields, say otherwise; one that is not comes in order of the rows' ids.
+Cyborg's clients write a filter as ``filters.field=F&filters.value=V``, once or several times. As in Cyborg, a
+filtered list is sorted by creation, newest first, unless ``sort_key`` and ``sort_dir`` are given. An unfiltered list
+is sorted by row id.
 """
 
 from collections.abc import Collection, Mapping, Sequence

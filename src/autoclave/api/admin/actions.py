@@ -1,16 +1,9 @@
-"""Serve the actions of operators on devices.
+"""Serve the actions of operators on devices: ``POST /autoclave/v1/devices/{device}/<action>``.
 
-``POST /autoclave/v1/devices/{device}/<action>`` with ``{"reason": "…"}``: what an operator may say about a device.
+The decision is recorded before the answer: 200 if Placement agrees, 202 if Placement is down and is updated later.
 
-The intent is recorded when this answers: 200 when Placement agrees already, 202 when it was away and
-will be told later.
-
-What an operator says of a device over HTTP: recorded when it is answered, and told to Placement if that answers.
-
-``POST /autoclave/v1/devices/{device}/take-back``: give a device back whose instance is no longer there.
-
-Another service may delete an instance and forget its accelerator requests. Nothing gives the device back then, and
-``DELETE`` of the requests is for services.
+``take-back`` reclaims a device whose instance no longer exists. Another service may delete an instance and lose its
+accelerator requests; only services may ``DELETE`` requests.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,6 @@
-"""Serve ``/autoclave/v1/devices``.
+"""Serve ``/autoclave/v1/devices``: all attributes of a device, what it waits for, and its history.
 
-``/autoclave/v1/devices``: all that is known of a device, and its history.
-
-A device is named by its uuid, or as ``hostname/pci_address``.
-
-A device as its operator sees it: everything that is known of it.
-
-What of a device waits for a human, in words.
-
-Bodies and answers of ``/autoclave/v1/devices``.
+A path names a device by uuid or as ``hostname/pci_address``.
 """
 
 import json

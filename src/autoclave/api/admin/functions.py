@@ -1,9 +1,4 @@
-"""Serve ``/autoclave/v1/functions``.
-
-``/autoclave/v1/functions``: the PCI functions that instances get by flavor.
-
-Answers of ``/autoclave/v1/functions``.
-"""
+"""Serve ``/autoclave/v1/functions``: the PCI functions that instances get by flavor."""
 
 from typing import Any
 

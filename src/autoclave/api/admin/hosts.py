@@ -1,9 +1,4 @@
-"""Serve ``/autoclave/v1/hosts``.
-
-``/autoclave/v1/hosts``: the hosts, and which of them are in maintenance.
-
-Answers of ``/autoclave/v1/hosts``.
-"""
+"""Serve ``/autoclave/v1/hosts``: the hosts and their maintenance."""
 
 from datetime import UTC
 from typing import Any

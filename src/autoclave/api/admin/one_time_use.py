@@ -1,11 +1,7 @@
-"""Serve ``/autoclave/v1/burned``.
+"""Serve ``/autoclave/v1/burned``: burned one-time-use devices and their release.
 
-``/autoclave/v1/burned``: devices of one time use that an instance has used up, and their release.
-
-A device is named by the uuid of its resource provider, or as ``hostname/pci_address``. What somebody keeps reserved
+A path names a device by the uuid of its resource provider, or as ``hostname/pci_address``. A device that is reserved
 in Placement for another reason is not burned, and not listed.
-
-Bodies and answers of ``/autoclave/v1/burned``.
 """
 
 from collections.abc import Sequence

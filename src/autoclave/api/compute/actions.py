@@ -1,4 +1,4 @@
-"""``POST /compute/v2.1/servers/{server}/action``: what is done with a server that is there."""
+"""Serve ``POST /compute/v2.1/servers/{server}/action``."""
 
 from collections.abc import Mapping
 from typing import Any

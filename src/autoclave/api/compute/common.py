@@ -1,14 +1,7 @@
-"""Share links, timestamps, pages and visibility among the nouns of the compute API.
+"""Share links, timestamps, pages and visibility among the resources of the compute API.
 
-Where the things of the compute API are.
-
-Moments where Nova writes them without a zone: those of its former extensions.
-
-Pages of the lists of the compute API: 0 rows are as many as there may be, as Nova has it.
-
-Whose servers a caller sees: those of his project, and an administrator all.
-
-Pieces that several nouns of the compute API use.
+Timestamps have no zone where Nova writes them without one, in its former extensions. A limit of 0 returns the largest
+page, as in Nova. A caller sees the servers of its project, and an administrator sees all.
 """
 
 from collections.abc import Mapping, Sequence

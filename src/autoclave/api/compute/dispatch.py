@@ -1,7 +1,7 @@
-"""Marking a server for what is to be done with it, and handing it over to whoever does it.
+"""Mark a server for an action, and send the action to a conductor or an agent.
 
-The mark is written first. If nobody takes the message the mark is taken away again, so that "nothing was done"
-is true; if this service dies between the two, the mark stays, and a conductor's sweep or the host's agent finds it.
+The mark is written first. If the message is not delivered, the mark is removed, so that the error is true. If this
+service dies between the two, a conductor's sweep or the host's agent finds the mark.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""``/compute/v2.1/flavors/{flavor}/os-extra_specs``: resources, traits, aliases and device profiles of a flavor."""
+"""Serve ``/compute/v2.1/flavors/{flavor}/os-extra_specs``: resources, traits, aliases and device profiles."""
 
 from collections.abc import Callable
 

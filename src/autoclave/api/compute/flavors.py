@@ -1,13 +1,7 @@
 """Serve ``/compute/v2.1/flavors``.
 
-``/compute/v2.1/flavors``: what instances are given.
-
-Who is no administrator sees those that are public, and no others: there are no lists of projects that may
-use one that is not.
-
-Bodies and answers of ``/compute/v2.1/flavors``.
-
-Who sees the extra specs of flavors where flavors and servers are shown: whoever may list them.
+A caller without the role ``admin`` sees public flavors only; there are no access lists. Flavors and servers show
+extra specs to callers that may list them.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,6 @@
-"""Serve hypervisors and compute services.
+"""Serve hypervisors (``os-hypervisors``) and compute services (``os-services``).
 
-``/compute/v2.1/os-hypervisors``: the hosts that run servers. What they have is Placement's to tell.
-
-``/compute/v2.1/os-services``: the agents that run servers, and whether their hosts get new ones.
-
-Hosts that run instances, and whether they live.
-
-Bodies and answers of the compute API about hosts, and lists that are always empty.
+Placement has the inventory of a host, so hypervisors show none. A compute service is the agent of a host.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,8 +1,6 @@
-"""Serve the metadata of servers, and change texts by key one by one.
+"""Serve the metadata of servers, and change texts by key.
 
-``/compute/v2.1/servers/{server}/metadata``: what users note of their servers; nothing here reads it.
-
-Texts by key that belong to something, and are changed one by one: a flavor's extra specs, a server's metadata.
+Extra specs of flavors use the same functions. Metadata has no effect on a server.
 """
 
 from collections.abc import Callable

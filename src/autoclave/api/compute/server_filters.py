@@ -1,4 +1,4 @@
-"""What a list of servers may be asked for."""
+"""Parse the filters of a list of servers."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bodies and answers of ``/compute/v2.1/servers``."""
+"""Define the bodies and answers of ``/compute/v2.1/servers``."""
 
 from typing import Any
 

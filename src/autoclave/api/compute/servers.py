@@ -1,13 +1,7 @@
-"""Serve ``/compute/v2.1/servers``.
+"""Serve ``/compute/v2.1/servers``: create, list, show, update and delete.
 
-``/compute/v2.1/servers``: asking for servers, looking at them, and having them deleted.
-
-The rows are made and marked here; what happens to a server is a conductor's and an agent's. A caller sees the
-servers of his own project, an administrator all; those of others do not exist for him (404, not 403).
-
-What a request for servers names: flavor, image, host. And the rows that are made of it.
-
-What callers see of servers. An administrator also sees where they are, and what they have been given of it.
+Rows are created and marked here; conductors and agents do the work. A caller sees the servers of its project; those
+of others are not found (404, not 403). An administrator sees all servers, with their hosts and devices.
 """
 
 import hashlib

@@ -1,12 +1,7 @@
-"""Serve the routes that clients ask for and that have one fixed answer here.
+"""Serve placeholder routes, which clients request and which have one fixed answer.
 
-What this service never has, although clients ask for it in passing.
-
-Aggregates, migrations, records of actions, and projects that may use a flavor which is not public.
-
-``/compute/v2.1/os-availability-zone``: the one zone that all hosts are in.
-
-The version documents of the compute API, by which clients choose the microversion of everything they ask.
+These are aggregates, migrations, instance actions, flavor access, the one availability zone, and the version
+documents.
 """
 
 from typing import Any

@@ -1,14 +1,7 @@
-"""Serve ``/image/v2/images``.
+"""Serve ``/image/v2/images``, and apply JSON patches to images.
 
-``/image/v2/images``: what guests are started from.
-
-A JSON patch of an image: ``[{"op": "add", "path": "/trait:HW_X", "value": "required"}]``.
-
-What callers see of images.
-
-Whose images a caller sees and may change: those of his project, and public ones to look at and to use.
-
-The attributes of an image that a caller sets: told apart from free properties, and those he may not set.
+A caller sees its project's images and public ones, and changes those of its project only. Attributes are
+distinguished from free properties: some attributes are read-only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Bodies and answers of ``/image/v2/images``."""
+"""Define the bodies and answers of ``/image/v2/images``."""
 
 from typing import Any
 

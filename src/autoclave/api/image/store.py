@@ -1,7 +1,7 @@
-"""The data of images: a file each, named by the image's uuid, in ``images`` of ``[agent] data_dir``.
+"""Store the data of images: one file each, named by uuid, in ``images`` of ``[agent] data_dir``.
 
-A file is whole or not there: data arrives in another file, which gets the name when all of it is on the disk.
-Who writes holds a lock, so that data on the way is told from what a service left that died.
+Data is written to a temporary file, which is renamed when all of it is on disk. The writer holds a lock, which
+distinguishes an upload in progress from the remains of a dead service.
 """
 
 import fcntl
