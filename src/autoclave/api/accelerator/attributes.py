@@ -34,7 +34,7 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_names import is_discovered
 
 MAX_ID = 2_147_483_647
-"""The largest id that a row can have."""
+"""Set the largest id of a row."""
 
 DEPLOYABLE_ID: dict[str, Any] = {
     # openstackclient sends as text what was typed, and never shows a deployable's id.
@@ -184,7 +184,7 @@ def _find(tx: Connection, uuid: str) -> AttributeRecord:
 
 
 def _deployable_id(tx: Connection, text: str) -> int | None:
-    """The id of the deployable that *text*, an id or a uuid, names; None if its uuid is unknown.
+    """Return the id of the deployable that *text* names by id or uuid; None if the uuid is unknown.
 
     :raises BadRequest: it is neither.
     """

@@ -99,9 +99,9 @@ class Deployable(Resource):
 
 
 class DeployableProgram(Resource):
-    """``PATCH /v2/deployables/{uuid}/program``: another bitstream for an FPGA.
+    """Check ``PATCH /v2/deployables/{uuid}/program``, and refuse it.
 
-    No driver can write one: what a request could be carried out with is checked, and then it is refused.
+    It requests another bitstream for an FPGA; no driver can write one.
     """
 
     @Operation("Write another bitstream", rule="cyborg:deployable:program", body=VALIDATE_PROGRAM)
@@ -148,5 +148,8 @@ def _written(attributes: tuple[tuple[str, str], ...]) -> str:
 
 
 def _attributes_list(attributes: Sequence[tuple[str, str]]) -> str:
-    """Cyborg's clients parse it by themselves. Devices of one kind have it alike, so it is seldom written anew."""
+    """Return JSON text, which Cyborg's clients parse themselves.
+
+    Devices of one kind share the text, so it is rarely rendered anew.
+    """
     return _written(tuple(attributes))

@@ -23,9 +23,9 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_request import counts
 
 MAX_COUNT = 64
-"""Devices that one key of one group may ask for."""
+"""Limit the devices that one key of one group may request."""
 MAX_REQUESTS = 256
-"""Devices that one profile may ask for: each of them becomes an accelerator request."""
+"""Limit the devices of one profile: each becomes an accelerator request."""
 MAX_TEXT = 255
 
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
@@ -35,7 +35,7 @@ _TRAITS = frozenset(os_traits.get_traits())
 
 
 def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """*groups* as they are stored: every value a string.
+    """Return *groups* as they are stored: every value is a string.
 
     :raises BadRequest: a key or value is not one that can be asked for; says which and why.
     """
@@ -132,7 +132,7 @@ CREATE: dict[str, Any] = {
         },
     },
 }
-"""The keys and values of a group are checked by ``accelerator.profile_groups``: a schema cannot say why."""
+"""Leave the keys and values of groups to ``accelerator.profile_groups``: a schema cannot name the reason."""
 
 VALIDATE_CREATE = compiled(CREATE)
 
@@ -152,7 +152,7 @@ PROFILES = listed("DeviceProfiles", "device_profiles", PROFILE)
 SHOWN_PROFILE = shape("ShownDeviceProfile", {"device_profile": PROFILE})
 
 _MAX_STORED = 60_000
-"""Bytes of groups: MariaDB's TEXT holds 65,535."""
+"""Limit the bytes of groups: MariaDB's TEXT holds 65,535."""
 _NAMES = {"allOf": [TEXT, {"pattern": "[^,]"}], "x-message": "must name one at least"}
 _USED = "An accelerator request was made by it; delete that first."
 
@@ -254,7 +254,7 @@ def _find(tx: Connection, key: str) -> ProfileRecord:
 
 
 def _delete(api: Api, keys: list[str]) -> None:
-    """All of them or none."""
+    """Delete all of them or none."""
 
     def delete(tx: Connection) -> None:
         found = {profile.id: profile for profile in (_find(tx, key) for key in keys)}

@@ -35,7 +35,7 @@ from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import SHOWN_STATES, Actor, DeviceState, Withheld, shown_state
 
 _STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
-"""Maintenance is said by ``status``."""
+"""List the states of the filter; ``status`` shows maintenance instead."""
 
 DEVICE = shape(
     "Device",
@@ -61,7 +61,7 @@ _KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
 _FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
 _VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
 ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
-"""What every such list may be asked for."""
+"""Declare the arguments that every such list accepts."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Listing:
 
 
 def listing_of(req: falcon.Request, given: Mapping[str, str], *, sort_keys: Collection[str]) -> Listing:
-    """What *req* asks for.
+    """Parse the filters, the order and the page of *req*.
 
     :param given: its arguments other than the fields; those that do not page are filters.
     :raises BadRequest: a field is given twice, or cannot have its value.
@@ -171,11 +171,11 @@ class Device(Resource):
 
 
 class DeviceClean(Resource):
-    """``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
+    """Serve ``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
 
-    The agent makes the swap, with the version that the message carries: of several requests one wins,
-    and one that comes late finds another version and loses. What the operator says is his reason (an
-    optional body ``{"reason": "…"}``, beyond the specification) is kept in the device's history.
+    The agent makes the transition with the version in the message. Of several requests one succeeds; a late one finds
+    another version and fails. An optional body ``{"reason": "…"}`` extends the specification; the device's history
+    keeps the reason.
     """
 
     @Operation(

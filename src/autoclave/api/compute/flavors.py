@@ -108,7 +108,7 @@ SPEC = MAP_OF_TEXTS
 
 
 def sees_extra_specs(api: Api, context: RequestContext) -> bool:
-    """Whether *context* may know what flavors ask for beside their sizes."""
+    """Return whether *context* may see the extra specs of flavors."""
     return api.policy.allows(context, "os_compute_api:os-flavor-extra-specs:index")
 
 
@@ -256,9 +256,9 @@ class Flavor(Resource):
 
 
 def find(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool = False) -> FlavorRecord:
-    """The flavor that the caller knows as *flavorid*.
+    """Return the flavor with the id *flavorid*.
 
-    :raises NotFound: there is none that he may see.
+    :raises NotFound: no such flavor is visible to the caller.
     """
     found = _visible(tx, context, flavorid, lock=lock)
     if found is None:

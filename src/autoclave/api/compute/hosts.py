@@ -33,9 +33,9 @@ from autoclave.rules.instance_states import ZONE
 
 @dataclass(frozen=True)
 class HostState:
-    """A host. ``up``: its agent was seen lately, and the operator does not know better.
+    """Describe a host. ``up``: its agent was seen lately, and no operator has forced it down.
 
-    ``maintenance``: that of ``autoclave host maintenance``; clients of Nova see it as a disabled service.
+    ``maintenance``: that of ``autoclave host maintenance``; clients of Nova see a disabled service.
     """
 
     record: ComputeHostRecord
@@ -45,12 +45,12 @@ class HostState:
 
     @property
     def disabled(self) -> bool:
-        """Whether the host gets no new servers."""
+        """Return whether the host gets no new servers."""
         return self.record.disabled or self.maintenance is not None
 
     @property
     def disabled_reason(self) -> str | None:
-        """Why it gets none."""
+        """Return why the host gets no new servers."""
         reason = self.record.disabled_reason
         if self.maintenance is None:
             return reason
@@ -58,7 +58,7 @@ class HostState:
 
     @property
     def status(self) -> str:
-        """The ``host_status`` that servers show."""
+        """Return the ``host_status`` that servers show."""
         if self.record.forced_down:
             return "DOWN"
         if self.disabled:
@@ -67,7 +67,7 @@ class HostState:
 
 
 def host_states(tx: Connection, api: Api, hosts: Collection[str] | None = None) -> list[HostState]:
-    """All hosts, by name; with *hosts*, at least these."""
+    """Return all hosts, by name; with *hosts*, at least these."""
     seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx, hosts)}
     maintenances = host_maintenances.by_host(tx, hosts)
     return [
@@ -77,7 +77,7 @@ def host_states(tx: Connection, api: Api, hosts: Collection[str] | None = None) 
 
 
 def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
-    """The host with that uuid."""
+    """Return the host with that uuid."""
     record = host_rows.get(tx, uuid)
     if record is None:
         return None
@@ -169,7 +169,7 @@ FLAVOR_ACCESS = shape("FlavorAccess", {"flavor_access": _NONE})
 INSTANCE_ACTIONS = shape("InstanceActions", {"instanceActions": _NONE})
 
 BINARY = "nova-compute"
-"""What users of Nova know such a service by, and what their commands ask for."""
+"""Name the service as users and commands of Nova expect it."""
 
 
 class Services(Resource):
@@ -234,9 +234,9 @@ class ComputeService(Resource):
 
 
 def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
-    """The host whose service or hypervisor has the id *key*.
+    """Return the host whose service or hypervisor has the id *key*.
 
-    :raises NotFound: there is none; a name is no id.
+    :raises NotFound: there is no such host. A name is not accepted.
     """
     uuid = query.canonical(key)
     found = None if uuid is None else host_state(tx, api, uuid)
@@ -350,7 +350,7 @@ def _detail(state: HostState) -> dict[str, Any]:
 
 
 def _servers(tx: Connection, asked: Asked, states: Sequence[HostState]) -> Callable[[HostState], dict[str, Any]]:
-    """What is said of the servers of each of *states*: nothing, if nobody asked."""
+    """Return a function that lists the servers of a state, if the request asks for servers."""
     if asked.query.get("with_servers", "").lower() != "true":
         return lambda _state: {}
     servers = instance_rows.named_on(tx, [state.record.hostname for state in states])

@@ -26,9 +26,9 @@ Items = dict[str, str]
 
 
 def bounded(items: Items, most: int, what: str) -> Items:
-    """*items*, to be kept.
+    """Check *items* before they are stored.
 
-    :param what: they are, in the plural.
+    :param what: their name in the plural.
     :raises BadRequest: there are more than *most*, or they are too large.
     """
     if len(items) > most:
@@ -38,9 +38,9 @@ def bounded(items: Items, most: int, what: str) -> Items:
 
 
 def picked(items: Items, key: str, whose: str) -> Items:
-    """The one with that *key*, as a mapping.
+    """Return the item with that *key*, as a mapping.
 
-    :param whose: begins the refusal: "Flavor 1 has no extra spec".
+    :param whose: begins the error: "Flavor 1 has no extra spec".
     :raises NotFound: there is none.
     """
     if key not in items:
@@ -49,15 +49,15 @@ def picked(items: Items, key: str, whose: str) -> Items:
 
 
 def without(items: Items, key: str, whose: str) -> Items:
-    """The others; as :func:`picked`."""
+    """Return the other items; raise as :func:`picked`."""
     gone = picked(items, key, whose)
     return {other: value for other, value in items.items() if other not in gone}
 
 
 def require_only(given: Items, key: str) -> Items:
-    """*given*, the one item that a body has.
+    """Return *given*, the one item of a body.
 
-    :raises BadRequest: it is another one than the path names.
+    :raises BadRequest: its key differs from the path's.
     """
     if set(given) != {key}:
         raise BadRequest(f"The body must set {key}, as the path does, and nothing else.")

@@ -47,9 +47,9 @@ from autoclave.virt.guest import domain_name
 
 
 def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> FlavorRecord:
-    """The flavor that a server is to have.
+    """Return the flavor for a server.
 
-    :raises BadRequest: there is none of that id that the caller may see.
+    :raises BadRequest: no flavor of that id is visible to the caller.
     """
     try:
         return flavors.find(tx, context, flavorid)
@@ -58,10 +58,10 @@ def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> Flavor
 
 
 def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any], uuid: str) -> ImageRecord:
-    """The image that a server is to be started from.
+    """Return the image for a server.
 
     :param flavor: the snapshot of its flavor.
-    :raises BadRequest: there is none that the caller may use, it has no data yet, or it needs more than the flavor or
+    :raises BadRequest: the caller may not use such an image, it has no data yet, or it needs more than the flavor or
         any guest has.
     """
     try:
@@ -75,7 +75,7 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
 
 
 def destination(tx: Connection, context: RequestContext, wanted: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The zone that is asked for, and the only host that will do: ``availability_zone`` may be ``zone:host``.
+    """Return the zone and the only host that the request allows: ``availability_zone`` may be ``zone:host``.
 
     :raises BadRequest: there is no such zone or host, or two hosts are named.
     :raises Forbidden: a host is named, and the caller is no administrator.
@@ -99,10 +99,10 @@ def destination(tx: Connection, context: RequestContext, wanted: Mapping[str, An
 def rows_for(
     context: RequestContext, project_id: str, wanted: Mapping[str, Any], common: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """As many rows as servers are asked for.
+    """Return a row for each requested server.
 
-    :param common: what was found for :func:`flavor_for`, :func:`image_for` and :func:`destination`, by column.
-    :raises BadRequest: the counts contradict each other, or what is to be kept is too large.
+    :param common: results of :func:`flavor_for`, :func:`image_for` and :func:`destination`, by column.
+    :raises BadRequest: the counts contradict each other, or the texts are too large.
     """
     least = wanted.get("min_count", 1)
     most = wanted.get("max_count", least)
@@ -126,7 +126,7 @@ def rows_for(
 def shown(
     tx: Connection, api: Api, req: falcon.Request, context: RequestContext, instances: Sequence[InstanceRecord]
 ) -> list[dict[str, Any]]:
-    """*instances* in detail, at the cost of one query for each kind of what hangs on them."""
+    """Render *instances* in detail, with one query for each related table."""
     hidden = () if sees_extra_specs(api, context) else ("extra_specs",)
     if not context.is_admin:
         return [_shown(api, req, instance, hidden) for instance in instances]
@@ -147,7 +147,7 @@ def shown(
 
 
 def summary(api: Api, req: falcon.Request, instance: InstanceRecord) -> dict[str, Any]:
-    """An instance in short."""
+    """Render an instance in short form."""
     return {"id": instance.uuid, "name": instance.name, "links": links_to(req, api.conf, "servers", instance.uuid)}
 
 
@@ -207,7 +207,7 @@ def _flavor(snapshot: Mapping[str, Any], hidden: Sequence[str]) -> dict[str, Any
 
 
 def _host_id(instance: InstanceRecord) -> str:
-    """Tells a project which of its servers share a host, without telling it which host that is."""
+    """Return an opaque host id, which shows a project which of its servers share a host."""
     if instance.host is None:
         return ""
     return hashlib.sha224(f"{instance.project_id}{instance.host}".encode()).hexdigest()
