@@ -21,16 +21,16 @@ OPTION = "[oslo_policy] policy_file"
 _DIRECTORIES = "[oslo_policy] policy_dirs"
 
 LARGEST_FILE = 1 << 20
-"""Bytes of one policy file."""
+"""Limit the bytes of one policy file."""
 
 _SHOWN_FAULTS = 10
 
 Stamps = tuple[tuple[str, tuple[int, ...] | None], ...]
-"""The files by path, policy_file first, each with what changes when it is written; None: it is not there."""
+"""Map each file, policy_file first, to a stamp that changes with the file; None: there is no such file."""
 
 
 class PolicyFiles:
-    """The operator's policy files.
+    """Read the operator's policy files.
 
     :param defaults: every rule that requests are checked against, with its default.
     """
@@ -43,7 +43,7 @@ class PolicyFiles:
         self._required = is_set(conf, "oslo_policy", "policy_file")
 
     def stamps(self) -> Stamps:
-        """Return which files there are now. Equal to what it was before: nothing was written.
+        """Return the stamps of the files. Equal stamps mean unchanged files.
 
         :raises InvalidConfiguration: a directory of policy files cannot be read.
         """

@@ -112,7 +112,7 @@ class CheckEntries(Rows):
         raise NotImplementedError
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: values of the option, and devices to hold against them."""
+        """Return the parser of the arguments: values of the option, and devices to hold against them."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_values(parser)
         parser.add_argument(
@@ -234,7 +234,7 @@ class CheckPCIAlias(Rows):
     """Check entries of [pci] alias, and show what one device of each is asked of Placement by."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: values of the option, or where it stands."""
+        """Return the parser of the arguments: values of the option, or where it stands."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_values(parser)
         return parser
@@ -268,7 +268,7 @@ class CheckProviderConfig(Rows):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The argument: what to read."""
+        """Return the parser of the argument: what to read."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "path",

@@ -276,7 +276,7 @@ class Plan(Rows):
     """Show, for every PCI function that could match, how it would be erased or why it is refused. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_configuration(parser)
         parser.add_argument(
@@ -299,7 +299,7 @@ class PlanShow(Fields):
     """Show all that would be done with one PCI function, and why. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_configuration(parser)
         parser.add_argument("address", type=_address, help="PCI address, such as 0000:41:00.0")

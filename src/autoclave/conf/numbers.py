@@ -6,7 +6,7 @@ from typing import Any
 from oslo_config import cfg, types
 
 DAY = 86400
-"""The longest that anything repeats after, or is waited for, in seconds."""
+"""Set the longest interval and timeout, in seconds."""
 
 
 class _Finite(types.Float):  # type: ignore[misc]  # oslo.config comes without types
@@ -18,7 +18,7 @@ class _Finite(types.Float):  # type: ignore[misc]  # oslo.config comes without t
 
 
 class FiniteFloatOpt(cfg.Opt):  # type: ignore[misc]
-    """A number from *min* to *max*, neither infinite nor nan."""
+    """Accept a number from *min* to *max*, neither infinite nor nan."""
 
     def __init__(self, name: str, *, min: float, max: float = DAY, **arguments: Any) -> None:  # noqa: A002
         super().__init__(name, type=_Finite(min, max), **arguments)

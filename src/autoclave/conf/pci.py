@@ -44,5 +44,5 @@ PASSTHROUGH_KEYS = ExtraKeys(
         "clear_strategy": "is for [nvme] device_spec; this driver erases nothing",
     },
 )
-"""What an entry of ``[pci] passthrough_whitelist`` may say besides which functions it means: whether libvirt
-detaches and reattaches them (managed-mode specification)."""
+"""List the keys of ``[pci] passthrough_whitelist`` that select no functions: whether libvirt detaches and reattaches
+a function (managed-mode specification)."""

@@ -7,7 +7,7 @@ from autoclave.rules.pci_address import PCIAddress
 
 
 def exact_addresses(entries: Iterable[str], option: str) -> frozenset[PCIAddress]:
-    """The addresses of an option.
+    """Return the addresses of an option.
 
     :param option: its section and name, for messages.
     :raises InvalidConfiguration: an entry is no full PCI address.

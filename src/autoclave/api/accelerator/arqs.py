@@ -247,7 +247,7 @@ _UPDATE = Operation(
 
 
 class AcceleratorRequests(Resource):
-    """``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
+    """Serve ``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
 
     @Operation(
         "List the accelerator requests that the caller may see",
@@ -339,7 +339,7 @@ class AcceleratorRequests(Resource):
 
 
 class AcceleratorRequest(Resource):
-    """``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
+    """Serve ``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
 
     @Operation("Show an accelerator request", rule="cyborg:arq:get_one", answers={200: ARQ})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:

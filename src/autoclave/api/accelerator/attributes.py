@@ -86,7 +86,7 @@ ATTRIBUTES = listed("Attributes", "attributes", ATTRIBUTE)
 
 
 class Attributes(Resource):
-    """``GET`` and ``POST /v2/attributes``."""
+    """Serve ``GET`` and ``POST /v2/attributes``."""
 
     @Operation(
         "List the attributes",
@@ -149,7 +149,7 @@ class Attributes(Resource):
 
 
 class Attribute(Resource):
-    """``GET`` and ``DELETE /v2/attributes/{uuid}``."""
+    """Serve ``GET`` and ``DELETE /v2/attributes/{uuid}``."""
 
     @Operation("Show an attribute", rule="cyborg:attribute:get_one", answers={200: ATTRIBUTE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:

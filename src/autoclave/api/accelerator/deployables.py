@@ -72,7 +72,7 @@ _SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "d
 
 
 class Deployables(Resource):
-    """``GET /v2/deployables``."""
+    """Serve ``GET /v2/deployables``."""
 
     @Operation(
         "List the deployables", rule="cyborg:deployable:get_all", query=devices.ARGUMENTS, answers={200: DEPLOYABLES}
@@ -90,7 +90,7 @@ class Deployables(Resource):
 
 
 class Deployable(Resource):
-    """``GET /v2/deployables/{uuid}``."""
+    """Serve ``GET /v2/deployables/{uuid}``."""
 
     @Operation("Show a deployable", rule="cyborg:deployable:get_one", answers={200: DEPLOYABLE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:

@@ -158,7 +158,7 @@ _USED = "An accelerator request was made by it; delete that first."
 
 
 class DeviceProfiles(Resource):
-    """``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
+    """Serve ``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
 
     @Operation(
         "List the device profiles",
@@ -221,7 +221,7 @@ class DeviceProfiles(Resource):
 
 
 class DeviceProfile(Resource):
-    """``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
+    """Serve ``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
 
     @Operation("Show a device profile", rule="cyborg:device_profile:get_one", answers={200: SHOWN_PROFILE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:

@@ -135,7 +135,7 @@ _ARGUMENTS = (
 
 
 class Devices(Resource):
-    """``GET /v2/devices``."""
+    """Serve ``GET /v2/devices``."""
 
     @Operation("List the devices", rule="cyborg:device:get_all", query=_ARGUMENTS, answers={200: DEVICES})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -158,7 +158,7 @@ class Devices(Resource):
 
 
 class Device(Resource):
-    """``GET /v2/devices/{uuid}``."""
+    """Serve ``GET /v2/devices/{uuid}``."""
 
     @Operation("Show a device", rule="cyborg:device:get_one", answers={200: DEVICE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:

@@ -149,7 +149,7 @@ _FILTERS = (
 
 
 class Devices(Resource):
-    """``GET /autoclave/v1/devices``."""
+    """Serve ``GET /autoclave/v1/devices``."""
 
     @Operation("List all that is known of the devices", rule=_GET, query=_FILTERS, answers={200: DEVICES})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -170,7 +170,7 @@ class Devices(Resource):
 
 
 class Device(Resource):
-    """``GET /autoclave/v1/devices/{device}``."""
+    """Serve ``GET /autoclave/v1/devices/{device}``."""
 
     @Operation("Show all that is known of a device", rule=_GET, answers={200: DEVICE})
     def on_get(

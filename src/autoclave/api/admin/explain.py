@@ -66,7 +66,7 @@ EXPLANATION = shape(
 
 
 class Explain(Resource):
-    """``GET /autoclave/v1/explain``."""
+    """Serve ``GET /autoclave/v1/explain``."""
 
     @Operation(
         "Explain which hosts could take an instance of a flavor and an image, and what each of the others lacks",

@@ -45,7 +45,7 @@ _HOST = Argument("hostname", "Only functions of this host.")
 
 
 class Functions(Resource):
-    """``GET /autoclave/v1/functions``, in order of host and address."""
+    """Serve ``GET /autoclave/v1/functions``, in order of host and address."""
 
     @Operation("List the PCI functions", rule="autoclave:function:get", query=(_HOST,), answers={200: FUNCTIONS})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:

@@ -107,7 +107,7 @@ _HOST = Argument("hostname", "Only devices of this host.")
 
 
 class BurnedDevices(Resource):
-    """``GET /autoclave/v1/burned``."""
+    """Serve ``GET /autoclave/v1/burned``."""
 
     @Operation("List the burned devices", rule=_GET, waits=True, query=(_HOST,), answers={200: BURNED_LIST})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:

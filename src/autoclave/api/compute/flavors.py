@@ -154,7 +154,7 @@ class _List(Resource):
 
 
 class Flavors(_List):
-    """``GET`` and ``POST /compute/v2.1/flavors``."""
+    """Serve ``GET`` and ``POST /compute/v2.1/flavors``."""
 
     @Operation("List the flavors", query=_LIST, answers={200: FLAVORS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -208,7 +208,7 @@ class Flavors(_List):
 
 
 class FlavorsInDetail(_List):
-    """``GET /compute/v2.1/flavors/detail``."""
+    """Serve ``GET /compute/v2.1/flavors/detail``."""
 
     @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -218,7 +218,7 @@ class FlavorsInDetail(_List):
 
 
 class Flavor(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}``."""
 
     @Operation("Show a flavor", answers={200: SHOWN_FLAVOR})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:

@@ -173,7 +173,7 @@ BINARY = "nova-compute"
 
 
 class Services(Resource):
-    """``GET /compute/v2.1/os-services``."""
+    """Serve ``GET /compute/v2.1/os-services``."""
 
     @Operation(
         "List the agents that run servers",
@@ -192,7 +192,7 @@ class Services(Resource):
 
 
 class ComputeService(Resource):
-    """``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
+    """Serve ``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
 
     @Operation(
         "Enable or disable a host, or say that it is down",
@@ -293,7 +293,7 @@ class _List(Resource):
 
 
 class Hypervisors(_List):
-    """``GET /compute/v2.1/os-hypervisors``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors``."""
 
     @Operation("List the hosts", rule="os_compute_api:os-hypervisors:list", query=_LIST, answers={200: HYPERVISORS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -301,7 +301,7 @@ class Hypervisors(_List):
 
 
 class HypervisorsInDetail(_List):
-    """``GET /compute/v2.1/os-hypervisors/detail``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors/detail``."""
 
     @Operation(
         "List the hosts in detail",
@@ -314,7 +314,7 @@ class HypervisorsInDetail(_List):
 
 
 class Hypervisor(Resource):
-    """``GET /compute/v2.1/os-hypervisors/{hypervisor}``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors/{hypervisor}``."""
 
     @Operation(
         "Show a host",

@@ -68,7 +68,7 @@ _HAS_NO = "The server has no metadata item"
 
 
 class Metadata(Resource):
-    """``GET``, ``POST`` and ``PUT /compute/v2.1/servers/{server}/metadata``."""
+    """Serve ``GET``, ``POST`` and ``PUT /compute/v2.1/servers/{server}/metadata``."""
 
     @Operation(
         "List the metadata of a server", rule="os_compute_api:server-metadata:index", answers={200: SHOWN_METADATA}
@@ -98,7 +98,7 @@ class Metadata(Resource):
 
 
 class Item(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}/metadata/{item}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}/metadata/{item}``."""
 
     @Operation(
         "Show one item of a server's metadata", rule="os_compute_api:server-metadata:show", answers={200: SHOWN_META}

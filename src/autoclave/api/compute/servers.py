@@ -236,7 +236,7 @@ class _List(Resource):
 
 
 class Servers(_List):
-    """``GET`` and ``POST /compute/v2.1/servers``."""
+    """Serve ``GET`` and ``POST /compute/v2.1/servers``."""
 
     @Operation(
         "List the servers that the caller may see",
@@ -298,7 +298,7 @@ class Servers(_List):
 
 
 class ServersInDetail(_List):
-    """``GET /compute/v2.1/servers/detail``."""
+    """Serve ``GET /compute/v2.1/servers/detail``."""
 
     @Operation(
         "List the servers that the caller may see with all that is to be said of them",
@@ -314,7 +314,7 @@ class ServersInDetail(_List):
 
 
 class Server(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}``."""
 
     @Operation("Show a server", rule="os_compute_api:servers:show", answers={200: SHOWN_SERVER})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, server: str) -> None:

@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 class ImageFile(Resource):
-    """``GET`` and ``PUT /image/v2/images/{image}/file``."""
+    """Serve ``GET`` and ``PUT /image/v2/images/{image}/file``."""
 
     @Operation(
         "Fetch the data of an image",
@@ -109,7 +109,7 @@ class ImageFile(Resource):
 
 
 class Versions(Resource):
-    """``GET /image`` and ``GET /image/v2``."""
+    """Serve ``GET /image`` and ``GET /image/v2``."""
 
     @Operation("Show the versions of the image API", answers={200: VERSIONS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:

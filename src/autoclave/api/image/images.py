@@ -235,7 +235,7 @@ _NOT_YOURS = "It is another project's, or it may not be set, or it is protected.
 
 
 class Images(Resource):
-    """``GET`` and ``POST /image/v2/images``."""
+    """Serve ``GET`` and ``POST /image/v2/images``."""
 
     @Operation(
         "List the images that the caller may use, the newest first",
@@ -296,7 +296,7 @@ class Images(Resource):
 
 
 class Image(Resource):
-    """``GET``, ``PATCH`` and ``DELETE /image/v2/images/{image}``."""
+    """Serve ``GET``, ``PATCH`` and ``DELETE /image/v2/images/{image}``."""
 
     @Operation("Show an image", rule="get_image", answers={200: IMAGE})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
