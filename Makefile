@@ -38,7 +38,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy contrib/*.py
+	$(BIN)/mypy tools/*.py
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py
 
 # Hours for all of them; MUTANTS='autoclave.lifecycle.transitions*' chooses. Progress goes to mutants/run.log
 mutants: $(STAMP)

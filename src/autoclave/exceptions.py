@@ -1,38 +1,38 @@
-"""The error tree.
+"""Define the error tree.
 
 ::
 
     AutoclaveError
-    ├── InvalidConfiguration          an option, entry or key the operator must mend
-    │   └── ProviderConfigFaults      the files of [compute] provider_config_location, with all that is wrong in them
-    ├── ApiError                      what an HTTP caller did or asked (carries the status code)
+    ├── InvalidConfiguration          an option, entry or key that the operator must change
+    │   └── ProviderConfigFaults      the files of [compute] provider_config_location, with every fault
+    ├── ApiError                      a fault of an HTTP request (carries the status code)
     │   ├── BadRequest (400)
     │   ├── Forbidden (403)
     │   ├── NotFound (404)
     │   ├── NotAcceptable (406)
     │   └── Conflict (409)
-    ├── NoValidHost                   no host has what an instance needs, or none could be had
-    ├── ClaimRefused                  the host must not give an instance what it asks for
-    ├── StateConflict                 a swap found the row changed: somebody else was there first
-    ├── DatabaseUnavailable           the database did not answer; nothing was decided
-    │   └── TransactionAborted        the engine let another transaction go first; nothing was written
-    ├── PolicyUnavailable             a service that a policy rule asks did not answer; nothing was decided
+    ├── NoValidHost                   no host fits an instance, or none could be allocated
+    ├── ClaimRefused                  the host must not give an instance what it claims
+    ├── StateConflict                 a transition found the row changed concurrently
+    ├── DatabaseUnavailable           the database did not answer; no decision was made
+    │   └── TransactionAborted        the engine aborted the transaction; nothing was written
+    ├── PolicyUnavailable             a service that a policy rule asks did not answer
     ├── StorageError                  a file of an image could not be read or written
-    ├── HardwareError                 something on this host
+    ├── HardwareError                 a fault of this host's hardware or tools
     │   ├── DeviceVanished            the function or its controller is no longer there
     │   │   └── SlotEmpty             there is no function at the address
     │   ├── DriverMismatch            the function is bound to another kernel driver
-    │   ├── WrongDrive                the drive in the slot is not the one the row names
+    │   ├── WrongDrive                the drive in the slot differs from the row
     │   ├── DeviceInUse               this host itself uses the disk
     │   ├── DeviceLocked              another worker of this agent holds the device
-    │   ├── GuestError                the hypervisor did not do with a guest what was asked
+    │   ├── GuestError                a hypervisor's operation failed
     │   ├── ToolError
     │   │   ├── ToolMissing           the executable does not exist
     │   │   ├── ToolTimeout           it ran past its deadline and was killed
-    │   │   ├── ToolFailed            it said that it failed
-    │   │   └── ToolGarbage           it said something that cannot be understood
+    │   │   ├── ToolFailed            it returned a failure
+    │   │   └── ToolGarbage           its output cannot be parsed
     │   └── EraseError
-    │       ├── EraseUnsupported      the drive cannot do the action it was asked for
+    │       ├── EraseUnsupported      the drive does not support the action
     │       ├── EraseFailed           the drive tried and failed
     │       ├── EraseTimeout          cleanup_timeout passed
     │       └── VerifyFailed          read back: the data is still there
@@ -41,21 +41,21 @@
     │   ├── PlacementConflict         409: a generation moved, or the inventory is in use
     │   ├── PlacementNotFound         404
     │   └── PlacementRefused          any other 4xx or 5xx
-    ├── NovaUnavailable               no answer, or none that can be used: the event may or may not have been taken
+    ├── NovaUnavailable               no valid answer: the event may or may not have been accepted
     ├── RPCError
-    │   ├── RPCUnavailable            the message could not be handed over
+    │   ├── RPCUnavailable            the message was not delivered
     │   └── RPCTimeout                no answer in time: the call may still have been carried out
-    └── SimulatorError                what a simulated host was asked to do cannot be done
+    └── SimulatorError                a simulated host cannot do the action
 """
 
 from collections.abc import Iterable, Sequence
 
 
 class AutoclaveError(Exception):
-    """Every error that Autoclave raises on purpose. ``str()`` of it is fit for an operator.
+    """Report any error that Autoclave raises on purpose. ``str()`` of it is readable for an operator.
 
-    A :class:`HardwareError` can be made again from its class and ``args``: so it comes back as itself from
-    the process that has the privileges.
+    A :class:`HardwareError` can be recreated from its class and ``args``. So it crosses the boundary of the
+    privileged process unchanged.
     """
 
     def __str__(self) -> str:
@@ -63,9 +63,9 @@ class AutoclaveError(Exception):
 
 
 class InvalidConfiguration(AutoclaveError):
-    """A configuration that cannot be used.
+    """Report an unusable configuration.
 
-    :param message: what is wrong and what to do.
+    :param message: the fault and the remedy.
     :param option: the option, as ``[group] name``.
     :param entry: the entry of a multi-valued option, counted from 1, or its text.
     :param key: the key inside the entry.
@@ -88,9 +88,9 @@ class InvalidConfiguration(AutoclaveError):
 
 
 class ProviderConfigFaults(InvalidConfiguration):
-    """Provider configuration that cannot be used.
+    """Report unusable provider configuration.
 
-    :attr faults: everything that is wrong, in one line each that names the file.
+    :attr faults: every fault, one line each, with the name of the file.
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ class ProviderConfigFaults(InvalidConfiguration):
 
 
 class ApiError(AutoclaveError):
-    """A fault of the HTTP request, answered with :attr:`code`."""
+    """Report a fault of the HTTP request, answered with :attr:`code`."""
 
     code = 500
 
@@ -125,9 +125,9 @@ class Conflict(ApiError):
 
 
 class NoValidHost(AutoclaveError):
-    """No host has what an instance needs, or none that has it could be had.
+    """Report that no host fits an instance, or that none could be allocated.
 
-    :attr details: what is for administrators only: hosts and providers by name.
+    :attr details: hosts and providers by name, for administrators only.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -136,48 +136,48 @@ class NoValidHost(AutoclaveError):
 
 
 class ClaimRefused(AutoclaveError):
-    """The host must not give an instance what it asks for: it was not allocated, is not there, or is burned."""
+    """Report that the host must not give an instance what it claims: not allocated, missing, or burned."""
 
 
 class StateConflict(AutoclaveError):
-    """A swap found the device or request in another state, or at another version, than it was made for."""
+    """Report that a transition found the device or request in another state, or at another version."""
 
 
 class DatabaseUnavailable(AutoclaveError):
-    """The database did not answer. The transaction may or may not have been committed."""
+    """Report that the database did not answer. The transaction may or may not have been committed."""
 
 
 class TransactionAborted(DatabaseUnavailable):
-    """The engine gave the transaction up so that another could go on (deadlock, serialization failure).
+    """Report that the engine aborted the transaction in favour of another (deadlock, serialization failure).
 
-    Nothing of it was written: the same transaction may be tried again.
+    Nothing of it was written: retry the same transaction.
     """
 
 
 class PolicyUnavailable(AutoclaveError):
-    """A service that a policy rule asks (``http:``, ``https:``) did not answer, so nothing is decided."""
+    """Report that a service that a policy rule asks (``http:``, ``https:``) did not answer. No decision was made."""
 
 
 class StorageError(AutoclaveError):
-    """A file of an image could not be read or written: no space, no permission, no directory."""
+    """Report that a file of an image could not be read or written: no space, no permission, no directory."""
 
 
 class HardwareError(AutoclaveError):
-    """Something on this host is not as it must be."""
+    """Report a fault of this host's hardware or of its tools."""
 
 
 class DeviceVanished(HardwareError):
-    """The PCI function, its controller or its namespace is no longer there."""
+    """Report that the PCI function, its controller or its namespace no longer exists."""
 
 
 class SlotEmpty(DeviceVanished):
-    """There is no PCI function at the address."""
+    """Report that there is no PCI function at the address."""
 
 
 class DriverMismatch(HardwareError):
-    """The function is bound to another kernel driver than the one needed.
+    """Report that the function is bound to the wrong kernel driver.
 
-    :attr driver: the driver that has it, or None when it has none.
+    :attr driver: the bound driver, or None.
     """
 
     def __init__(self, message: str, driver: str | None) -> None:
@@ -186,13 +186,13 @@ class DriverMismatch(HardwareError):
 
 
 class WrongDrive(HardwareError):
-    """The drive in the slot is not the one that the device row names."""
+    """Report that the drive in the slot differs from the device row."""
 
 
 class DeviceInUse(HardwareError):
-    """This host itself uses the disk.
+    """Report that this host itself uses the disk.
 
-    :attr holders: who, in words, one line each.
+    :attr holders: the users, one line each.
     """
 
     def __init__(self, message: str, holders: Sequence[str]) -> None:
@@ -201,15 +201,15 @@ class DeviceInUse(HardwareError):
 
 
 class DeviceLocked(HardwareError):
-    """Another worker of this agent holds the device."""
+    """Report that another worker of this agent has locked the device."""
 
 
 class GuestError(HardwareError):
-    """The hypervisor did not do with a guest what was asked, or did not answer: it may have done it all the same."""
+    """Report that a hypervisor's operation failed or was not answered. It may have been carried out."""
 
 
 class ToolError(HardwareError):
-    """An external command did not do what was asked.
+    """Report that an external command failed.
 
     :attr argv: the command as it was run.
     """
@@ -220,15 +220,15 @@ class ToolError(HardwareError):
 
 
 class ToolMissing(ToolError):
-    """The executable does not exist or may not be run."""
+    """Report that the executable does not exist or may not be run."""
 
 
 class ToolTimeout(ToolError):
-    """The command ran past its deadline; its whole process group was killed."""
+    """Report that the command ran past its deadline; its process group was killed."""
 
 
 class ToolFailed(ToolError):
-    """The command said that it failed.
+    """Report that the command returned a failure.
 
     :attr returncode: its exit code (negative: the signal that ended it).
     :attr status: the NVMe status code (SCT << 8 | SC, without DNR and More) where one was given.
@@ -242,39 +242,39 @@ class ToolFailed(ToolError):
 
 
 class ToolGarbage(ToolError):
-    """The command exited with success, but its output cannot be understood."""
+    """Report that the command succeeded, but its output cannot be parsed."""
 
 
 class EraseError(HardwareError):
-    """The drive was not proved clean."""
+    """Report that the drive was not proved clean."""
 
 
 class EraseUnsupported(EraseError):
-    """The drive cannot do the action that was locked in."""
+    """Report that the drive does not support the recorded action."""
 
 
 class EraseFailed(EraseError):
-    """The drive tried and failed."""
+    """Report that the drive failed the action."""
 
 
 class EraseTimeout(EraseError):
-    """``[nvme] cleanup_timeout`` passed before the drive was clean."""
+    """Report that ``[nvme] cleanup_timeout`` passed before the drive was clean."""
 
 
 class VerifyFailed(EraseError):
-    """The tool reported success, but what was read back is not zero."""
+    """Report that data was read back that is not zero, although the tool succeeded."""
 
 
 class PlacementError(AutoclaveError):
-    """Placement did not do what was asked."""
+    """Report that a request to Placement failed."""
 
 
 class PlacementUnavailable(PlacementError):
-    """Placement did not answer. The request may or may not have been applied."""
+    """Report that Placement did not answer. The request may or may not have been applied."""
 
 
 class PlacementConflict(PlacementError):
-    """409: the generation moved on, or the record is in use.
+    """Report 409: the generation has changed, or the record is in use.
 
     :attr code: Placement's own error code, such as ``placement.concurrent_update``.
     """
@@ -285,20 +285,20 @@ class PlacementConflict(PlacementError):
 
     @property
     def moved_on(self) -> bool:
-        """Whether somebody else has written the record meanwhile: read it again."""
+        """Return whether the record was changed concurrently: read it again."""
         return self.code == "placement.concurrent_update"
 
 
 class PlacementNotFound(PlacementError):
-    """404: the provider, inventory, trait or class does not exist."""
+    """Report 404: the provider, inventory, trait or class does not exist."""
 
 
 class TraitsMissing(PlacementError):
-    """A device is to be offered, and its provider has not all the traits yet that say what it is."""
+    """Report that a device cannot be offered yet, because its provider lacks traits."""
 
 
 class PlacementRefused(PlacementError):
-    """Any other 4xx or 5xx.
+    """Report any other 4xx or 5xx.
 
     :attr status: the HTTP status code.
     """
@@ -309,20 +309,20 @@ class PlacementRefused(PlacementError):
 
 
 class NovaUnavailable(AutoclaveError):
-    """Nova did not answer, or not as Nova answers. It may have taken an event all the same."""
+    """Report that Nova did not answer, or gave an invalid answer. It may have accepted an event."""
 
 
 class RPCError(AutoclaveError):
-    """A message between services was not carried out."""
+    """Report that a message between services was not carried out."""
 
 
 class RPCUnavailable(RPCError):
-    """The message could not be handed over, or nobody serves the version it needs."""
+    """Report that the message was not delivered, or that no service supports its version."""
 
 
 class RPCTimeout(RPCError):
-    """No answer in time: the call may still have been carried out."""
+    """Report that no answer came in time: the call may still have been carried out."""
 
 
 class SimulatorError(AutoclaveError):
-    """What a simulated host was asked to do cannot be done: no such host, slot or fault, or the drive refuses."""
+    """Report that a simulated host cannot do the action: no such host, slot or fault, or the drive refuses."""

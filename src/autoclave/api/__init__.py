@@ -1,1 +1,4 @@
-"""The HTTP service: a stateless WSGI application. It reads the database, and asks conductors and agents to act."""
+"""Serve the HTTP APIs as a stateless WSGI application.
+
+Requests read the database. Changes are sent to conductors and agents.
+"""

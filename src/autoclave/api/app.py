@@ -1,10 +1,7 @@
 """Compose the WSGI application: resources, and the layers around them in their order.
 
-The WSGI application: the resources, and the layers around them in their order.
-
-Other WSGI applications under a path of this service, such as the embedded Placement at ``/placement``.
-
-Answers as JSON, quickly: lists of ten thousand rows are made of them.
+Other WSGI applications can be mounted under a path, such as the embedded Placement at ``/placement``. JSON is written
+by orjson, because lists have up to ten thousand rows.
 """
 
 import re
@@ -35,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def mounted(app: "WSGIApplication", mounts: "Mapping[str, WSGIApplication]") -> "WSGIApplication":
-    """*app*, with each of *mounts* answering below its prefix; the longest prefix counts.
+    """Return *app*, with each of *mounts* answering below its prefix; the longest prefix counts.
 
-    What is mounted sees its own root: the prefix moves to SCRIPT_NAME, so that its links stay right.
+    A mounted application sees its own root: the prefix moves to SCRIPT_NAME, so that its links are correct.
     """
     by_length = sorted(((prefix.rstrip("/"), other) for prefix, other in mounts.items()), key=lambda m: -len(m[0]))
 
@@ -61,7 +58,7 @@ _OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_OMIT_MICROSECONDS
 
 
 def install(app: "falcon.App[Any, Any]") -> None:
-    """Make *app* write its media this way; datetimes in them become ISO 8601, such as ``2026-11-28T09:00:18+00:00``."""
+    """Make *app* render media with orjson; datetimes become ISO 8601, such as ``2026-11-28T09:00:18+00:00``."""
     handler = JSONHandler(dumps=partial(orjson.dumps, option=_OPTIONS))
     app.resp_options.media_handlers[falcon.MEDIA_JSON] = handler
 
@@ -82,7 +79,7 @@ def create_app(
     *,
     hosts_unknown: Callable[[], int] | None = None,
 ) -> "WSGIApplication":
-    """The HTTP service.
+    """Return the HTTP service.
 
     :param conf: ``[api]``, and with ``auth_strategy = keystone`` also ``[keystone_authtoken]``.
     :param transport: how conductors and agents are reached.

@@ -1,15 +1,9 @@
 """Authenticate callers by Keystone, by a file, or on one machine by their own headers.
 
-Who the caller is: asked of Keystone, looked up in a file, or taken on the caller's word on one machine.
+Each strategy sets the headers that :meth:`RequestContext.from_environ` reads, and removes those that the client sent.
 
-All leave what they found in the headers that ``RequestContext.from_environ`` reads.
-
-``[api] auth_strategy = http_basic``: a file of users and bcrypt hashes, in the place of Keystone.
-
-The parsing and the comparison are oslo.middleware's. Its middleware is not used: it answers 401 to whatever
-its application raises, names no scheme in its 401, and reads one global configuration.
-
-The headers that say who a caller is, for :meth:`RequestContext.from_environ` to read: set by us, never by him.
+``http_basic`` uses oslo.middleware's parser and comparison, but not its middleware. That answers 401 to any error of
+its application, names no scheme in its 401, and reads one global configuration.
 """
 
 import re
@@ -32,13 +26,13 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 ROLES = ("admin", "manager", "member", "reader")
-"""Keystone's default roles; each implies those after it."""
+"""List Keystone's default roles; each implies those after it."""
 PROJECT = "admin"
-"""The project of callers who name none."""
+"""Name the project of callers that name none."""
 
 
 def as_caller(environ: "WSGIEnvironment", user: str, project: str, roles: Iterable[str]) -> "WSGIEnvironment":
-    """*environ* of a request that was found to be *user*'s, without what it says of that itself."""
+    """Return *environ* with the identity of *user*, without the identity headers of the client."""
     passed = {name: value for name, value in environ.items() if not _says_who(name)}
     return {**passed, "HTTP_X_USER_ID": user, "HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": ",".join(roles)}
 
@@ -59,11 +53,11 @@ _LONGEST_NAME = 64  # as that of a user of Keystone's; it goes into the history 
 
 
 class Users:
-    """The users of a file such as ``htpasswd -B`` writes: a line ``name:hash`` each; ``#`` begins a comment.
+    """Read users from a file in the format of ``htpasswd -B``: a line ``name:hash`` each; ``#`` begins a comment.
 
-    It is read for each request, which is nothing beside the price of a hash: who was taken out of it is out.
+    The file is read for each request, because that is cheap next to a hash. A removed user is refused at once.
 
-    :raises InvalidConfiguration: it cannot be read, a line is malformed, or it names nobody.
+    :raises InvalidConfiguration: the file cannot be read, a line is malformed, or it names no user.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,9 +65,9 @@ class Users:
         self._read()
 
     def knows(self, name: str, password: bytes) -> bool:
-        """Whether *name* is one of them, and *password* is his.
+        """Return whether *name* is a user with *password*.
 
-        :raises InvalidConfiguration: the file has become unusable; nobody is known until it is mended.
+        :raises InvalidConfiguration: the file has become unusable; no user is accepted until it is repaired.
         """
         entries = self._read()
         entry = entries.get(name)
@@ -93,7 +87,7 @@ class Users:
 
 
 def http_basic(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """*app* for the users of ``[api] http_basic_auth_user_file``, each of whom is an administrator.
+    """Return *app* for the users of ``[api] http_basic_auth_user_file``; each is an administrator.
 
     :raises InvalidConfiguration: see :class:`Users`.
     """
@@ -164,13 +158,14 @@ _PUBLIC = frozenset(
 
 
 def is_public(conf: Any, path: str) -> bool:
-    """Whether *path* is served without knowing who asks: the API's description, the health check, public metrics."""
+    """Return whether *path* is served without authentication: the API's description, the health check, public
+    metrics."""
     path = path.rstrip("/") or "/"
     return path in _PUBLIC or (path == "/metrics" and conf.api.public_metrics)
 
 
 def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """*app* behind the authentication that ``[api] auth_strategy`` names; public paths reach it directly."""
+    """Return *app* behind the authentication of ``[api] auth_strategy``; public paths reach it directly."""
     strategies: dict[str, Callable[[Any, WSGIApplication], WSGIApplication]] = {
         "keystone": keystone,
         "http_basic": http_basic,
@@ -185,11 +180,11 @@ def authenticated(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
 
 
 def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """Tokens are checked by Keystone (``[keystone_authtoken]``).
+    """Validate tokens with Keystone (``[keystone_authtoken]``).
 
-    A service token without one of ``service_token_roles`` is worth nothing, whatever the file says.
+    A service token needs one of ``service_token_roles``, whatever the file says.
 
-    :raises InvalidConfiguration: the file does not say how Keystone is asked.
+    :raises InvalidConfiguration: the file does not configure access to Keystone.
     """
     from keystonemiddleware.auth_token import AuthProtocol  # 8 MiB that the other strategies do without
 
@@ -211,10 +206,10 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
 
 
 def noauth(_conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """Every caller is an administrator of the project ``admin``.
+    """Treat every caller as an administrator of the project ``admin``.
 
-    A token ``user:project`` or ``user:project:role1,role2`` acts as somebody else, so that a story with
-    several projects can be told without Keystone. Any other token is ignored.
+    A token ``user:project`` or ``user:project:role1,role2`` sets another identity, for tests with several projects.
+    Any other token is ignored.
     """
 
     def trusting(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -234,9 +229,9 @@ def _claimed(token: str) -> tuple[str, str, list[str]]:
 
 
 def require_service_token(conf: Any, req: falcon.Request, refusal: str) -> None:
-    """Let only a service, such as Nova, touch what belongs to an instance. Waived without Keystone.
+    """Require a service token, such as Nova's, for what belongs to an instance. Skip the check without Keystone.
 
-    :raises Forbidden: there is no valid service token with one of ``service_token_roles``; says *refusal*.
+    :raises Forbidden: there is no valid service token with one of ``service_token_roles``; *refusal* is the message.
     """
     if conf.api.auth_strategy != "keystone":
         return

@@ -1,4 +1,4 @@
-"""Request bodies: JSON, of a bounded size, checked against a schema before anything looks into it."""
+"""Read request bodies: JSON of a bounded size, validated against a schema before use."""
 
 import json
 import re
@@ -18,11 +18,11 @@ _NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
 _NO_NUMBER = "not usable: it holds a number beyond all bounds"
 _SHOWN = 300
 _MAX_STORED = 60_000
-"""Bytes of JSON: MariaDB's TEXT holds 65,535."""
+"""Limit the bytes of JSON: MariaDB's TEXT holds 65,535."""
 
 
 def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """A validator for *schema*; made once, when its module is imported.
+    """Return a validator for *schema*; create it once, when its module is imported.
 
     :raises jsonschema.SchemaError: *schema* itself is wrong.
     """
@@ -33,7 +33,7 @@ def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
 def read(
     req: falcon.Request, validator: Draft202012Validator, max_size: int, media_type: str = "application/json"
 ) -> Any:
-    """The body of *req*.
+    """Read, parse and validate the body of *req*.
 
     :param max_size: bytes that it may have (``[api] max_request_body_size``).
     :param media_type: what it may be declared as, beside JSON and JSON patches.
@@ -56,9 +56,9 @@ def read(
 
 
 def check(document: Any, validator: Draft202012Validator) -> None:
-    """Refuse *document* unless it is what *validator* demands.
+    """Validate *document*.
 
-    :raises BadRequest: says where it is not, and what must be there.
+    :raises BadRequest: it is invalid; names the place and the requirement.
     """
     error = best_match(validator.iter_errors(document))
     if error is not None:
@@ -71,10 +71,10 @@ def check(document: Any, validator: Draft202012Validator) -> None:
 
 
 def storable(value: Any, what: str) -> Any:
-    """*value*, if its JSON fits into a column.
+    """Return *value* if its JSON fits into a column.
 
-    :param what: names it in the refusal.
-    :raises BadRequest: it does not.
+    :param what: the name in the error.
+    :raises BadRequest: it does not fit.
     """
     size = len(json.dumps(value))
     if size > _MAX_STORED:
@@ -85,12 +85,12 @@ def storable(value: Any, what: str) -> Any:
 def read_if_any(
     req: falcon.Request, validator: Draft202012Validator, max_size: int, media_type: str = "application/json"
 ) -> Any:
-    """As :func:`read`; an empty mapping if there is no body at all."""
+    """Read the body as :func:`read`; return an empty mapping if there is none."""
     return read(req, validator, max_size, media_type) if RequestBody(req.env).announced != 0 else {}
 
 
 def declared_type(req: falcon.Request) -> str:
-    """What the body of *req* is declared to be; the empty string if it is not."""
+    """Return the declared media type of *req*'s body; the empty string if there is none."""
     return (req.content_type or "").partition(";")[0].strip().lower()
 
 
@@ -124,5 +124,5 @@ def _parsed(raw: bytes) -> object:
 
 
 def shortened(message: str) -> str:
-    """*message*, which may repeat what a caller wrote, at a length that fits an answer."""
+    """Shorten *message*, which may repeat the caller's text, to fit an answer."""
     return message if len(message) <= _SHOWN else f"{message[:_SHOWN]}…"

@@ -1,11 +1,8 @@
-"""Carry what a resource needs: the parts of the service, and the caller.
+"""Carry the parts of the service and the caller to each resource, and restrict the hosts of unauthenticated
+requests.
 
-What a resource needs: the service's parts, and who is asking.
-
-Which hosts a request may be for, where nobody has to say who he is.
-
-A page in a browser on this machine can send requests here once its own name resolves to a loopback
-address. The browser then believes them to be the page's own, but they still carry the page's name.
+A web page can send requests to this machine if its name resolves to a loopback address. The browser then treats the
+API as the page's own server. The Host header still carries the page's name, so other names are refused.
 """
 
 import re
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Api:
-    """The parts of the service, passed to every resource.
+    """Hold the parts of the service, for every resource.
 
     :param guests: asks the agents which guests have a function.
     :param hosts_unknown: how many hosts of this process have not been looked at yet; None: it has none.
@@ -50,11 +47,11 @@ class Api:
 
     @property
     def max_body(self) -> int:
-        """``[api] max_request_body_size``."""
+        """Hold ``[api] max_request_body_size``."""
         return int(self.conf.api.max_request_body_size)
 
     def authorize(self, req: falcon.Request, rule: str) -> RequestContext:
-        """The caller of *req*, who may do what *rule* governs.
+        """Return the caller of *req*, if *rule* allows the request.
 
         :raises Forbidden: the policy says no.
         """
@@ -64,7 +61,7 @@ class Api:
 
 
 class Callers:
-    """Falcon middleware: turns what authentication left in the environment into a context.
+    """Turn the result of the authentication into a context (Falcon middleware).
 
     :param policy: says who is an administrator.
     :param is_public: tells the paths that are served without knowing who asks.
@@ -83,7 +80,7 @@ class Callers:
 
 
 class JSONOnly:
-    """Falcon middleware: refuses callers who do not take JSON.
+    """Refuse callers that do not accept JSON (Falcon middleware).
 
     :param exempt: matches the paths that answer in something else.
     """
@@ -97,7 +94,7 @@ class JSONOnly:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host*, an address or a name, can only be this machine."""
+    """Return whether *host*, an address or a name, can only be this machine."""
     if host == "localhost":
         return True
     try:
@@ -107,9 +104,10 @@ def is_loopback(host: str) -> bool:
 
 
 def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
-    """*app*; with ``auth_strategy = noauth`` only for requests to a loopback address or to ``public_endpoint``.
+    """Return *app*; with ``auth_strategy = noauth``, refuse requests to other hosts than loopback or
+    ``public_endpoint``.
 
-    With ``noauth_beyond_loopback`` also for those to any address: a page has a name.
+    With ``noauth_beyond_loopback``, allow any address, but no other name: a web page needs a name.
     """
     if conf.api.auth_strategy != "noauth":
         return app

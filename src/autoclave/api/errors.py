@@ -1,12 +1,8 @@
 """Render errors in the shape that the clients of each API parse.
 
-Errors, each in the shape that the clients of its API parse.
-
-An error tells what the caller can mend, never a traceback, a statement or a host of the system; those are
-in the log, under the request id that every answer carries. A token that Keystone does not accept is refused
-by keystonemiddleware, in Keystone's own words and shape.
-
-What every error answers, below each path.
+An error names what the caller can change, and never a traceback, a statement or a host. Those are in the log, under
+the request id of the answer. A token that Keystone does not accept is refused by keystonemiddleware, in Keystone's
+shape.
 """
 
 import json
@@ -48,7 +44,7 @@ _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
     (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed meanwhile."),
     (PlacementError, 503, "Placement did not do what the request needs. Ask again later."),
 )
-"""What is not the caller's fault: status and text. The first class that matches counts."""
+"""Map errors that the caller did not cause to status and text. The first class that matches counts."""
 
 
 NOVAS = {
@@ -63,11 +59,11 @@ NOVAS = {
     415: "badMediaType",
     503: "serviceUnavailable",
 }
-"""The envelope of a fault of Nova's by its status; of any other it is ``computeFault``."""
+"""Name the envelope of Nova's faults by status; any other is ``computeFault``."""
 
 
 def _cyborgs(code: int, text: str) -> dict[str, Any]:
-    """``{"error_message": "<JSON>"}``: Cyborg's clients decode twice."""
+    """Render ``{"error_message": "<JSON>"}``: Cyborg's clients decode twice."""
     fault = {"faultcode": "Client" if code < 500 else "Server", "faultstring": text, "debuginfo": None}
     return {"error_message": json.dumps(fault)}
 
@@ -81,11 +77,11 @@ def _glances(code: int, text: str) -> dict[str, Any]:
 
 
 _SHAPES: tuple[tuple[str, Callable[[int, str], dict[str, Any]]], ...] = (("/compute", _novas), ("/image", _glances))
-"""How errors are told below a path; everywhere else, as Cyborg tells them."""
+"""Map a path to its shape of errors; every other path uses Cyborg's."""
 
 
 def document(path: str, code: int, text: str) -> dict[str, Any]:
-    """The body of an error answer at *path*."""
+    """Return the body of an error answer at *path*."""
     shapes = (shape for prefix, shape in _SHAPES if path == prefix or path.startswith(f"{prefix}/"))
     return next(shapes, _cyborgs)(code, text)
 
@@ -138,7 +134,7 @@ def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPErr
 
 
 def guarded(app: "WSGIApplication") -> "WSGIApplication":
-    """WSGI middleware that turns what *app* raises into a neutral 500."""
+    """Turn exceptions of *app* into a neutral 500 (WSGI middleware)."""
 
     def guard(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         try:
@@ -153,9 +149,9 @@ def guarded(app: "WSGIApplication") -> "WSGIApplication":
 def answer(
     environ: "WSGIEnvironment", start_response: "StartResponse", code: int, text: str, *headers: tuple[str, str]
 ) -> Iterable[bytes]:
-    """An error answer of a WSGI middleware.
+    """Return an error answer of a WSGI middleware.
 
-    :param headers: beside those of the body.
+    :param headers: in addition to those of the body.
     """
     body = json.dumps(document(environ.get("PATH_INFO", ""), code, text)).encode()
     shape = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
@@ -189,5 +185,5 @@ _GLANCES = shape("ImageError", {"code": INTEGER, "title": STRING, "message": STR
 
 
 def error_at(path: str) -> Schema:
-    """The body of the errors at *path*."""
+    """Return the schema of the errors at *path*."""
     return {"compute": _NOVAS, "image": _GLANCES}.get(path.split("/")[1], _CYBORGS)

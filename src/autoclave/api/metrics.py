@@ -1,4 +1,4 @@
-"""``GET /metrics``: the fleet, counted from the database when it is asked for."""
+"""Serve ``GET /metrics``, counted in the database at each scrape."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _CONDITIONS = ("held", "missing", "excluded", "unreadable", "maintaining", "stal
 
 
 class Fleet:
-    """The collector: four queries a scrape, and nothing that could be stale between two processes."""
+    """Collect the metrics with four queries for each scrape, so that all processes return the same numbers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -85,7 +85,7 @@ def _by_condition(census: Iterable[Census]) -> "Metric":
 
 
 class Metrics(Resource):
-    """The metrics in Prometheus' text format."""
+    """Serve the metrics in Prometheus' text format."""
 
     @Operation("Count the fleet", rule="autoclave:metrics:get", answers={200: STRING}, media_type="text/plain")
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:

@@ -1,4 +1,4 @@
-"""Microversions: what a client asks for, and what it is told."""
+"""Negotiate the microversion of a request."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HEADER = "OpenStack-API-Version"
 
 
 class Microversion(NamedTuple):
-    """A version of the API; they compare in order."""
+    """Hold a version of the API; versions compare in order."""
 
     major: int
     minor: int
@@ -24,28 +24,28 @@ class Microversion(NamedTuple):
 
 MINIMUM = Microversion(2, 0)
 ARQ_PROJECT_ID = Microversion(2, 1)
-"""``/project_id`` in the PATCH of accelerator requests."""
+"""Add ``/project_id`` to the PATCH of accelerator requests."""
 PROFILE_BY_NAME = Microversion(2, 2)
-"""A device profile is shown by its name."""
+"""Show a device profile by its name."""
 DEVICE_STATUS = Microversion(2, 3)
-"""``status`` of devices."""
+"""Add ``status`` to devices."""
 MANAGED = Microversion(2, 4)
-"""``managed`` in the attach_handle_info of PCI handles (managed-mode specification)."""
+"""Add ``managed`` to the attach_handle_info of PCI handles (managed-mode specification)."""
 DEVICE_STATE = Microversion(2, 5)
-"""``device_state`` of devices, and ``POST /v2/devices/{uuid}/clean`` (NVMe specification)."""
+"""Add ``device_state`` to devices, and ``POST /v2/devices/{uuid}/clean`` (NVMe specification)."""
 MAXIMUM = DEVICE_STATE
 
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
 RESOURCES = ("devices", "deployables", "attributes", "device_profiles", "accelerator_requests")
-"""What is served below ``/v2``, and without it too: who leaves the version out means the only one that there is."""
+"""List the paths that are served below ``/v2`` and without it: a client without a version gets the only one."""
 
 
 @dataclass(frozen=True)
 class VersionedAPI:
-    """One of the APIs that have microversions.
+    """Describe an API with microversions.
 
     :param service_type: its name in the header.
-    :param paths: what it serves.
+    :param paths: the paths that it serves.
     :param own_header: a header of its own, with the number only, which its clients send too.
     """
 
@@ -57,11 +57,11 @@ class VersionedAPI:
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """What an answer depends on."""
+        """List the headers that an answer depends on."""
         return (HEADER,) if self.own_header is None else (HEADER, self.own_header)
 
     def negotiate(self, header: str | None, own: str | None = None) -> Microversion:
-        """The version that a request asks for; the minimum when it does not say.
+        """Return the version that a request asks for; the minimum if it names none.
 
         ``2.N`` without the service's name is accepted too, as old clients send it.
 
@@ -105,26 +105,27 @@ COMPUTE = VersionedAPI(
     re.compile(r"/compute/v2\.1(/.*)?", re.DOTALL),
     "X-OpenStack-Nova-API-Version",
 )
-"""Every version is taken, as each of the clients' resources has a highest of its own; the answers are always 2.96's."""
+"""Accept every version, because each resource of the clients has a maximum of its own. Answers have the shape of
+2.96."""
 
 
 EXTRA_SPECS_CHECKED = Microversion(2, 86)
-"""Of the compute API: the extra specs of a flavor are checked when they are set."""
+"""Check the extra specs of a flavor when they are set (compute API)."""
 
 
 def api_at(path: str) -> VersionedAPI | None:
-    """The API that serves *path*, if it is one with microversions."""
+    """Return the API that serves *path*, if it has microversions."""
     return next((api for api in (ACCELERATOR, COMPUTE) if api.paths.fullmatch(path)), None)
 
 
 def of(req: falcon.Request) -> Microversion:
-    """The version that was negotiated for *req*."""
+    """Return the version that was negotiated for *req*."""
     version: Microversion = req.context.microversion
     return version
 
 
 def require(req: falcon.Request, needed: Microversion, what: str) -> None:
-    """Refuse what came with a later version than the caller asked for.
+    """Refuse a field that a later version added.
 
     :raises NotAcceptable: the request's version is below *needed*.
     """
@@ -133,7 +134,7 @@ def require(req: falcon.Request, needed: Microversion, what: str) -> None:
 
 
 class Negotiation:
-    """Falcon middleware: negotiates each request for an API with versions, and says in each answer what was found."""
+    """Negotiate the version of each request, and return it with each answer (Falcon middleware)."""
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         api = api_at(req.path)

@@ -1,4 +1,4 @@
-"""``GET /openapi.json``: the API as an OpenAPI 3.1 document, made of the routes and of what they are declared to be."""
+"""Serve ``GET /openapi.json``: an OpenAPI 3.1 document, made from the routes and their declarations."""
 
 import re
 from collections.abc import Mapping
@@ -48,14 +48,14 @@ _FAILURES = {
     500: "The service failed; its log tells why, under the id of the request.",
     503: "Something that the service needs is away; ask again later.",
 }
-"""What any operation may answer."""
+"""List the errors that any operation may return."""
 
 
 class OpenAPI(Resource):
-    """The document.
+    """Return the document.
 
-    :param at_both: what is served below ``/accelerator`` too, by path.
-    :param at_root: what is not.
+    :param at_both: operations that are served below ``/accelerator`` as well, by path.
+    :param at_root: the other operations.
     """
 
     def __init__(self, api: Api, at_both: Mapping[str, Resource], at_root: Mapping[str, Resource]) -> None:
@@ -110,13 +110,13 @@ _HEADERS = {
 
 
 class _Components:
-    """Schemas with a title are said once, and referred to."""
+    """Define each schema with a title once, and refer to it."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, Any] = {}
 
     def shown(self, schema: Any) -> Any:
-        """*schema* with references in the place of components."""
+        """Return *schema* with references in place of components."""
         if isinstance(schema, list | tuple):
             return [self.shown(part) for part in schema]
         if not isinstance(schema, Mapping):
@@ -173,7 +173,7 @@ def _operation(api: Api, path: str, method: str, declared: Operation, components
 
 
 def _security(api: Api) -> list[dict[str, Any]]:
-    """One of these is enough; the empty one is none."""
+    """Require one of these; an empty one means no authentication."""
     by_strategy: dict[str, list[dict[str, Any]]] = {
         "keystone": [{"token": []}],
         "http_basic": [{"basic": []}],

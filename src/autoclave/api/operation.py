@@ -1,4 +1,4 @@
-"""What one method of one path takes and answers: said once, held by the code, shown in the OpenAPI document.
+"""Declare what one method of one path takes and answers; the code enforces it, and the OpenAPI document shows it.
 
 Every responder of every resource is declared::
 
@@ -27,7 +27,7 @@ from autoclave.objects.base import RequestContext
 
 
 class Resource:
-    """What answers at a path, by methods named ``on_get``, ``on_post`` and so on."""
+    """Answer at a path, by methods named ``on_get``, ``on_post`` and so on."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -36,7 +36,7 @@ class Resource:
 _DECLARED = "operation"
 
 OCTETS = "application/octet-stream"
-"""What data is declared to be that nobody looks into."""
+"""Declare data that is not parsed."""
 
 R = TypeVar("R", bound=Resource)
 P = ParamSpec("P")
@@ -44,10 +44,10 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for, checked against the declaration.
+    """Hold the content of a request, checked against the declaration.
 
     :param query: the arguments of the query string by name, as they were written.
-    :param body: the parsed body; an empty mapping where there is none.
+    :param body: the parsed body; an empty mapping if there is none.
     """
 
     query: Mapping[str, str]
@@ -56,13 +56,13 @@ class Asked:
 
     @property
     def context(self) -> RequestContext:
-        """Who asks; public operations do not know."""
+        """Return the caller; a public operation has none."""
         context: RequestContext = self._req.context.caller
         return context
 
     @property
     def version(self) -> Microversion:
-        """The microversion; only of an API that has them."""
+        """Return the microversion, if the API has microversions."""
         return microversion.of(self._req)
 
 
@@ -100,7 +100,7 @@ class Operation:
     media_type: str = "application/json"
 
     def understand(self, api: Api, req: falcon.Request) -> Asked:
-        """What *req* asks for.
+        """Parse and check *req*.
 
         :raises Forbidden: the policy does not allow it.
         :raises BadRequest: query string or body are not as declared.
@@ -133,7 +133,7 @@ class Operation:
 
 
 def operations_of(resource: Resource) -> dict[str, Operation]:
-    """The operations of *resource* by method.
+    """Return the operations of *resource* by method.
 
     :raises TypeError: a responder is not declared.
     """

@@ -1,4 +1,4 @@
-"""Who may do what. The rules and their names are Cyborg's, Nova's and Glance's; ``autoclave:*`` are ours.
+"""Define the policy rules, and enforce them. Rule names are Cyborg's, Nova's and Glance's; ``autoclave:*`` are ours.
 
 ``/etc/autoclave/policy.yaml`` (``[oslo_policy] policy_file``) changes them.
 """
@@ -242,18 +242,18 @@ COMPUTE_RULES = (
     _documented("download_image", READER_OR_ADMIN, "Fetch the data of an image.", f"GET {_IMAGE}/file"),
     _documented("upload_image", MEMBER_OR_ADMIN, "Send the data of an image.", f"PUT {_IMAGE}/file"),
 )
-"""Of the compute half (``[compute] enabled``)."""
+"""List the rules of the compute and image APIs (``[compute] enabled``)."""
 
 
 def list_rules() -> list[Any]:
-    """Every rule with its default, for oslopolicy-sample-generator."""
+    """Return every rule with its default, for oslopolicy-sample-generator."""
     return [*BASE_RULES, *RULES, *COMPUTE_RULES]
 
 
 class Policy:
-    """The rules in force: the defaults, and what the operator's policy files say instead.
+    """Enforce the rules: the defaults, and the changes in the operator's policy files.
 
-    Files that change are read again before the next decision. While they cannot be used, the last good rules hold.
+    Read changed files again before the next decision. While they are invalid, keep the last valid rules.
 
     :raises InvalidConfiguration: see :meth:`autoclave.api.policy_files.PolicyFiles.read`.
     """
@@ -269,7 +269,7 @@ class Policy:
         self._enforcer = self._made_of(self._files.read(self._seen))
 
     def allows(self, context: RequestContext, rule: str) -> bool:
-        """Whether *context* may do what *rule* governs, within its own project.
+        """Return whether *rule* allows *context* to act within its own project.
 
         :raises PolicyUnavailable: the rule asks another service, which did not answer.
         """
@@ -288,15 +288,15 @@ class Policy:
             raise PolicyUnavailable(f"rule {rule} cannot be decided: {error}") from error
 
     def require(self, context: RequestContext, rule: str) -> None:
-        """Let *context* do what *rule* governs, or raise.
+        """Require that *rule* allows *context* to act.
 
-        :raises Forbidden: it may not.
+        :raises Forbidden: it does not.
         """
         if not self.allows(context, rule):
             raise Forbidden(f"Access was denied to the following resource: {rule}")
 
     def _refresh(self) -> None:
-        """Read the files again if they were written."""
+        """Read the files again if they have changed."""
         with self._reading:
             try:
                 stamps = self._files.stamps()

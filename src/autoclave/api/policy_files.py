@@ -1,7 +1,7 @@
-"""Find, read and check the policy files: ``[oslo_policy] policy_file``, and those in ``policy_dirs``.
+"""Read and check the policy files: ``[oslo_policy] policy_file``, and those in ``policy_dirs``.
 
-They are read here and not by oslo.policy, which takes an empty rule for "every caller", a rule that does not exist
-for a rule, and a file that breaks at run time for a fault of each request.
+oslo.policy does not read them, because it accepts an empty rule as "every caller" and an unknown rule as a rule. It
+also reports a broken file as a fault of each request.
 """
 
 import os
@@ -21,16 +21,16 @@ OPTION = "[oslo_policy] policy_file"
 _DIRECTORIES = "[oslo_policy] policy_dirs"
 
 LARGEST_FILE = 1 << 20
-"""Bytes of one policy file."""
+"""Limit the bytes of one policy file."""
 
 _SHOWN_FAULTS = 10
 
 Stamps = tuple[tuple[str, tuple[int, ...] | None], ...]
-"""The files by path, policy_file first, each with what changes when it is written; None: it is not there."""
+"""Map each file, policy_file first, to a stamp that changes with the file; None: there is no such file."""
 
 
 class PolicyFiles:
-    """The operator's policy files.
+    """Read the operator's policy files.
 
     :param defaults: every rule that requests are checked against, with its default.
     """
@@ -43,7 +43,7 @@ class PolicyFiles:
         self._required = is_set(conf, "oslo_policy", "policy_file")
 
     def stamps(self) -> Stamps:
-        """Return which files there are now. Equal to what it was before: nothing was written.
+        """Return the stamps of the files. Equal stamps mean unchanged files.
 
         :raises InvalidConfiguration: a directory of policy files cannot be read.
         """

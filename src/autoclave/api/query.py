@@ -1,10 +1,6 @@
 """Parse query strings and UUIDs, and make links.
 
-Query strings: what is not understood is refused, so that a filter with a typo does not return everything.
-
-UUIDs as callers write them.
-
-Links.
+An unknown argument is refused, so that a filter with a typo does not return everything.
 """
 
 import re
@@ -24,7 +20,7 @@ MAX_LIMIT = 1_000_000
 
 
 class Argument:
-    """One argument that a query string may have.
+    """Describe one argument of a query string.
 
     :param meaning: a sentence for the document.
     :param schema: what its value must satisfy; its ``x-message`` completes "The argument …".
@@ -59,9 +55,9 @@ class Argument:
 
 
 def limit(least: int, meaning: str) -> Argument:
-    """The argument that says how many rows are wanted.
+    """Define the argument that limits the number of rows.
 
-    :param least: that it may be.
+    :param least: the smallest number.
     """
     return Argument(
         "limit",
@@ -82,10 +78,10 @@ PAGING = (LIMIT, MARKER)
 
 @dataclass(frozen=True)
 class Page:
-    """Which part of a list is wanted.
+    """Describe a part of a list.
 
     :param limit: rows at most; None: all of them.
-    :param marker: the uuid of the last row already seen.
+    :param marker: the uuid of the last row of the previous part.
     """
 
     limit: int | None
@@ -93,9 +89,9 @@ class Page:
 
 
 def arguments(req: falcon.Request, declared: Iterable[Argument]) -> dict[str, str]:
-    """The arguments of the query string by name, but for the repeated ones.
+    """Return the arguments of the query string by name, except the repeated ones.
 
-    :raises BadRequest: one is not *declared*, is given twice, is missing, or has a value that it cannot have.
+    :raises BadRequest: an argument is not *declared*, is repeated, is missing, or has an invalid value.
     """
     known = {argument.name: argument for argument in declared}
     found: dict[str, str] = {}
@@ -117,15 +113,15 @@ def arguments(req: falcon.Request, declared: Iterable[Argument]) -> dict[str, st
 
 
 def page(values: Mapping[str, str]) -> Page:
-    """``limit`` and ``marker`` of *values*, which :func:`arguments` has checked."""
+    """Return ``limit`` and ``marker`` of *values*, which :func:`arguments` has checked."""
     most = values.get("limit")
     return Page(None if most is None else int(most), values.get("marker"))
 
 
 def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
-    """The query string that asks for what follows in a list; None if *req* asks for no page, or got less than one.
+    """Return the query string of the next page; None if *req* asks for no page, or the page is not full.
 
-    :param keys: of the rows that are answered. The last page that is full has one after it, which is empty.
+    :param keys: of the rows of the page. A full last page links to an empty one.
     """
     limit = req.get_param_as_int("limit")
     if not limit or len(keys) < limit:
@@ -135,7 +131,7 @@ def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
 
 
 def unknown_marker(marker: str) -> BadRequest:
-    """The refusal of a marker that no row has."""
+    """Return the error for a marker without a row."""
     return BadRequest(f'The argument "marker" names no row that you can see: {body.shortened(marker)}')
 
 
@@ -143,14 +139,14 @@ _CANONICAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNOREC
 
 
 def canonical(text: str) -> str | None:
-    """*text* in lower case, as every row keeps it; None if it is no uuid."""
+    """Return *text* in lower case, as rows store it; None if it is no uuid."""
     return text.lower() if _CANONICAL.fullmatch(text) else None
 
 
 def require(text: str, name: str) -> str:
-    """:func:`canonical`, for what must be a uuid.
+    """Return *text* as :func:`canonical`, but require a uuid.
 
-    :raises BadRequest: *text* is none; *name* says what it was meant for.
+    :raises BadRequest: *text* is no uuid; *name* is its name in the error.
     """
     found = canonical(text)
     if found is None:
@@ -159,16 +155,16 @@ def require(text: str, name: str) -> str:
 
 
 def public_url(req: falcon.Request, conf: Any) -> str:
-    """Where this service is, for the caller of *req*: ``[api] public_endpoint``, or the host that was asked."""
+    """Return the URL of this service for the caller of *req*: ``[api] public_endpoint``, or the requested host."""
     endpoint: str | None = conf.api.public_endpoint
     return endpoint.rstrip("/") if endpoint else f"{req.scheme}://{req.netloc}"
 
 
 def resource_link(base: str, resource: str) -> str:
-    """Where the rows of *resource* are, each by its uuid: at the path that clients of Cyborg know, mounted or not."""
+    """Return the URL of the rows of *resource*: at Cyborg's path, mounted or not."""
     return f"{base}/accelerator/v2/{resource}/"
 
 
 def self_link(base: str, resource: str, uuid: str) -> dict[str, str]:
-    """The link of one row."""
+    """Return the link of one row."""
     return {"href": resource_link(base, resource) + uuid, "rel": "self"}

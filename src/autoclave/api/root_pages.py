@@ -1,14 +1,7 @@
-"""Serve the pages that need no project: health, and the version documents.
+"""Serve the pages that need no project: the health check, and the version documents.
 
-``GET /healthcheck``: whether a load balancer should send requests here.
-
-Keystone's version documents, for clients that are configured without Keystone.
-
-openstackclient asks the identity endpoint for its version before most commands, and for nothing else.
-
-The version documents, by which clients find the API.
-
-Answers of the version documents.
+openstackclient requests the version of the identity endpoint before most commands. Keystone's documents serve clients
+that are configured without Keystone.
 """
 
 from typing import Any
@@ -60,11 +53,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Health(Resource):
-    """200 when the database answers and has a schema, 503 otherwise.
+    """Answer 200 if the database answers and has a schema, 503 otherwise.
 
-    `autoclave up` also says how many of its hosts it has not looked at yet.
+    `autoclave up` also reports the number of its hosts without a discovery yet.
 
-    A schema newer than this release is no illness: while a cloud is upgraded, old services run on it.
+    Accept a schema newer than this release: old services use it during an upgrade.
     """
 
     @Operation("Say whether the service is well", answers={200: HEALTH, 503: HEALTH})
@@ -83,7 +76,7 @@ class Health(Resource):
 
 
 class Versions(Resource):
-    """``GET /identity``."""
+    """Serve ``GET /identity``."""
 
     @Operation("Show the versions of the identity API", answers={300: IDENTITY_VERSIONS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -92,7 +85,7 @@ class Versions(Resource):
 
 
 class V3(Resource):
-    """``GET /identity/v3``."""
+    """Serve ``GET /identity/v3``."""
 
     @Operation("Show the version of the identity API", answers={200: IDENTITY})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -110,7 +103,7 @@ def _v3(req: falcon.Request, conf: Any) -> dict[str, Any]:
 
 
 class Root(Resource):
-    """``GET /``: the versions there are."""
+    """Serve ``GET /``: the versions."""
 
     @Operation("Show the versions of the accelerator API", answers={200: VERSIONS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -124,7 +117,7 @@ class Root(Resource):
 
 
 class V2(Resource):
-    """``GET /v2``: the one major version, without an envelope."""
+    """Serve ``GET /v2``: the only major version, without an envelope."""
 
     @Operation("Show the version", answers={200: VERSION})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:

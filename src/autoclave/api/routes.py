@@ -1,4 +1,4 @@
-"""Every path there is, and what answers at it."""
+"""Map every path to its resource."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ from autoclave.api.openapi import OpenAPI
 from autoclave.api.operation import Resource, operations_of
 
 _BASES = ("", "/accelerator")
-"""Clients follow the links of the version documents, which name the second whatever they were given."""
+"""List both prefixes: clients follow the links of the version documents, which name the second."""
 
 
 def add_all(app: "falcon.App[Any, Any]", api: Api) -> None:

@@ -1,8 +1,7 @@
-"""Pieces of schemas that several nouns use.
+"""Define the parts of schemas that several resources share.
 
-``x-message`` says what is wrong in the words of an error; ``x-since`` is the microversion that brought a property;
-``x-optional`` marks one that need not be there.
-A schema with a ``title`` is a component of the OpenAPI document.
+``x-message`` is the text of the error. ``x-since`` is the microversion that added a property. ``x-optional`` marks a
+property that may be absent. A schema with a ``title`` is a component of the OpenAPI document.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from autoclave.api.microversion import Microversion
 Schema = Mapping[str, Any]
 
 UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$(?!\n)"
-"""A uuid. The look-ahead is for Python, where ``$`` also stands before a line feed at the end."""
+"""Define a uuid. The look-ahead is for Python, where ``$`` also matches before a final line feed."""
 
 UUID: Schema = {"type": "string", "pattern": UUID_PATTERN, "x-message": "must be a uuid"}
 TEXT: Schema = {
@@ -29,35 +28,35 @@ TIMESTAMP: Schema = {"type": "string", "format": "date-time"}
 
 
 def one_of(values: Iterable[str]) -> Schema:
-    """One of *values*."""
+    """Accept one of *values*."""
     known = [str(value) for value in values]
     return {"enum": known, "x-message": f"must be {' or '.join(known)}"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """What *schema* takes, or null."""
+    """Accept *schema* or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def since(version: Microversion, schema: Schema) -> Schema:
-    """*schema* of a property that is there from *version* on."""
+    """Mark *schema* as a property that *version* adds."""
     return {**schema, "x-since": str(version)}
 
 
 def optional(schema: Schema) -> Schema:
-    """*schema* of a property that is there only when there is something to say, or for those who may know."""
+    """Mark *schema* as a property that may be absent: without a value, or for callers that may not see it."""
     # a component is the same wherever it is
     return {"allOf": [schema], "x-optional": True} if "title" in schema else {**schema, "x-optional": True}
 
 
 def shape(title: str, properties: Mapping[str, Schema]) -> Schema:
-    """An object with these properties: all of them always, but for those of later microversions and optional ones."""
+    """Define an object with these properties. All are required, except later microversions' and optional ones."""
     always = [name for name, schema in properties.items() if not schema.keys() & {"x-since", "x-optional"}]
     return {"title": title, "type": "object", "required": always, "properties": properties}
 
 
 def listed(title: str, name: str, schema: Schema) -> Schema:
-    """The envelope of a list."""
+    """Define the envelope of a list."""
     return shape(title, {name: {"type": "array", "items": schema}})
 
 
@@ -67,4 +66,4 @@ LINKS: Schema = {
 }
 
 READ_ONLY: Mapping[str, Schema] = {name: {"description": "Ignored."} for name in ("created_at", "updated_at", "links")}
-"""Properties of an answer that are ignored when the answer is sent back as a request."""
+"""List the properties of an answer that a request may repeat, and that are ignored there."""

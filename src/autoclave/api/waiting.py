@@ -1,4 +1,4 @@
-"""Requests that wait for Placement or a conductor: bounded, so that all others are answered while those are slow."""
+"""Limit the requests that wait for Placement or a conductor, so that others are answered in the meantime."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 RETRY_AFTER = 5
-"""Seconds after which a request that found no place is worth another try."""
+"""Set the Retry-After of a refused request, in seconds."""
 
 _REFUSAL = "Too many requests wait for Placement or a conductor; nothing was done. Ask again later."
 
 
 class WaitingRoom:
-    """The places of requests that wait.
+    """Count the requests that wait.
 
     :param places: how many may wait at a time (``[api] max_waiting_requests``).
     """
@@ -42,7 +42,7 @@ class WaitingRoom:
 
 
 def bounded(app: "WSGIApplication", room: WaitingRoom) -> "WSGIApplication":
-    """*app*, which answers slowly: each of its requests takes a place until its body is made."""
+    """Return *app*, a slow application, with a place for each request until its body is complete."""
 
     def admit(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         try:

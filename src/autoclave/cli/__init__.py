@@ -1,1 +1,1 @@
-"""Commands for operators."""
+"""Provide the operator's commands."""

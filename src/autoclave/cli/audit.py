@@ -1,4 +1,4 @@
-"""``autoclave audit``: where the database, Placement and the hosts disagree, and what to do about it."""
+"""Run ``autoclave audit``: show where the database, Placement and the hosts disagree, and the remedy."""
 
 import argparse
 import getpass
@@ -64,7 +64,7 @@ class Audit(Rows):
     _code = _AGREE
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_audited(parser)
         parser.add_argument("--host", help="only the devices of this host")

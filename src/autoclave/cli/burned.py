@@ -1,4 +1,4 @@
-"""``autoclave burned``: devices of one time use that instances have used up, over ``/autoclave/v1``."""
+"""Run ``autoclave burned``: manage burned one-time-use devices, over ``/autoclave/v1``."""
 
 import argparse
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without t
     """A command about one of them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("device", help="uuid of its resource provider, or HOST/PCI-ADDRESS")
@@ -52,7 +52,7 @@ class BurnedList(Rows):
     nothing = "There are no burned devices."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("--host", help="only of this host")
@@ -60,7 +60,7 @@ class BurnedList(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         asked = {} if parsed_args.host is None else {"hostname": parsed_args.host}
         rows = service_of(parsed_args).ask("GET", _BURNED, query=asked)["burned"]
         columns = with_details(parsed_args, _COLUMNS, _DETAILS)
@@ -71,7 +71,7 @@ class BurnedShow(_OfDevice, Fields):
     """Show what is known of a burned device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         row = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}")
         return tuple(row), tuple(_cell(name, value) for name, value in row.items())
 
@@ -82,7 +82,7 @@ class BurnedHistory(_OfDevice, Rows):
     nothing = "It was never burned."
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         events = service_of(parsed_args).ask("GET", f"{_BURNED}/{parsed_args.device}/history")["events"]
         return _HISTORY, [tuple(_cell(name, event[name]) for name in _HISTORY) for event in events]
 
@@ -91,7 +91,7 @@ class BurnedRelease(_OfDevice):
     """Say that a burned device is clean: it is offered again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--burned-for",

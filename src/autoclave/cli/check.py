@@ -1,10 +1,7 @@
-"""Try a piece of configuration before a service gets it (``autoclave check``).
+"""Run ``autoclave check``: validate a part of the configuration before a service reads it.
 
-``autoclave check``: try a piece of configuration before a service is given it.
-
-``autoclave check pci-device-spec`` and ``pci-alias``: what instances get by flavor, in Placement's terms.
-
-``autoclave check provider-config``: what the files of ``[compute] provider_config_location`` will add.
+``pci-device-spec`` and ``pci-alias`` show the result in Placement's terms. ``provider-config`` shows what the files
+of ``[compute] provider_config_location`` add.
 """
 
 import argparse
@@ -115,7 +112,7 @@ class CheckEntries(Rows):
         raise NotImplementedError
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: values of the option, and devices to hold against them."""
+        """Return the parser of the arguments: values of the option, and devices to hold against them."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_values(parser)
         parser.add_argument(
@@ -237,7 +234,7 @@ class CheckPCIAlias(Rows):
     """Check entries of [pci] alias, and show what one device of each is asked of Placement by."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: values of the option, or where it stands."""
+        """Return the parser of the arguments: values of the option, or where it stands."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_values(parser)
         return parser
@@ -271,7 +268,7 @@ class CheckProviderConfig(Rows):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The argument: what to read."""
+        """Return the parser of the argument: what to read."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "path",

@@ -1,4 +1,4 @@
-"""The HTTP service, as a command asks it."""
+"""Send a command's requests to the HTTP service."""
 
 import argparse
 import json

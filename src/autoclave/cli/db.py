@@ -1,9 +1,5 @@
-"""Manage the schema of the database, and check an upgrade.
-
-``autoclave db``: the schema of the database, and what rows of an older release need.
-
-``autoclave upgrade check``: what would stand in the way of this release.
-"""
+"""Manage the schema and the rows of the database (``autoclave db``), and check an upgrade (``autoclave upgrade
+check``)."""
 
 import argparse
 import contextlib
@@ -31,7 +27,7 @@ class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without 
     """A command that needs the database."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: the configuration that names the database."""
+        """Return the parser of the arguments: the configuration that names the database."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "--config-file",
@@ -93,7 +89,7 @@ class DbOnlineDataMigrations(OnDatabase):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: the configuration, and how much to do."""
+        """Return the parser of the arguments: the configuration, and how much to do."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--max-count", metavar="N", help="put at most N rows right, and stop")
         return parser

@@ -1,4 +1,4 @@
-"""``autoclave device``: what an operator asks and says of devices, over ``/autoclave/v1``."""
+"""Run ``autoclave device``: show devices and record the operator's decisions, over ``/autoclave/v1``."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without t
     named_by = "uuid, or HOST/PCI-ADDRESS"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("device", help=self.named_by)
@@ -70,7 +70,7 @@ class DeviceList(Rows):
     nothing = "There are no such devices."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("--host", dest="hostname", metavar="HOST", help="only of this host")
@@ -83,7 +83,7 @@ class DeviceList(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         filters = {name: value for name in _FILTERS if (value := getattr(parsed_args, name)) is not None}
         devices = service_of(parsed_args).ask("GET", _DEVICES, query=filters)["devices"]
         shown = [{**device, "progress": _progress(device["progress"])} for device in devices]
@@ -94,7 +94,7 @@ class DeviceShow(_OfDevice, Fields):
     """Show everything that is known of a device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         device = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}")
         return tuple(device), tuple(_field(name, value) for name, value in device.items())
 
@@ -112,7 +112,7 @@ class DeviceHistory(_OfDevice, Rows):
     named_by = "uuid, HOST/PCI-ADDRESS, or the serial number of a drive"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--long", action="store_true", help="with all of the evidence, for programs: best with -f json"
@@ -120,7 +120,7 @@ class DeviceHistory(_OfDevice, Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         events = service_of(parsed_args).ask("GET", f"{_DEVICES}/{parsed_args.device}/history")["events"]
         columns = with_details(parsed_args, _HISTORY, _HISTORY_DETAILS)
         proved = [{**event, "proof": _proof(event["evidence"] or {})} for event in events]
@@ -140,7 +140,7 @@ class _OfOperator(_OfDevice):
     needs_reason = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--reason", required=self.needs_reason, help="why; kept in the device's history")
         return parser
@@ -213,7 +213,7 @@ class DeviceTakeBack(_Say):
     what = "take-back"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--server", help="uuid of the server that is gone, if several servers have the device")
         return parser

@@ -1,4 +1,4 @@
-"""``autoclave explain``: why an instance of a flavor and an image gets which host, and why not another."""
+"""Run ``autoclave explain``: show which hosts fit a flavor and an image, and why others do not."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ class Explain(Fields):
     """Explain which hosts an instance could go to, and what each of the others lacks. Nothing is made or claimed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("flavor", help="name or id")
@@ -24,7 +24,7 @@ class Explain(Fields):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
-        """Ask, and show."""
+        """Request the data, and print it."""
         asked = {"flavor": parsed_args.flavor, "image": parsed_args.image, "host": parsed_args.host}
         query = {name: value for name, value in asked.items() if value is not None}
         told = service_of(parsed_args).ask("GET", "/autoclave/v1/explain", query=query)

@@ -1,8 +1,6 @@
-"""Manage PCI functions that instances get by flavor (``autoclave function``).
+"""Run ``autoclave function``: manage the PCI functions that instances get by flavor.
 
-``autoclave function``: PCI functions that instances get by flavor.
-
-``autoclave function list``: PCI functions that instances get by flavor, over ``/autoclave/v1``.
+``list`` uses ``/autoclave/v1``; ``take-back`` works on the database directly.
 """
 
 import argparse
@@ -33,7 +31,7 @@ class FunctionTakeBack(command.Command):  # type: ignore[misc]  # cliff comes wi
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "functions", nargs="+", type=_slot, metavar="HOST/PCI-ADDRESS", help="a function, not the card it is of"
@@ -103,7 +101,7 @@ class FunctionList(Rows):
     nothing = "There are no such PCI functions."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_service(parser)
         parser.add_argument("--host", help="only of this host")
@@ -112,7 +110,7 @@ class FunctionList(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Ask, and show.
+        """Request the data, and print it.
 
         :raises AutoclaveError: the service does not answer.
         """

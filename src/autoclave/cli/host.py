@@ -1,8 +1,6 @@
-"""Manage hosts (``autoclave host``).
+"""Run ``autoclave host``: manage hosts and their maintenance, over ``/autoclave/v1``.
 
-``autoclave host``: which hosts there are, and their maintenance, over ``/autoclave/v1``.
-
-``autoclave host rename``: another name for a host, on the host itself, while its agent is stopped.
+``rename`` runs on the host itself, while its agent is stopped.
 """
 
 import argparse

@@ -1,12 +1,6 @@
-"""Run the ``autoclave`` command, and share what its commands print.
+"""Run the ``autoclave`` command, and share how its commands print tables, values and durations.
 
-The ``autoclave`` command.
-
-Values that programs get as they are, and people so that they can be read in a table.
-
-Durations as people say them.
-
-Commands that print a table: what all of them refuse and offer.
+A value has a raw form for programs and a readable form for tables.
 """
 
 import argparse

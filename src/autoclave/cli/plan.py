@@ -1,10 +1,7 @@
-"""Print what an agent would do with this host's devices (``autoclave plan``).
+"""Run ``autoclave plan``: show what an agent would do with this host's devices, without changes.
 
-``autoclave plan``: what an agent would do with this host's devices. Changes nothing.
-
-``autoclave plan``, of the functions that ``[pci] device_spec`` gives to instances by flavor.
-
-``autoclave plan``, of accelerators that ``[pci] device_spec`` of nova.conf matches as well.
+It covers drives, cards, and the functions that ``[pci] device_spec`` gives to flavors. It also reports accelerators
+that ``[pci] device_spec`` of nova.conf matches.
 """
 
 import argparse
@@ -279,7 +276,7 @@ class Plan(Rows):
     """Show, for every PCI function that could match, how it would be erased or why it is refused. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_configuration(parser)
         parser.add_argument(
@@ -302,7 +299,7 @@ class PlanShow(Fields):
     """Show all that would be done with one PCI function, and why. Changes nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_configuration(parser)
         parser.add_argument("address", type=_address, help="PCI address, such as 0000:41:00.0")

@@ -1,4 +1,4 @@
-"""``autoclave up``, ``api``, ``conductor``, ``agent``: run services until SIGTERM or SIGINT."""
+"""Run services until SIGTERM or SIGINT: ``autoclave up``, ``api``, ``conductor``, ``agent``."""
 
 import argparse
 import logging
@@ -24,7 +24,7 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("--config-file", action="append", default=[], metavar="FILE", help="configuration file")
         data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
@@ -57,7 +57,7 @@ class _OneService(command.Command):  # type: ignore[misc]
     name: str
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: the configuration."""
+        """Return the parser of the arguments: the configuration."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             "--config-file", action="append", required=True, metavar="FILE", help="configuration file (repeatable)"

@@ -1,10 +1,7 @@
-"""Act on simulated hosts from outside (``autoclave sim``).
+"""Run ``autoclave sim``: act on simulated hosts from outside.
 
-``autoclave sim``: what happens to simulated hosts from outside: guests, hands, and faults.
-
-``autoclave sim bind``: what Nova says when an instance gets a drive, for simulated hosts, which have no Nova.
-
-``autoclave sim guest …`` for the guests that the null driver runs: what becomes of them without the agent.
+``sim bind`` does Nova's part, because simulated hosts have no Nova. ``sim guest`` changes the guests of the null
+driver without the agent.
 """
 
 import argparse
@@ -42,7 +39,7 @@ class OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without typ
     """A command about one slot of one simulated host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: where the hosts are, and which slot is meant."""
+        """Return the parser of the arguments: where the hosts are, and which slot is meant."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
@@ -96,7 +93,10 @@ class SimFault(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host, address, kind or value is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host, address, kind or value is not known.
+        """
         host = self.host(parsed_args)
         try:
             fault = Fault(_fault_kind(parsed_args.kind), parsed_args.value)
@@ -115,7 +115,10 @@ class SimClear(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host, address or kind is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host, address or kind is not known.
+        """
         kind = None if parsed_args.kind is None else _fault_kind(parsed_args.kind)
         address = None if parsed_args.address == EVERY_DRIVE else parsed_args.address
         self.host(parsed_args).clear_faults(address, kind)
@@ -125,7 +128,10 @@ class SimPull(OfDrive):
     """Pull a drive, or a card with its virtual functions, out of its slot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or address is not known, or the slot is empty."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known, or the slot is empty.
+        """
         host = self.host(parsed_args)
         if parsed_args.address in host.functions:
             host.functions.pull(parsed_args.address)
@@ -137,7 +143,10 @@ class SimPutBack(OfDrive):
     """Put the drive back that was pulled from a slot, with the data on it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or address is not known, or nothing was pulled."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known, or nothing was pulled.
+        """
         self.host(parsed_args).put_back(parsed_args.address)
 
 
@@ -160,7 +169,10 @@ class SimInsert(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: the host is not known, no drive can be like that, or it is plugged in elsewhere."""
+        """Run the command.
+
+        :raises SimulatorError: the host is not known, no drive can be like that, or it is plugged in elsewhere.
+        """
         spec = DriveSpec(
             address=parsed_args.address,
             serial=parsed_args.serial,
@@ -187,7 +199,10 @@ class SimWrite(_OnMedia):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or address is not known, or the drive refuses."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known, or the drive refuses.
+        """
         self.host(parsed_args).write(
             parsed_args.address, parsed_args.offset, parsed_args.text.encode(), nsid=parsed_args.namespace
         )
@@ -202,7 +217,10 @@ class SimRead(_OnMedia):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host, address or namespace is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host, address or namespace is not known.
+        """
         data = self.host(parsed_args).read(
             parsed_args.address, parsed_args.offset, parsed_args.length, nsid=parsed_args.namespace
         )
@@ -219,7 +237,10 @@ class SimFind(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """:raises SimulatorError: host or address is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known.
+        """
         return 0 if self.host(parsed_args).find(parsed_args.address, parsed_args.text.encode()) else 1
 
 
@@ -227,7 +248,10 @@ class SimGuestStart(OfDrive):
     """Bind a drive to vfio-pci, as libvirt does when the guest that has it starts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or address is not known, or a guest has it."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known, or a guest has it.
+        """
         self.host(parsed_args).give_to_guest(parsed_args.address)
 
 
@@ -235,7 +259,10 @@ class SimGuestStop(OfDrive):
     """Give a drive back to the nvme driver, as libvirt does when its guest is gone."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or address is not known, or no guest has it."""
+        """Run the command.
+
+        :raises SimulatorError: host or address is not known, or no guest has it.
+        """
         self.host(parsed_args).give_back(parsed_args.address)
 
 
@@ -258,7 +285,10 @@ class SimPlug(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: the host is not known, no function can be like that, or the slot is taken."""
+        """Run the command.
+
+        :raises SimulatorError: the host is not known, no function can be like that, or the slot is taken.
+        """
         vendor, _, product = parsed_args.ids.partition(":")
         spec = FunctionSpec(
             address=parsed_args.address,
@@ -282,7 +312,10 @@ class SimDriver(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: the host is not known, or has no such function."""
+        """Run the command.
+
+        :raises SimulatorError: the host is not known, or has no such function.
+        """
         self.host(parsed_args).functions.bind(parsed_args.address, parsed_args.driver)
 
 
@@ -337,7 +370,7 @@ class SimBind(OfDrive):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
         parser.add_argument("request", type=_request, metavar="ARQ", help="uuid of the accelerator request")
         parser.add_argument(
@@ -347,7 +380,10 @@ class SimBind(OfDrive):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises AutoclaveError: the host is not simulated, or the service does not answer, or refuses."""
+        """Run the command.
+
+        :raises AutoclaveError: the host is not simulated, or the service does not answer, or refuses.
+        """
         host = self.host(parsed_args).root.name
         service = service_of(parsed_args, parsed_args.data_dir)
         device = service.ask("GET", f"/autoclave/v1/devices/{host}/{parsed_args.address}")
@@ -372,7 +408,7 @@ class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without ty
     """A command about one guest of one simulated host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments: where the hosts are, and which guest is meant."""
+        """Return the parser of the arguments: where the hosts are, and which guest is meant."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
@@ -412,7 +448,10 @@ class SimGuestXml(_OfGuest):
     """Show how libvirt would have been told of a guest."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or guest is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host or guest is not known.
+        """
         self.app.stdout.write(self.guests(parsed_args).get(parsed_args.instance).xml)
 
 
@@ -420,7 +459,10 @@ class SimGuestDie(_OfGuest):
     """Let a guest die, as when QEMU crashes: it is off, and its host has its devices back."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or guest is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host or guest is not known.
+        """
         self.guests(parsed_args).end(parsed_args.instance, crashed=True)
 
 
@@ -428,7 +470,10 @@ class SimGuestVanish(_OfGuest):
     """Let a guest vanish, as when somebody ends and undefines it behind the agent's back."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """:raises SimulatorError: host or guest is not known."""
+        """Run the command.
+
+        :raises SimulatorError: host or guest is not known.
+        """
         self.guests(parsed_args).vanish(parsed_args.instance)
 
 

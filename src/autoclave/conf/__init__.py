@@ -59,7 +59,7 @@ def is_set(conf: cfg.ConfigOpts, group: str, option: str) -> bool:
 
 
 def read_as_option(group: str, name: str, values: Sequence[str]) -> list[str]:
-    """What an option would be if a file said *values* of it, one a line.
+    """Return the value of an option whose lines in a file are *values*.
 
     :raises InvalidConfiguration: a ``$`` in them begins the name of no option.
     """
@@ -67,7 +67,7 @@ def read_as_option(group: str, name: str, values: Sequence[str]) -> list[str]:
 
 
 def _literal(value: Any) -> Any:
-    """*value* as oslo.config must be given it to be read back: there, a ``$`` begins the name of another option."""
+    """Escape *value* for oslo.config, where a ``$`` begins the name of another option."""
     if isinstance(value, str):
         return value.replace("$", "$$")
     return [_literal(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,9 +1,4 @@
-"""Define the options of the agent, and of its privileged helper.
-
-[agent]: the service on each host.
-
-[autoclave_privileged]: the process that does what needs root, for an agent that is an ordinary user.
-"""
+"""Define the options of the agent (``[agent]``), and of its privileged helper (``[autoclave_privileged]``)."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,11 +11,11 @@ from autoclave.rules.pci_address import PCIAddress
 GROUP = "agent"
 
 ALIVE_PERIODS = 3
-"""Periods after which an agent that was not seen counts as dead."""
+"""Set the periods after which a silent agent counts as dead."""
 
 STUCK_PERIODS = 10
 STUCK_AFTER = timedelta(minutes=10)
-"""An agent that is at one step for so many periods, and for so long, is stuck: it does not say that it is alive."""
+"""Set the periods and the time after which an agent at one step counts as stuck. It then reports no liveness."""
 
 OPTS = [
     cfg.ListOpt("enabled_drivers", default=["nvme_driver"], help="Device drivers to load, by entry point name."),
@@ -80,20 +75,20 @@ OPTS = [
 
 
 def allowed_host_devices(conf: cfg.ConfigOpts) -> frozenset[PCIAddress]:
-    """The addresses of ``[agent] allow_host_device``.
+    """Return the addresses of ``[agent] allow_host_device``.
 
-    :raises InvalidConfiguration: one of them is no full PCI address.
+    :raises InvalidConfiguration: an entry is no full PCI address.
     """
     return exact_addresses(conf.agent.allow_host_device, "[agent] allow_host_device")
 
 
 def patience_with_agents(conf: Any) -> timedelta:
-    """How long an agent may be silent before it counts as dead."""
+    """Return how long an agent may be silent before it counts as dead."""
     return timedelta(seconds=ALIVE_PERIODS * conf.agent.periodic_interval)
 
 
 def longest_step(conf: Any) -> timedelta:
-    """How long an agent may be at one step of a period before it is stuck."""
+    """Return how long an agent may stay at one step of a period before it is stuck."""
     return max(STUCK_AFTER, timedelta(seconds=STUCK_PERIODS * conf.agent.periodic_interval))
 
 

@@ -1,7 +1,7 @@
-"""What a configuration file may say in our groups: told when the file is read, not when an option is used.
+"""Check our groups of a configuration file when it is read, not when an option is used.
 
-oslo.config ignores what it does not know, and reads a value when it is asked for. A misspelled option would
-protect nothing, and `plan` would approve of a file that keeps `up` from starting.
+oslo.config ignores unknown options, and parses a value at its first use. A misspelled option would protect nothing,
+and `plan` would accept a file that keeps `up` from starting.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ _DOLLAR = "a '$' begins the name of another option; write '$$' for the character
 
 
 def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -> None:
-    """Refuse unknown options in our groups, sections that are nearly ours, and values that an option cannot have.
+    """Refuse unknown options in our groups, misspelled groups, and invalid values.
 
-    Sections of others are left alone: files are shared, and libraries register their options late.
+    Skip other groups: files are shared, and libraries register their options late.
 
-    :param options: by group and name, all that we know.
-    :raises InvalidConfiguration: names the file, the option, and what was meant or is allowed.
+    :param options: our options, by group and name.
+    :raises InvalidConfiguration: names the file, the option, and the intended name or the allowed values.
     """
     for file in files:
         for section, keys in _sections(file).items():
@@ -42,9 +42,9 @@ def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -
 
 
 def require_text(files: Sequence[str]) -> None:
-    """Refuse what oslo.config could not read as text. That a file is not there is its own to say.
+    """Refuse a file that is not UTF-8. oslo.config reports a missing file itself.
 
-    :raises InvalidConfiguration: names the file, and the line that is not UTF-8.
+    :raises InvalidConfiguration: names the file and the line.
     """
     for file in files:
         for number, line in enumerate(_lines(file), start=1):
@@ -71,7 +71,7 @@ def _lines(file: str) -> list[bytes]:
 
 
 def as_in_a_file(conf: cfg.ConfigOpts, group: str, name: str, values: Sequence[str]) -> list[str]:
-    """What the option *name* is, of which a file says *values*, one a line.
+    """Return the value of the option *name*, whose lines in a file are *values*.
 
     :raises InvalidConfiguration: see :func:`check_files`.
     """
@@ -121,7 +121,7 @@ def _names(option: cfg.Opt) -> list[str]:
 
 
 def _last(files: Sequence[str], group: str, option: cfg.Opt) -> tuple[str, str]:
-    """The file that counts, and what it says."""
+    """Return the file that takes effect, and its value."""
     found = [
         (file, values[-1])
         for name in _names(option)

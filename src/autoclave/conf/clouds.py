@@ -1,9 +1,4 @@
-"""Define the options of Placement and of Nova.
-
-[placement]: the inventory ledger. All options but three are keystoneauth's.
-
-[nova]: the compute service to notify and to ask. All options but three are keystoneauth's.
-"""
+"""Define the options of Placement (``[placement]``) and of Nova (``[nova]``). Most are those of keystoneauth1."""
 
 from oslo_config import cfg
 

@@ -1,9 +1,4 @@
-"""Define the options of instances and of PCI functions.
-
-[compute]: instances, for a cloud without Nova.
-
-[pci]: the generic PCI driver, and the functions that instances get by flavor.
-"""
+"""Define the options of instances (``[compute]``) and of PCI functions (``[pci]``)."""
 
 from oslo_config import cfg
 

@@ -1,4 +1,4 @@
-"""The options of keystoneauth1 in a group of ours: authentication, session and endpoint of one service."""
+"""Define keystoneauth1's options in a group of ours: authentication, session and endpoint of one service."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,14 +9,14 @@ from keystoneauth1 import loading
 from oslo_config import cfg, types
 
 AUTH_TYPES = ("password", "v3applicationcredential", "admin_token", "none")
-"""The plugins whose options are documented. Any other plugin that is installed can be named, too."""
+"""List the plugins whose options are documented. Any other installed plugin is accepted, too."""
 
 _INTERFACES = ("public", "internal", "admin")
 _URL = r"^(https?://[^/\s]+.*)?$"
 
 
 class AuthPlugin(types.String):  # type: ignore[misc]  # oslo.config comes without types
-    """The name of an authentication plugin of keystoneauth1 that is installed."""
+    """Accept the name of an installed authentication plugin of keystoneauth1."""
 
     def __call__(self, value: Any) -> str:
         name = str(super().__call__(value))

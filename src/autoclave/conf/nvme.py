@@ -1,4 +1,4 @@
-"""[nvme]: the generic NVMe driver."""
+"""Define [nvme]: the generic NVMe driver."""
 
 from typing import Any
 
@@ -55,8 +55,8 @@ OPTS = [
 
 
 def slots_that_identify(conf: Any) -> frozenset[PCIAddress]:
-    """The addresses of ``[nvme] identify_by_slot``.
+    """Return the addresses of ``[nvme] identify_by_slot``.
 
-    :raises InvalidConfiguration: one of them is no full PCI address.
+    :raises InvalidConfiguration: an entry is no full PCI address.
     """
     return exact_addresses(conf.nvme.identify_by_slot, "[nvme] identify_by_slot")

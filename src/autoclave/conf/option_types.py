@@ -1,9 +1,4 @@
-"""Define the types that options share: numbers with limits, and PCI addresses.
-
-Numbers that can be waited for and counted to.
-
-Options that are lists of exact PCI addresses.
-"""
+"""Define the types that options share: numbers with limits, and PCI addresses."""
 
 import math
 from collections.abc import Iterable

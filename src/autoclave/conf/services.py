@@ -1,14 +1,7 @@
 """Define the options of the api service, the conductors, the database and the broker.
 
-[api]: the HTTP service.
-
-[conductor]: decisions that need the database and Placement.
-
-[database]: where the rows are.
-
-[notifications]: what others are told of instances.
-
-[upgrade_levels]: which RPC versions may be sent while services of two releases run side by side (as in Nova).
+The groups are ``[api]``, ``[conductor]``, ``[database]``, ``[notifications]``, and ``[upgrade_levels]`` as in Nova: the
+RPC versions to send while services of two releases run side by side.
 """
 
 from oslo_config import cfg

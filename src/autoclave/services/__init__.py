@@ -1,1 +1,1 @@
-"""Wiring only: which parts make which service, and how they start and stop."""
+"""Compose services from their parts, and start and stop them."""

@@ -1,4 +1,4 @@
-"""What an audit is made of: the services' own database and Placement, and the hosts that can be seen from here."""
+"""Compose an audit: the services' database and Placement, and the hosts that are readable from here."""
 
 import os
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Rename a host on the host itself, while its agent is stopped.
 
-Renaming a host where it is: its data directory, and the services' database and Placement.
-
-The database and the Placement of services that need not run, for commands that work on them directly.
+The rename covers the data directory, the database and Placement. It works on both directly, because the services need
+not run.
 """
 
 from collections.abc import Sequence

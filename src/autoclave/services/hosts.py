@@ -1,4 +1,4 @@
-"""Which host an agent serves, and where its kernel interfaces are."""
+"""Return the host that an agent serves, and the paths of its kernel interfaces."""
 
 import os
 import re

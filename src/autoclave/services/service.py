@@ -1,14 +1,7 @@
-"""Define what every service is, and how a process runs one.
+"""Define the interface and the shared parts of a service, and run one in a process.
 
-What every service is, and how a process runs one.
-
-Something done again and again in a thread, until stopped.
-
-The parts that every service shares, made from one configuration.
-
-What a service looks at when it starts, so that its log tells what is wrong before somebody needs it.
-
-Nothing of it keeps the service from starting: it can do its work when the other side is mended.
+Checks at the start log problems early: the clock, and Placement. They do not stop the service, because it works when
+the problem is gone.
 """
 
 import gc

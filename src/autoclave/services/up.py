@@ -1,12 +1,7 @@
-"""Run everything in one process (``autoclave up``).
+"""Run everything in one process (``autoclave up``): SQLite, embedded Placement, messages as calls.
 
-Everything in one process: SQLite, Placement embedded, messages as calls (``autoclave up``).
-
-``clouds.yaml`` in the data directory of ``autoclave up``: how OpenStack's clients and our own commands reach it.
-
-The directory in which one ``autoclave up`` keeps everything.
-
-The agents of several hosts in one process, as `autoclave up` runs them.
+One process uses a data directory at a time. ``clouds.yaml`` in it configures OpenStack's clients and our commands. On
+simulated hosts, the agents of all hosts run in this process.
 """
 
 import threading

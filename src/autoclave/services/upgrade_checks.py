@@ -1,4 +1,4 @@
-"""What ``autoclave upgrade check`` looks at before services of this release are started."""
+"""Run the checks of ``autoclave upgrade check``, before services of this release start."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """Run the agent service of a host, and the conductor service.
 
-The agent service of one host.
-
-The conductor service: the RPC endpoint, the sweep, and what it reports to Nova and asks it.
+The conductor answers RPC, sweeps, notifies Nova of binds, and looks for servers that Nova has deleted.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""The accelerator API as Cyborg's clients know it, microversions 2.0 to 2.5."""
+"""Serve the accelerator API of Cyborg, microversions 2.0 to 2.5."""

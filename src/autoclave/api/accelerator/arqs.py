@@ -1,15 +1,7 @@
 """Serve ``/v2/accelerator_requests`` (ARQs).
 
-``/v2/accelerator_requests`` (ARQs): asking for devices, binding them, giving them back.
-
-The rows are made here; everything that touches a device is a conductor's. A caller sees the requests of
-its own project, an administrator all; those of others do not exist for it (404, not 403).
-
-The PATCH of accelerator requests, understood: what is to be bound, or given back.
-
-An accelerator request as clients see it.
-
-Bodies and answers of ``/v2/accelerator_requests``.
+Rows are created here; conductors change devices. A caller sees the requests of its project, and an administrator sees
+all. A request of another project is not found (404, not 403).
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +63,7 @@ CREATE: dict[str, Any] = {
 VALIDATE_CREATE = compiled(CREATE)
 
 PATHS = ("/hostname", "/device_rp_uuid", "/instance_uuid")
-"""What a bind sets and an unbind removes, each exactly once."""
+"""Name the paths that a bind sets and an unbind removes, each exactly once."""
 PROJECT_PATH = "/project_id"
 
 UPDATE: dict[str, Any] = {
@@ -126,7 +118,7 @@ ARQS = listed("AcceleratorRequests", "arqs", ARQ)
 
 @dataclass(frozen=True)
 class Patch:
-    """What one PATCH asks for: either binds or unbinds, never both.
+    """Hold the content of one PATCH: binds or unbinds, never both.
 
     :param binds: requests as ``ConductorManager.arq_bind`` takes them.
     :param unbinds: uuids of accelerator requests.
@@ -139,7 +131,7 @@ class Patch:
 
 
 def parse(document: Mapping[str, Sequence[Mapping[str, Any]]]) -> Patch:
-    """*document* has the shape that the schema demands; every entry of it is checked here.
+    """Parse *document*, which has the shape of the schema; check every entry.
 
     :raises BadRequest: an entry is incomplete, mixes add and remove, or differs from the others.
     """
@@ -185,11 +177,11 @@ def _bind(arq: str, paths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 LOG = logging.getLogger(__name__)
 
 _HAS_ITS_DEVICE = frozenset({ARQState.BOUND, ARQState.DELETING})
-"""While a bind is at work, its handle is nobody's to use yet."""
+"""List the states that show the handle: an unfinished bind must not expose it."""
 
 
 def shown(view: ARQView, version: Microversion, base: str) -> dict[str, Any]:
-    """The representation at *version*; *base* is where links begin."""
+    """Return the representation at *version*; *base* is where links begin."""
     arq = view.arq
     attached = arq.state in _HAS_ITS_DEVICE and view.attach_handle_info is not None
     return {
@@ -215,9 +207,10 @@ def _kind(view: ARQView) -> str:
 
 
 def _attach_info(view: ARQView, version: Microversion) -> dict[str, Any]:
-    """The stored handle, and whether libvirt manages it (managed-mode specification): true if nothing is stored.
+    """Return the stored handle, and whether libvirt manages it (managed-mode specification): true if nothing is
+    stored.
 
-    What cannot be read is left out: others are in the same list.
+    Skip an unreadable handle, because other requests are in the same list.
     """
     attaching = read(view.attach_handle_info or "{}")
     if attaching.fault is not None:
@@ -254,7 +247,7 @@ _UPDATE = Operation(
 
 
 class AcceleratorRequests(Resource):
-    """``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
+    """Serve ``GET``, ``POST``, ``PATCH`` and ``DELETE /v2/accelerator_requests``."""
 
     @Operation(
         "List the accelerator requests that the caller may see",
@@ -346,7 +339,7 @@ class AcceleratorRequests(Resource):
 
 
 class AcceleratorRequest(Resource):
-    """``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
+    """Serve ``GET``, ``PATCH`` and ``DELETE /v2/accelerator_requests/{uuid}``."""
 
     @Operation("Show an accelerator request", rule="cyborg:arq:get_one", answers={200: ARQ})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
@@ -355,7 +348,7 @@ class AcceleratorRequest(Resource):
 
     @_UPDATE
     def on_patch(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        """openstacksdk's way to address what Nova sends to the collection; the body is the same."""
+        """Accept openstacksdk's path for what Nova sends to the collection; the body is the same."""
         _patch(self._api, req, resp, asked, query.require(uuid, "the accelerator request"))
 
     @Operation(
@@ -398,10 +391,10 @@ def _delete(api: Api, req: falcon.Request, given: Sequence[str]) -> None:
 
 
 def delete_requests(api: Api, context: RequestContext, arq_uuids: Sequence[str]) -> None:
-    """Have a conductor delete accelerator requests; record it if none answers, and one carries it out later.
+    """Ask a conductor to delete accelerator requests. If none answers, record the deletion for a later sweep.
 
-    :raises RPCError: none answers, and a bind was unfinished: the caller must keep its allocation until the request
-        is gone.
+    :raises RPCError: no conductor answers, and a bind is unfinished: the caller keeps its allocation until the
+        request is gone.
     """
     try:
         api.conductor.arq_delete(context, arq_uuids)
@@ -410,7 +403,7 @@ def delete_requests(api: Api, context: RequestContext, arq_uuids: Sequence[str])
 
 
 def _record(api: Api, context: RequestContext, arq_uuids: Sequence[str], error: RPCError) -> None:
-    """Record a deletion that no conductor has carried out; raise *error* if the caller must not rely on it yet."""
+    """Record a deletion for a later sweep. Raise *error* if the caller must not rely on it yet."""
     cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id)
     stands = record_unbind(api.ports, arq_uuids, cause, delete=True)
     LOG.warning("No conductor answers: the deletion of %s is recorded, and done later.", ", ".join(arq_uuids))

@@ -1,13 +1,8 @@
 """Serve ``/v2/attributes``.
 
-``/v2/attributes``: what is said of a deployable, by discovery and by operators.
-
-``rc`` and ``trait…`` are discovery's: they are what Placement is told of the device, and nobody promises
-that in its place. A trait that an operator wants to schedule by is set on the provider in Placement, where
-discovery leaves custom traits alone. All other keys are the operators' own: discovery keeps them, and they
-mean nothing to Placement.
-
-Bodies and answers of ``/v2/attributes``.
+``rc`` and ``trait…`` are managed by discovery, which writes them to Placement. To schedule by a further trait, set it
+on the provider in Placement: discovery keeps custom traits. All other keys belong to operators. Discovery keeps them,
+and Placement does not get them.
 """
 
 from typing import Any
@@ -39,7 +34,7 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_names import is_discovered
 
 MAX_ID = 2_147_483_647
-"""The largest id that a row can have."""
+"""Set the largest id of a row."""
 
 DEPLOYABLE_ID: dict[str, Any] = {
     # openstackclient sends as text what was typed, and never shows a deployable's id.
@@ -91,7 +86,7 @@ ATTRIBUTES = listed("Attributes", "attributes", ATTRIBUTE)
 
 
 class Attributes(Resource):
-    """``GET`` and ``POST /v2/attributes``."""
+    """Serve ``GET`` and ``POST /v2/attributes``."""
 
     @Operation(
         "List the attributes",
@@ -154,7 +149,7 @@ class Attributes(Resource):
 
 
 class Attribute(Resource):
-    """``GET`` and ``DELETE /v2/attributes/{uuid}``."""
+    """Serve ``GET`` and ``DELETE /v2/attributes/{uuid}``."""
 
     @Operation("Show an attribute", rule="cyborg:attribute:get_one", answers={200: ATTRIBUTE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
@@ -189,7 +184,7 @@ def _find(tx: Connection, uuid: str) -> AttributeRecord:
 
 
 def _deployable_id(tx: Connection, text: str) -> int | None:
-    """The id of the deployable that *text*, an id or a uuid, names; None if its uuid is unknown.
+    """Return the id of the deployable that *text* names by id or uuid; None if the uuid is unknown.
 
     :raises BadRequest: it is neither.
     """

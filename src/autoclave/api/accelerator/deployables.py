@@ -1,9 +1,4 @@
-"""Serve ``/v2/deployables``.
-
-``/v2/deployables``: the resource provider of each device, with its class and traits.
-
-Bodies and answers of ``/v2/deployables``.
-"""
+"""Serve ``/v2/deployables``: the resource provider of each device, with its class and traits."""
 
 import json
 from collections.abc import Sequence
@@ -77,7 +72,7 @@ _SORT_KEYS = ("created_at", "updated_at", "uuid", "name", "num_accelerators", "d
 
 
 class Deployables(Resource):
-    """``GET /v2/deployables``."""
+    """Serve ``GET /v2/deployables``."""
 
     @Operation(
         "List the deployables", rule="cyborg:deployable:get_all", query=devices.ARGUMENTS, answers={200: DEPLOYABLES}
@@ -95,7 +90,7 @@ class Deployables(Resource):
 
 
 class Deployable(Resource):
-    """``GET /v2/deployables/{uuid}``."""
+    """Serve ``GET /v2/deployables/{uuid}``."""
 
     @Operation("Show a deployable", rule="cyborg:deployable:get_one", answers={200: DEPLOYABLE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
@@ -104,9 +99,9 @@ class Deployable(Resource):
 
 
 class DeployableProgram(Resource):
-    """``PATCH /v2/deployables/{uuid}/program``: another bitstream for an FPGA.
+    """Check ``PATCH /v2/deployables/{uuid}/program``, and refuse it.
 
-    No driver can write one: what a request could be carried out with is checked, and then it is refused.
+    It requests another bitstream for an FPGA; no driver can write one.
     """
 
     @Operation("Write another bitstream", rule="cyborg:deployable:program", body=VALIDATE_PROGRAM)
@@ -153,5 +148,8 @@ def _written(attributes: tuple[tuple[str, str], ...]) -> str:
 
 
 def _attributes_list(attributes: Sequence[tuple[str, str]]) -> str:
-    """Cyborg's clients parse it by themselves. Devices of one kind have it alike, so it is seldom written anew."""
+    """Return JSON text, which Cyborg's clients parse themselves.
+
+    Devices of one kind share the text, so it is rarely rendered anew.
+    """
     return _written(tuple(attributes))

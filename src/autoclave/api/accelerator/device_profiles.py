@@ -1,11 +1,4 @@
-"""Serve ``/v2/device_profiles``.
-
-``/v2/device_profiles``: what flavors and users ask for, by name.
-
-What the groups of a device profile may ask for.
-
-Bodies and answers of ``/v2/device_profiles``.
-"""
+"""Serve ``/v2/device_profiles``, and validate the groups of a profile."""
 
 import json
 import re
@@ -30,9 +23,9 @@ from autoclave.exceptions import BadRequest, Conflict, NotFound
 from autoclave.rules.resource_request import counts
 
 MAX_COUNT = 64
-"""Devices that one key of one group may ask for."""
+"""Limit the devices that one key of one group may request."""
 MAX_REQUESTS = 256
-"""Devices that one profile may ask for: each of them becomes an accelerator request."""
+"""Limit the devices of one profile: each becomes an accelerator request."""
 MAX_TEXT = 255
 
 _STANDARD_CLASSES = frozenset({"FPGA", "PGPU", "VGPU"})
@@ -42,7 +35,7 @@ _TRAITS = frozenset(os_traits.get_traits())
 
 
 def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """*groups* as they are stored: every value a string.
+    """Return *groups* as they are stored: every value is a string.
 
     :raises BadRequest: a key or value is not one that can be asked for; says which and why.
     """
@@ -139,7 +132,7 @@ CREATE: dict[str, Any] = {
         },
     },
 }
-"""The keys and values of a group are checked by ``accelerator.profile_groups``: a schema cannot say why."""
+"""Leave the keys and values of groups to ``accelerator.profile_groups``: a schema cannot name the reason."""
 
 VALIDATE_CREATE = compiled(CREATE)
 
@@ -159,13 +152,13 @@ PROFILES = listed("DeviceProfiles", "device_profiles", PROFILE)
 SHOWN_PROFILE = shape("ShownDeviceProfile", {"device_profile": PROFILE})
 
 _MAX_STORED = 60_000
-"""Bytes of groups: MariaDB's TEXT holds 65,535."""
+"""Limit the bytes of groups: MariaDB's TEXT holds 65,535."""
 _NAMES = {"allOf": [TEXT, {"pattern": "[^,]"}], "x-message": "must name one at least"}
 _USED = "An accelerator request was made by it; delete that first."
 
 
 class DeviceProfiles(Resource):
-    """``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
+    """Serve ``GET``, ``POST`` and ``DELETE /v2/device_profiles``."""
 
     @Operation(
         "List the device profiles",
@@ -228,7 +221,7 @@ class DeviceProfiles(Resource):
 
 
 class DeviceProfile(Resource):
-    """``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
+    """Serve ``GET`` and ``DELETE /v2/device_profiles/{uuid or name}``."""
 
     @Operation("Show a device profile", rule="cyborg:device_profile:get_one", answers={200: SHOWN_PROFILE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:
@@ -261,7 +254,7 @@ def _find(tx: Connection, key: str) -> ProfileRecord:
 
 
 def _delete(api: Api, keys: list[str]) -> None:
-    """All of them or none."""
+    """Delete all of them or none."""
 
     def delete(tx: Connection) -> None:
         found = {profile.id: profile for profile in (_find(tx, key) for key in keys)}

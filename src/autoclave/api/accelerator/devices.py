@@ -1,20 +1,12 @@
 """Serve ``/v2/devices``, and parse the queries that lists of devices and deployables share.
 
-``/v2/devices``: the hardware, and asking for it to be cleaned again.
+``disable`` and ``enable`` record the intent before they answer: 200 without a body if Placement agrees, as Cyborg's
+clients expect. If Placement is down, the answer is 202 with ``{"placement_settled": false}``, and Placement is
+updated later. An optional body ``{"reason": "…"}`` extends Cyborg's API; the device's history keeps it.
 
-``POST /v2/devices/{uuid}/disable`` and ``/enable``: whether a device is used at all.
-
-The intent is recorded when this answers: 200 without a body, as Cyborg's clients know it, when Placement agrees.
-While Placement is away it is 202 with ``{"placement_settled": false}``; Placement is told later. An optional
-body ``{"reason": "…"}``, beyond Cyborg's, is kept in the device's history.
-
-Answers of ``/v2/devices``.
-
-What a list of devices or deployables is asked for: filters, their order, a page.
-
-``filters.field=F&filters.value=V``, once or several times, is how Cyborg's clients write a filter. As in
-Cyborg, a list that is filtered comes with the newest row first, unless ``sort_key`` and ``sort_dir``, which
-are among the fields, say otherwise; one that is not comes in order of the rows' ids.
+Cyborg's clients write a filter as ``filters.field=F&filters.value=V``, once or several times. As in Cyborg, a
+filtered list is sorted by creation, newest first, unless ``sort_key`` and ``sort_dir`` are given. An unfiltered list
+is sorted by row id.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,7 +35,7 @@ from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import SHOWN_STATES, Actor, DeviceState, Withheld, shown_state
 
 _STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
-"""Maintenance is said by ``status``."""
+"""List the states of the filter; ``status`` shows maintenance instead."""
 
 DEVICE = shape(
     "Device",
@@ -69,7 +61,7 @@ _KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
 _FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
 _VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
 ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
-"""What every such list may be asked for."""
+"""Declare the arguments that every such list accepts."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Listing:
 
 
 def listing_of(req: falcon.Request, given: Mapping[str, str], *, sort_keys: Collection[str]) -> Listing:
-    """What *req* asks for.
+    """Parse the filters, the order and the page of *req*.
 
     :param given: its arguments other than the fields; those that do not page are filters.
     :raises BadRequest: a field is given twice, or cannot have its value.
@@ -143,7 +135,7 @@ _ARGUMENTS = (
 
 
 class Devices(Resource):
-    """``GET /v2/devices``."""
+    """Serve ``GET /v2/devices``."""
 
     @Operation("List the devices", rule="cyborg:device:get_all", query=_ARGUMENTS, answers={200: DEVICES})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -166,7 +158,7 @@ class Devices(Resource):
 
 
 class Device(Resource):
-    """``GET /v2/devices/{uuid}``."""
+    """Serve ``GET /v2/devices/{uuid}``."""
 
     @Operation("Show a device", rule="cyborg:device:get_one", answers={200: DEVICE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
@@ -179,11 +171,11 @@ class Device(Resource):
 
 
 class DeviceClean(Resource):
-    """``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
+    """Serve ``POST /v2/devices/{uuid}/clean`` (NVMe specification), from microversion 2.5 on.
 
-    The agent makes the swap, with the version that the message carries: of several requests one wins,
-    and one that comes late finds another version and loses. What the operator says is his reason (an
-    optional body ``{"reason": "…"}``, beyond the specification) is kept in the device's history.
+    The agent makes the transition with the version in the message. Of several requests one succeeds; a late one finds
+    another version and fails. An optional body ``{"reason": "…"}`` extends the specification; the device's history
+    keeps the reason.
     """
 
     @Operation(

@@ -1,1 +1,1 @@
-"""The operator's own API, under ``/autoclave/v1``: what no Cyborg client knows."""
+"""Serve the operator's API under ``/autoclave/v1``, for all that Cyborg's API lacks."""

@@ -1,16 +1,9 @@
-"""Serve the actions of operators on devices.
+"""Serve the actions of operators on devices: ``POST /autoclave/v1/devices/{device}/<action>``.
 
-``POST /autoclave/v1/devices/{device}/<action>`` with ``{"reason": "…"}``: what an operator may say about a device.
+The decision is recorded before the answer: 200 if Placement agrees, 202 if Placement is down and is updated later.
 
-The intent is recorded when this answers: 200 when Placement agrees already, 202 when it was away and
-will be told later.
-
-What an operator says of a device over HTTP: recorded when it is answered, and told to Placement if that answers.
-
-``POST /autoclave/v1/devices/{device}/take-back``: give a device back whose instance is no longer there.
-
-Another service may delete an instance and forget its accelerator requests. Nothing gives the device back then, and
-``DELETE`` of the requests is for services.
+``take-back`` reclaims a device whose instance no longer exists. Another service may delete an instance and lose its
+accelerator requests; only services may ``DELETE`` requests.
 """
 
 from collections.abc import Callable
@@ -33,15 +26,15 @@ from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
 Action = Callable[[Ports, str, Cause], bool]
-"""Does what the operator said of a device, and returns whether Placement agrees already."""
+"""Apply the operator's decision to a device, and return whether Placement agrees."""
 
 
 def say(ports: Ports, resp: falcon.Response, asked: Asked, uuid: str, action: Action) -> bool:
-    """Do *action* to the device *uuid*, in the caller's name and for the reason in the body.
+    """Apply *action* to the device *uuid*, for the caller and with the reason of the body.
 
-    A Placement that was away is told later: then the answer is 202 with ``{"placement_settled": false}``.
+    If Placement is down, answer 202 with ``{"placement_settled": false}``; Placement is updated later.
 
-    :returns: whether Placement agrees already; what is answered then is the caller's.
+    :returns: whether Placement agrees; the caller writes the answer then.
     """
     context = asked.context
     cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, asked.body.get("reason"))
@@ -86,7 +79,7 @@ class _Act(Resource):
 
 
 class Hold(_Act):
-    """A hold without a reason would be a riddle to the next operator: it is the one that needs one."""
+    """Require a reason: the next operator cannot see why a device is held."""
 
     @Operation(
         "Keep a device from being offered until it is released",
@@ -157,7 +150,7 @@ LOG = logging.getLogger(__name__)
 
 
 class TakeBack(Resource):
-    """Delete the requests that hold a device, on the operator's word that their instances are gone."""
+    """Delete the requests that hold a device. The operator guarantees that their instances no longer exist."""
 
     @Operation(
         "Give a device back whose instance is no longer there",
@@ -186,7 +179,7 @@ class TakeBack(Resource):
         resp.media = {"placement_settled": True}
 
     def _require_unused(self, name: str, address: str | None, server: str | None) -> None:
-        """Ask the device's agent for the guests that have it. Where it cannot tell, the operator's word counts.
+        """Ask the device's agent for guests that have it. If the agent cannot answer, rely on the operator.
 
         :raises Conflict: there is one, or the device cannot be taken back.
         """

@@ -1,14 +1,6 @@
-"""Serve ``/autoclave/v1/devices``.
+"""Serve ``/autoclave/v1/devices``: all attributes of a device, what it waits for, and its history.
 
-``/autoclave/v1/devices``: all that is known of a device, and its history.
-
-A device is named by its uuid, or as ``hostname/pci_address``.
-
-A device as its operator sees it: everything that is known of it.
-
-What of a device waits for a human, in words.
-
-Bodies and answers of ``/autoclave/v1/devices``.
+A path names a device by uuid or as ``hostname/pci_address``.
 """
 
 import json
@@ -60,7 +52,7 @@ TAKE_BACK: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {**REASON_IF_ANY["properties"], "instance_uuid": {"anyOf": [UUID, {"type": "null"}]}},
 }
-"""``instance_uuid``: the server that is gone; needed where several servers have a part of the device."""
+"""Name the deleted server by ``instance_uuid``, if several servers share the device."""
 VALIDATE_TAKE_BACK = compiled(TAKE_BACK)
 
 _STATE = nullable(one_of(DeviceState))
@@ -157,7 +149,7 @@ _FILTERS = (
 
 
 class Devices(Resource):
-    """``GET /autoclave/v1/devices``."""
+    """Serve ``GET /autoclave/v1/devices``."""
 
     @Operation("List all that is known of the devices", rule=_GET, query=_FILTERS, answers={200: DEVICES})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -178,7 +170,7 @@ class Devices(Resource):
 
 
 class Device(Resource):
-    """``GET /autoclave/v1/devices/{device}``."""
+    """Serve ``GET /autoclave/v1/devices/{device}``."""
 
     @Operation("Show all that is known of a device", rule=_GET, answers={200: DEVICE})
     def on_get(
@@ -190,9 +182,9 @@ class Device(Resource):
 
 
 class History(Resource):
-    """``GET /autoclave/v1/devices/{device}/history``: of a slot, or of a drive by its serial number.
+    """Serve ``GET /autoclave/v1/devices/{device}/history``: of a slot, or of a drive by its serial number.
 
-    That of a forgotten device stays, under its uuid and under the serial numbers of its drives.
+    The history of a forgotten device stays, under its uuid and the serial numbers of its drives.
     """
 
     @Operation(
@@ -209,7 +201,7 @@ class History(Resource):
 
 
 def _named_without_slot(tx: Connection, name: str) -> list[EventRecord]:
-    """The events of a device by its uuid, which may be forgotten, or of a drive by its serial number.
+    """Return the events of a device by uuid, also a forgotten one, or of a drive by serial number.
 
     :raises NotFound: *name* is no uuid, and no drive of this serial number was ever seen.
     """
@@ -224,7 +216,7 @@ def _named_without_slot(tx: Connection, name: str) -> list[EventRecord]:
 
 
 def find(tx: Connection, device: str, address: str | None) -> DeviceRecord:
-    """The device that a path names.
+    """Return the device that a path names.
 
     :raises BadRequest: *address* is no PCI address.
     :raises NotFound: there is none.
@@ -249,7 +241,7 @@ def _canonical_address(address: str) -> str:
 
 
 def silence(view: DeviceView, now: datetime) -> timedelta | None:
-    """How long the agent that must do something for the device has been silent; None if it is alive, or not needed."""
+    """Return how long a needed agent has been silent; None if it is alive, or not needed."""
     unheld = view.device.device_state is DeviceState.ALLOCATED and not view.holders
     needed = unheld or view.device.device_state in BEING_CLEANED
     if not needed or view.agent_last_seen is None or now - view.agent_last_seen <= timedelta(seconds=SILENCE):
@@ -263,7 +255,7 @@ def waiting_for(
     host_disabled: str | None = None,
     holders: Sequence[Holder] = (),
 ) -> str | None:
-    """What somebody must do before the device is offered again; None if the system goes on by itself.
+    """Return what an operator must do before the device is offered again; None if nothing.
 
     :param agent_silent: see :func:`silence`.
     :param host_disabled: why the compute service of its host is disabled; None if it is enabled.
@@ -374,7 +366,7 @@ def _held(device: DeviceRecord) -> str | None:
 
 
 def view_of(view: DeviceView) -> dict[str, Any]:
-    """The representation of a device; ``instance_uuid`` is that of the first request that holds it."""
+    """Render a device; ``instance_uuid`` is that of the first request that holds it."""
     record = view.device
     provider = view.deployables[0] if view.deployables else None
     return {
@@ -430,7 +422,7 @@ def _layout(recorded: str | None) -> str | None:
 
 
 def event(record: EventRecord) -> dict[str, Any]:
-    """The representation of one line of a history."""
+    """Render a line of a history."""
     return {
         "at": f"{record.created_at.isoformat(timespec='milliseconds')}+00:00",
         "event": record.event,
@@ -445,7 +437,7 @@ def event(record: EventRecord) -> dict[str, Any]:
 
 
 def device_event(record: EventRecord) -> dict[str, Any]:
-    """The same of a device's history, with the slot, and whose instance had the device."""
+    """Render a line of a device's history, with its slot and the instance that had it."""
     shown = event(record)
     tenant = (shown["evidence"] or {}).get("tenant", {})
     return {

@@ -1,9 +1,4 @@
-"""Serve ``/autoclave/v1/explain``.
-
-``/autoclave/v1/explain``: which hosts an instance could go to, and what each of the others lacks.
-
-The answer of ``/autoclave/v1/explain``.
-"""
+"""Serve ``/autoclave/v1/explain``: which hosts fit an instance, and what each other host lacks."""
 
 import falcon
 
@@ -71,7 +66,7 @@ EXPLANATION = shape(
 
 
 class Explain(Resource):
-    """``GET /autoclave/v1/explain``."""
+    """Serve ``GET /autoclave/v1/explain``."""
 
     @Operation(
         "Explain which hosts could take an instance of a flavor and an image, and what each of the others lacks",

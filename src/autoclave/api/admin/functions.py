@@ -1,9 +1,4 @@
-"""Serve ``/autoclave/v1/functions``.
-
-``/autoclave/v1/functions``: the PCI functions that instances get by flavor.
-
-Answers of ``/autoclave/v1/functions``.
-"""
+"""Serve ``/autoclave/v1/functions``: the PCI functions that instances get by flavor."""
 
 from typing import Any
 
@@ -50,7 +45,7 @@ _HOST = Argument("hostname", "Only functions of this host.")
 
 
 class Functions(Resource):
-    """``GET /autoclave/v1/functions``, in order of host and address."""
+    """Serve ``GET /autoclave/v1/functions``, in order of host and address."""
 
     @Operation("List the PCI functions", rule="autoclave:function:get", query=(_HOST,), answers={200: FUNCTIONS})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:

@@ -1,9 +1,4 @@
-"""Serve ``/autoclave/v1/hosts``.
-
-``/autoclave/v1/hosts``: the hosts, and which of them are in maintenance.
-
-Answers of ``/autoclave/v1/hosts``.
-"""
+"""Serve ``/autoclave/v1/hosts``: the hosts and their maintenance."""
 
 from datetime import UTC
 from typing import Any
@@ -46,7 +41,7 @@ _ANSWERS = {200: SAID, 202: SAID}
 
 
 class Hosts(Resource):
-    """``GET /autoclave/v1/hosts``."""
+    """Serve ``GET /autoclave/v1/hosts``."""
 
     @Operation("List the hosts", rule=_GET, answers={200: HOSTS})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -55,7 +50,7 @@ class Hosts(Resource):
 
 
 class Host(Resource):
-    """``GET /autoclave/v1/hosts/{host}``."""
+    """Serve ``GET /autoclave/v1/hosts/{host}``."""
 
     @Operation("Show a host", rule=_GET, answers={200: HOST})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, host: str) -> None:

@@ -1,11 +1,7 @@
-"""Serve ``/autoclave/v1/burned``.
+"""Serve ``/autoclave/v1/burned``: burned one-time-use devices and their release.
 
-``/autoclave/v1/burned``: devices of one time use that an instance has used up, and their release.
-
-A device is named by the uuid of its resource provider, or as ``hostname/pci_address``. What somebody keeps reserved
+A path names a device by the uuid of its resource provider, or as ``hostname/pci_address``. A device that is reserved
 in Placement for another reason is not burned, and not listed.
-
-Bodies and answers of ``/autoclave/v1/burned``.
 """
 
 from collections.abc import Sequence
@@ -111,7 +107,7 @@ _HOST = Argument("hostname", "Only devices of this host.")
 
 
 class BurnedDevices(Resource):
-    """``GET /autoclave/v1/burned``."""
+    """Serve ``GET /autoclave/v1/burned``."""
 
     @Operation("List the burned devices", rule=_GET, waits=True, query=(_HOST,), answers={200: BURNED_LIST})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -121,7 +117,7 @@ class BurnedDevices(Resource):
 
 
 class BurnedDevice(Resource):
-    """``GET /autoclave/v1/burned/{provider}``. A device that is not burned is not there."""
+    """Serve ``GET /autoclave/v1/burned/{provider}``. A device that is not burned is not found."""
 
     @Operation("Show a burned device", rule=_GET, waits=True, answers={200: BURNED})
     def on_get(
@@ -135,7 +131,7 @@ class BurnedDevice(Resource):
 
 
 class History(Resource):
-    """``GET /autoclave/v1/burned/{provider}/history``. That of a provider which is gone stays, under its uuid."""
+    """Serve ``GET /autoclave/v1/burned/{provider}/history``. It stays under the uuid of a deleted provider."""
 
     @Operation("Show how a device was burned and released, and by whom", rule=_GET, answers={200: BURN_HISTORY})
     def on_get(
@@ -150,9 +146,9 @@ class History(Resource):
 
 
 class Release(Resource):
-    """``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
+    """Serve ``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
 
-    200 when Placement offers the device again, 202 when that has to wait: Placement was away, or the device is.
+    Answer 200 if Placement offers the device again, 202 if Placement or the device is away.
     """
 
     @Operation(
@@ -193,7 +189,7 @@ def _is_pending(ports: Ports, rp_uuid: str) -> bool:
 
 
 def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
-    """The provider that a path names.
+    """Return the provider that a path names.
 
     :raises BadRequest: *address* is no PCI address.
     :raises NotFound: there is none.
@@ -217,7 +213,7 @@ def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
 
 
 def _all_shown(ports: Ports, views: Sequence[BurnedView]) -> list[dict[str, Any]]:
-    """With what Placement says now: a request for each resource class, however many devices have it."""
+    """Add what Placement reports now, with one request for each resource class."""
     offering = {name: _offering(ports, name) for name in {view.provider.resource_class for view in views}}
     shown = []
     for view in views:
@@ -227,7 +223,7 @@ def _all_shown(ports: Ports, views: Sequence[BurnedView]) -> list[dict[str, Any]
 
 
 def _offering(ports: Ports, resource_class: str) -> frozenset[str] | None:
-    """The providers of which something of the class is free; None: Placement did not tell."""
+    """Return the providers with free units of the class; None if Placement does not answer."""
     try:
         return frozenset(each.uuid for each in ports.placement.providers_offering(resource_class))
     except PlacementError as error:

@@ -1,1 +1,1 @@
-"""The compute API: the subset of Nova's that openstackclient and openstacksdk need, in the shapes of 2.96."""
+"""Serve the subset of Nova's API that openstackclient and openstacksdk need, in the shapes of 2.96."""

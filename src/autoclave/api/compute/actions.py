@@ -1,4 +1,4 @@
-"""``POST /compute/v2.1/servers/{server}/action``: what is done with a server that is there."""
+"""Serve ``POST /compute/v2.1/servers/{server}/action``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ _RULES = {
 
 
 class ServerAction(Resource):
-    """``POST /compute/v2.1/servers/{server}/action``. Each action has a policy rule of its own.
+    """Serve ``POST /compute/v2.1/servers/{server}/action``. Each action has a policy rule of its own.
 
     As Nova does, a rebuild answers with the server, and nothing else does.
     """

@@ -1,14 +1,7 @@
-"""Share links, timestamps, pages and visibility among the nouns of the compute API.
+"""Share links, timestamps, pages and visibility among the resources of the compute API.
 
-Where the things of the compute API are.
-
-Moments where Nova writes them without a zone: those of its former extensions.
-
-Pages of the lists of the compute API: 0 rows are as many as there may be, as Nova has it.
-
-Whose servers a caller sees: those of his project, and an administrator all.
-
-Pieces that several nouns of the compute API use.
+Timestamps have no zone where Nova writes them without one, in its former extensions. A limit of 0 returns the largest
+page, as in Nova. A caller sees the servers of its project, and an administrator sees all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +23,15 @@ ROOT = "/compute/v2.1"
 
 
 def links_to(req: falcon.Request, conf: Any, resource: str, key: str) -> list[dict[str, str]]:
-    """The links of one thing."""
+    """Return the links of a resource."""
     return [{"rel": "self", "href": f"{public_url(req, conf)}{ROOT}/{resource}/{key}"}]
 
 
 def next_link(req: falcon.Request, conf: Any, name: str, keys: Sequence[str]) -> dict[str, Any]:
-    """What a page of a list says of the next one, ``{"servers_links": [...]}``; nothing if none follows.
+    """Return the link to the next page of a list, ``{"servers_links": [...]}``; nothing if there is none.
 
     :param name: of the list.
-    :param keys: of what the page has.
+    :param keys: of the rows of the page.
     """
     following = next_page(req, keys)
     if following is None:
@@ -47,7 +40,7 @@ def next_link(req: falcon.Request, conf: Any, name: str, keys: Sequence[str]) ->
 
 
 def novas_moment(when: datetime | None) -> str | None:
-    """*when*, in UTC, such as ``2026-11-28T09:00:18.000000``: clients that take this take nothing else."""
+    """Format *when* in UTC, such as ``2026-11-28T09:00:18.000000``: these clients accept no zone."""
     return None if when is None else when.isoformat(timespec="microseconds")
 
 
@@ -56,15 +49,15 @@ PAGING = (LIMIT, query.MARKER)
 
 
 def page(values: Mapping[str, str]) -> Page:
-    """As :func:`autoclave.api.query.page`."""
+    """Parse the page as :func:`autoclave.api.query.page`."""
     asked = query.page(values)
     return Page(asked.limit or None, asked.marker)
 
 
 def find(tx: Connection, context: RequestContext, server: str, *, lock: bool = False) -> InstanceRecord:
-    """The instance that the caller knows as *server*; with *lock*, its row stays locked.
+    """Return the instance with the uuid *server* if the caller may see it; with *lock*, lock its row.
 
-    :raises NotFound: there is none that he may see; a name is none.
+    :raises NotFound: no such instance is visible to the caller. A name is not accepted.
     """
     uuid = query.canonical(server)
     found = None if uuid is None else instance_rows.get(tx, uuid, lock=lock)
@@ -75,9 +68,9 @@ def find(tx: Connection, context: RequestContext, server: str, *, lock: bool = F
 
 
 def require_project(context: RequestContext) -> str:
-    """The caller's project.
+    """Return the caller's project.
 
-    :raises Forbidden: he has none.
+    :raises Forbidden: the caller has none.
     """
     if context.project_id is None:
         raise Forbidden("Servers belong to projects: use a token of a project.")
@@ -85,7 +78,7 @@ def require_project(context: RequestContext) -> str:
 
 
 MAX_NUMBER = 2_147_483_647
-"""What an INTEGER column holds at most."""
+"""Set the largest value of an INTEGER column."""
 
 NAME: dict[str, Any] = {
     "type": "string",
@@ -102,7 +95,7 @@ DESCRIPTION: dict[str, Any] = {
 
 
 def number(minimum: int) -> dict[str, Any]:
-    """A whole number that a column can hold."""
+    """Define a whole number that fits a column."""
     return {
         "type": "integer",
         "minimum": minimum,
@@ -112,15 +105,15 @@ def number(minimum: int) -> dict[str, Any]:
 
 
 def envelope(name: str, inner: dict[str, Any]) -> dict[str, Any]:
-    """``{name: inner}`` and nothing else."""
+    """Define an object with the only key *name*, whose value is *inner*."""
     return {"type": "object", "required": [name], "additionalProperties": False, "properties": {name: inner}}
 
 
 def texts(key_pattern: str, most: int, says: str) -> dict[str, Any]:
-    """An object of texts.
+    """Define an object of texts.
 
-    :param key_pattern: what a key must be; *says* so in words.
-    :param most: how many there may be.
+    :param key_pattern: a pattern of the keys; *says* describes it.
+    :param most: the largest number of keys.
     """
     return {
         "type": "object",
@@ -135,12 +128,12 @@ def texts(key_pattern: str, most: int, says: str) -> dict[str, Any]:
 
 
 def paged(title: str, name: str, schema: Schema) -> Schema:
-    """The envelope of a list that comes in pages: ``<name>_links`` says where the next one is."""
+    """Define the envelope of a paged list: ``<name>_links`` has the link to the next page."""
     return shape(title, {name: {"type": "array", "items": schema}, f"{name}_links": optional(LINKS)})
 
 
 NOVAS_MOMENT: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}$"}
-"""A moment in UTC, where Nova's extensions once wrote it without the zone; clients there take no other."""
+"""Define a timestamp in UTC without a zone, as in Nova's former extensions; clients accept no other there."""
 MAP_OF_TEXTS: Schema = {"type": "object", "additionalProperties": STRING}
 VERSION = shape(
     "ComputeVersionDocument",

@@ -1,7 +1,7 @@
-"""Marking a server for what is to be done with it, and handing it over to whoever does it.
+"""Mark a server for an action, and send the action to a conductor or an agent.
 
-The mark is written first. If nobody takes the message the mark is taken away again, so that "nothing was done"
-is true; if this service dies between the two, the mark stays, and a conductor's sweep or the host's agent finds it.
+The mark is written first. If the message is not delivered, the mark is removed, so that the error is true. If this
+service dies between the two, a conductor's sweep or the host's agent finds the mark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ LOG = logging.getLogger(__name__)
 
 
 def hand_over(api: Api, context: RequestContext, instance_uuids: Sequence[str]) -> None:
-    """Hand new instances to a conductor. If it takes some of them, those that it does not take become errors.
+    """Send new instances to a conductor. Mark those that it does not accept as errors.
 
-    :raises RPCUnavailable: it took none; they are gone again.
+    :raises RPCUnavailable: it accepted none; they are deleted.
     """
     taken = 0
     for uuid in instance_uuids:
@@ -42,10 +42,10 @@ def hand_over(api: Api, context: RequestContext, instance_uuids: Sequence[str]) 
 
 
 def delete(api: Api, context: RequestContext, server: str) -> None:
-    """Mark an instance as being deleted, and hand it over. Who asks again has it handed over again.
+    """Mark an instance as being deleted, and send it. A repeated request sends it again.
 
-    :raises NotFound: there is none that the caller may see.
-    :raises RPCUnavailable: nobody took it; it is not marked.
+    :raises NotFound: no such instance is visible to the caller.
+    :raises RPCUnavailable: the message was not delivered; the instance is not marked.
     """
 
     def mark(tx: Connection) -> tuple[InstanceRecord, InstanceRecord]:
@@ -71,13 +71,13 @@ def begin(
     send: Callable[[str, InstanceRecord], None],
     values: Mapping[str, Any] | None = None,
 ) -> InstanceRecord:
-    """Mark an instance for *action*, and hand it over by *send*, which gets its host and the instance.
+    """Mark an instance for *action*, and send it by *send*, which gets its host and the instance.
 
     :param values: columns to write with the mark.
-    :returns: it, as it was handed over.
-    :raises NotFound: there is none that the caller may see.
-    :raises Conflict: it may not be asked now, or its host's agent does not understand it.
-    :raises RPCUnavailable: nobody took it; it is not marked.
+    :returns: the instance as it was sent.
+    :raises NotFound: no such instance is visible to the caller.
+    :raises Conflict: the instance does not allow the action now, or its agent does not support it.
+    :raises RPCUnavailable: the message was not delivered; the instance is not marked.
     """
 
     changes = dict(values or {})
@@ -100,7 +100,7 @@ def begin(
 
 
 def _require_agent(api: Api, host: str) -> None:
-    """Check that the agent of *host* understands what it would be sent.
+    """Check that the agent of *host* supports the message.
 
     :raises Conflict: it does not.
     """
@@ -112,9 +112,9 @@ def _require_agent(api: Api, host: str) -> None:
 
 
 def require_allowed(instance: InstanceRecord, action: Action) -> str:
-    """The host of *instance*, of which *action* may be asked now.
+    """Return the host of *instance*, if *action* is allowed now.
 
-    :raises Conflict: it may not.
+    :raises Conflict: it is not.
     """
     if not allowed(action, instance.vm_state, instance.task_state):
         doing = f" and {instance.task_state.value} is under way" if instance.task_state else ""
@@ -134,7 +134,7 @@ def _swapped(tx: Connection, before: InstanceRecord, **values: Any) -> InstanceR
 
 
 def _unmark(api: Api, marked: InstanceRecord, values: Mapping[str, Any]) -> None:
-    """Take a mark away again, unless somebody has gone on from it."""
+    """Remove a mark, unless the work has gone on from it."""
     api.ports.db.transact(lambda tx: instance_rows.swap(tx, marked, expect_task=marked.task_state, **values))
 
 

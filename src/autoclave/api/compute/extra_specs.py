@@ -1,4 +1,4 @@
-"""``/compute/v2.1/flavors/{flavor}/os-extra_specs``: resources, traits, aliases and device profiles of a flavor."""
+"""Serve ``/compute/v2.1/flavors/{flavor}/os-extra_specs``: resources, traits, aliases and device profiles."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from autoclave.rules.extra_spec_values import require_valid
 
 
 class ExtraSpecs(Resource):
-    """``GET`` and ``POST /compute/v2.1/flavors/{flavor}/os-extra_specs``."""
+    """Serve ``GET`` and ``POST /compute/v2.1/flavors/{flavor}/os-extra_specs``."""
 
     @Operation("List a flavor's extra specs", rule="os_compute_api:os-flavor-extra-specs:index", answers={200: SPECS})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
@@ -36,7 +36,7 @@ class ExtraSpecs(Resource):
 
 
 class ExtraSpec(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}/os-extra_specs/{spec}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}/os-extra_specs/{spec}``."""
 
     @Operation("Show an extra spec", rule="os_compute_api:os-flavor-extra-specs:show", answers={200: SPEC})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str, spec: str) -> None:

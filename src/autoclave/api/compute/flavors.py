@@ -1,13 +1,7 @@
 """Serve ``/compute/v2.1/flavors``.
 
-``/compute/v2.1/flavors``: what instances are given.
-
-Who is no administrator sees those that are public, and no others: there are no lists of projects that may
-use one that is not.
-
-Bodies and answers of ``/compute/v2.1/flavors``.
-
-Who sees the extra specs of flavors where flavors and servers are shown: whoever may list them.
+A caller without the role ``admin`` sees public flavors only; there are no access lists. Flavors and servers show
+extra specs to callers that may list them.
 """
 
 from collections.abc import Sequence
@@ -114,7 +108,7 @@ SPEC = MAP_OF_TEXTS
 
 
 def sees_extra_specs(api: Api, context: RequestContext) -> bool:
-    """Whether *context* may know what flavors ask for beside their sizes."""
+    """Return whether *context* may see the extra specs of flavors."""
     return api.policy.allows(context, "os_compute_api:os-flavor-extra-specs:index")
 
 
@@ -160,7 +154,7 @@ class _List(Resource):
 
 
 class Flavors(_List):
-    """``GET`` and ``POST /compute/v2.1/flavors``."""
+    """Serve ``GET`` and ``POST /compute/v2.1/flavors``."""
 
     @Operation("List the flavors", query=_LIST, answers={200: FLAVORS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -214,7 +208,7 @@ class Flavors(_List):
 
 
 class FlavorsInDetail(_List):
-    """``GET /compute/v2.1/flavors/detail``."""
+    """Serve ``GET /compute/v2.1/flavors/detail``."""
 
     @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -224,7 +218,7 @@ class FlavorsInDetail(_List):
 
 
 class Flavor(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/flavors/{flavor}``."""
 
     @Operation("Show a flavor", answers={200: SHOWN_FLAVOR})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, flavor: str) -> None:
@@ -262,9 +256,9 @@ class Flavor(Resource):
 
 
 def find(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool = False) -> FlavorRecord:
-    """The flavor that the caller knows as *flavorid*.
+    """Return the flavor with the id *flavorid*.
 
-    :raises NotFound: there is none that he may see.
+    :raises NotFound: no such flavor is visible to the caller.
     """
     found = _visible(tx, context, flavorid, lock=lock)
     if found is None:

@@ -1,12 +1,6 @@
-"""Serve hypervisors and compute services.
+"""Serve hypervisors (``os-hypervisors``) and compute services (``os-services``).
 
-``/compute/v2.1/os-hypervisors``: the hosts that run servers. What they have is Placement's to tell.
-
-``/compute/v2.1/os-services``: the agents that run servers, and whether their hosts get new ones.
-
-Hosts that run instances, and whether they live.
-
-Bodies and answers of the compute API about hosts, and lists that are always empty.
+Placement has the inventory of a host, so hypervisors show none. A compute service is the agent of a host.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -39,9 +33,9 @@ from autoclave.rules.instance_states import ZONE
 
 @dataclass(frozen=True)
 class HostState:
-    """A host. ``up``: its agent was seen lately, and the operator does not know better.
+    """Describe a host. ``up``: its agent was seen lately, and no operator has forced it down.
 
-    ``maintenance``: that of ``autoclave host maintenance``; clients of Nova see it as a disabled service.
+    ``maintenance``: that of ``autoclave host maintenance``; clients of Nova see a disabled service.
     """
 
     record: ComputeHostRecord
@@ -51,12 +45,12 @@ class HostState:
 
     @property
     def disabled(self) -> bool:
-        """Whether the host gets no new servers."""
+        """Return whether the host gets no new servers."""
         return self.record.disabled or self.maintenance is not None
 
     @property
     def disabled_reason(self) -> str | None:
-        """Why it gets none."""
+        """Return why the host gets no new servers."""
         reason = self.record.disabled_reason
         if self.maintenance is None:
             return reason
@@ -64,7 +58,7 @@ class HostState:
 
     @property
     def status(self) -> str:
-        """The ``host_status`` that servers show."""
+        """Return the ``host_status`` that servers show."""
         if self.record.forced_down:
             return "DOWN"
         if self.disabled:
@@ -73,7 +67,7 @@ class HostState:
 
 
 def host_states(tx: Connection, api: Api, hosts: Collection[str] | None = None) -> list[HostState]:
-    """All hosts, by name; with *hosts*, at least these."""
+    """Return all hosts, by name; with *hosts*, at least these."""
     seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx, hosts)}
     maintenances = host_maintenances.by_host(tx, hosts)
     return [
@@ -83,7 +77,7 @@ def host_states(tx: Connection, api: Api, hosts: Collection[str] | None = None) 
 
 
 def host_state(tx: Connection, api: Api, uuid: str) -> HostState | None:
-    """The host with that uuid."""
+    """Return the host with that uuid."""
     record = host_rows.get(tx, uuid)
     if record is None:
         return None
@@ -175,11 +169,11 @@ FLAVOR_ACCESS = shape("FlavorAccess", {"flavor_access": _NONE})
 INSTANCE_ACTIONS = shape("InstanceActions", {"instanceActions": _NONE})
 
 BINARY = "nova-compute"
-"""What users of Nova know such a service by, and what their commands ask for."""
+"""Name the service as users and commands of Nova expect it."""
 
 
 class Services(Resource):
-    """``GET /compute/v2.1/os-services``."""
+    """Serve ``GET /compute/v2.1/os-services``."""
 
     @Operation(
         "List the agents that run servers",
@@ -198,7 +192,7 @@ class Services(Resource):
 
 
 class ComputeService(Resource):
-    """``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
+    """Serve ``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
 
     @Operation(
         "Enable or disable a host, or say that it is down",
@@ -240,9 +234,9 @@ class ComputeService(Resource):
 
 
 def state_of(tx: Connection, api: Api, key: str, noun: str) -> HostState:
-    """The host whose service or hypervisor has the id *key*.
+    """Return the host whose service or hypervisor has the id *key*.
 
-    :raises NotFound: there is none; a name is no id.
+    :raises NotFound: there is no such host. A name is not accepted.
     """
     uuid = query.canonical(key)
     found = None if uuid is None else host_state(tx, api, uuid)
@@ -299,7 +293,7 @@ class _List(Resource):
 
 
 class Hypervisors(_List):
-    """``GET /compute/v2.1/os-hypervisors``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors``."""
 
     @Operation("List the hosts", rule="os_compute_api:os-hypervisors:list", query=_LIST, answers={200: HYPERVISORS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -307,7 +301,7 @@ class Hypervisors(_List):
 
 
 class HypervisorsInDetail(_List):
-    """``GET /compute/v2.1/os-hypervisors/detail``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors/detail``."""
 
     @Operation(
         "List the hosts in detail",
@@ -320,7 +314,7 @@ class HypervisorsInDetail(_List):
 
 
 class Hypervisor(Resource):
-    """``GET /compute/v2.1/os-hypervisors/{hypervisor}``."""
+    """Serve ``GET /compute/v2.1/os-hypervisors/{hypervisor}``."""
 
     @Operation(
         "Show a host",
@@ -356,7 +350,7 @@ def _detail(state: HostState) -> dict[str, Any]:
 
 
 def _servers(tx: Connection, asked: Asked, states: Sequence[HostState]) -> Callable[[HostState], dict[str, Any]]:
-    """What is said of the servers of each of *states*: nothing, if nobody asked."""
+    """Return a function that lists the servers of a state, if the request asks for servers."""
     if asked.query.get("with_servers", "").lower() != "true":
         return lambda _state: {}
     servers = instance_rows.named_on(tx, [state.record.hostname for state in states])

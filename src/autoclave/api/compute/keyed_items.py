@@ -1,8 +1,6 @@
-"""Serve the metadata of servers, and change texts by key one by one.
+"""Serve the metadata of servers, and change texts by key.
 
-``/compute/v2.1/servers/{server}/metadata``: what users note of their servers; nothing here reads it.
-
-Texts by key that belong to something, and are changed one by one: a flavor's extra specs, a server's metadata.
+Extra specs of flavors use the same functions. Metadata has no effect on a server.
 """
 
 from collections.abc import Callable
@@ -28,9 +26,9 @@ Items = dict[str, str]
 
 
 def bounded(items: Items, most: int, what: str) -> Items:
-    """*items*, to be kept.
+    """Check *items* before they are stored.
 
-    :param what: they are, in the plural.
+    :param what: their name in the plural.
     :raises BadRequest: there are more than *most*, or they are too large.
     """
     if len(items) > most:
@@ -40,9 +38,9 @@ def bounded(items: Items, most: int, what: str) -> Items:
 
 
 def picked(items: Items, key: str, whose: str) -> Items:
-    """The one with that *key*, as a mapping.
+    """Return the item with that *key*, as a mapping.
 
-    :param whose: begins the refusal: "Flavor 1 has no extra spec".
+    :param whose: begins the error: "Flavor 1 has no extra spec".
     :raises NotFound: there is none.
     """
     if key not in items:
@@ -51,15 +49,15 @@ def picked(items: Items, key: str, whose: str) -> Items:
 
 
 def without(items: Items, key: str, whose: str) -> Items:
-    """The others; as :func:`picked`."""
+    """Return the other items; raise as :func:`picked`."""
     gone = picked(items, key, whose)
     return {other: value for other, value in items.items() if other not in gone}
 
 
 def require_only(given: Items, key: str) -> Items:
-    """*given*, the one item that a body has.
+    """Return *given*, the one item of a body.
 
-    :raises BadRequest: it is another one than the path names.
+    :raises BadRequest: its key differs from the path's.
     """
     if set(given) != {key}:
         raise BadRequest(f"The body must set {key}, as the path does, and nothing else.")
@@ -70,7 +68,7 @@ _HAS_NO = "The server has no metadata item"
 
 
 class Metadata(Resource):
-    """``GET``, ``POST`` and ``PUT /compute/v2.1/servers/{server}/metadata``."""
+    """Serve ``GET``, ``POST`` and ``PUT /compute/v2.1/servers/{server}/metadata``."""
 
     @Operation(
         "List the metadata of a server", rule="os_compute_api:server-metadata:index", answers={200: SHOWN_METADATA}
@@ -100,7 +98,7 @@ class Metadata(Resource):
 
 
 class Item(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}/metadata/{item}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}/metadata/{item}``."""
 
     @Operation(
         "Show one item of a server's metadata", rule="os_compute_api:server-metadata:show", answers={200: SHOWN_META}

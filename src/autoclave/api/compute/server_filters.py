@@ -1,4 +1,4 @@
-"""What a list of servers may be asked for."""
+"""Parse the filters of a list of servers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _TRUE = ("True", "true", "1")
 _SWITCH = one_of([*_TRUE, "False", "false", "0"])
 _ADMINS_OWN = ("host", "project_id")
 _LONGEST_PART = 257
-"""A name has 255 characters at most, and ``^`` and ``$`` may be around it. SQLite looks for no text of any length."""
+"""Limit a pattern: a name has 255 characters, ``^`` and ``$`` may enclose it. SQLite limits patterns, too."""
 _PART_OF_NAME = {
     **TEXT,
     "maxLength": _LONGEST_PART,
@@ -40,10 +40,10 @@ ARGUMENTS = (
 
 
 def list_arguments(asked: Asked) -> dict[str, Any]:
-    """What :func:`autoclave.db.instances.list_for` is to be called with.
+    """Return the arguments for :func:`autoclave.db.instances.list_for`.
 
-    :raises Forbidden: it is only for administrators.
-    :raises BadRequest: the uuid is none.
+    :raises Forbidden: a filter is for administrators.
+    :raises BadRequest: a uuid is malformed.
     """
     given, context, page = asked.query, asked.context, common.page(asked.query)
     everywhere = given.get("all_tenants") in _TRUE
@@ -76,7 +76,7 @@ def _conditions(given: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
 
 
 def _named(text: str) -> sa.ColumnElement[bool]:
-    """Nova takes a regular expression; an expression that a caller sends can keep a database busy for hours."""
+    """Accept plain text only. Nova accepts a regular expression, but one can keep a database busy for hours."""
     begins, ends = text.startswith("^"), text.endswith("$")
     name = instances.c.name
     match text.removeprefix("^").removesuffix("$"), begins, ends:
@@ -91,7 +91,7 @@ def _named(text: str) -> sa.ColumnElement[bool]:
 
 
 def _with_status(status: str) -> sa.ColumnElement[bool]:
-    """One that no server can have, such as SUSPENDED, is no server's."""
+    """Match no server for a status that no server can have, such as SUSPENDED."""
     tasks: tuple[TaskState | None, ...] = (None, *TaskState)
     pairs = [(vm, task) for vm in VMState for task in tasks if status_of(vm, task) == status]
     state, doing = instances.c.vm_state, instances.c.task_state

@@ -1,4 +1,4 @@
-"""Bodies and answers of ``/compute/v2.1/servers``."""
+"""Define the bodies and answers of ``/compute/v2.1/servers``."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from autoclave.api.schema import (
 from autoclave.rules.instance_states import STATUSES, PowerState, TaskState, VMState
 
 MAX_COUNT = 64
-"""How many servers one request may make."""
+"""Limit the servers of one request."""
 MAX_METADATA = 128
 
 METADATA = texts(r"^[^\x00-\x1f\x7f-\x9f]{1,255}$(?!\n)", MAX_METADATA, "has 1 to 255 characters, no control character")
@@ -66,7 +66,7 @@ _TAGS: dict[str, Any] = {
     },
     "x-message": "must be a list of at most 50 different tags",
 }
-"""Kept and shown as they were sent: clients send them. Nothing changes them or looks for them."""
+"""Store and show these keys as they were sent. They have no effect."""
 
 
 def _absent(why: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ _NOT_HERE = {
     "hostname": _absent("there is no metadata service that would tell a guest its name"),
     "trusted_image_certificates": _absent("signatures of images are not checked"),
 }
-"""What Nova takes for a new server and for a rebuild."""
+"""Define the keys that Nova accepts for a new server and for a rebuild."""
 
 _NEW: dict[str, Any] = {
     "type": "object",
@@ -176,7 +176,7 @@ NOT_SERVED = (
     "unrescue",
     "unshelve",
 )
-"""Nova's other actions, which are told apart from those that nobody knows."""
+"""List Nova's other actions, to distinguish them from unknown ones."""
 
 _NOTHING: dict[str, Any] = {"enum": [None, {}], "x-message": "must be null"}
 ACTION: dict[str, Any] = {

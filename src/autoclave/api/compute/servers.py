@@ -1,13 +1,7 @@
-"""Serve ``/compute/v2.1/servers``.
+"""Serve ``/compute/v2.1/servers``: create, list, show, update and delete.
 
-``/compute/v2.1/servers``: asking for servers, looking at them, and having them deleted.
-
-The rows are made and marked here; what happens to a server is a conductor's and an agent's. A caller sees the
-servers of his own project, an administrator all; those of others do not exist for him (404, not 403).
-
-What a request for servers names: flavor, image, host. And the rows that are made of it.
-
-What callers see of servers. An administrator also sees where they are, and what they have been given of it.
+Rows are created and marked here; conductors and agents do the work. A caller sees the servers of its project; those
+of others are not found (404, not 403). An administrator sees all servers, with their hosts and devices.
 """
 
 import hashlib
@@ -53,9 +47,9 @@ from autoclave.virt.guest import domain_name
 
 
 def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> FlavorRecord:
-    """The flavor that a server is to have.
+    """Return the flavor for a server.
 
-    :raises BadRequest: there is none of that id that the caller may see.
+    :raises BadRequest: no flavor of that id is visible to the caller.
     """
     try:
         return flavors.find(tx, context, flavorid)
@@ -64,10 +58,10 @@ def flavor_for(tx: Connection, context: RequestContext, flavorid: str) -> Flavor
 
 
 def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any], uuid: str) -> ImageRecord:
-    """The image that a server is to be started from.
+    """Return the image for a server.
 
     :param flavor: the snapshot of its flavor.
-    :raises BadRequest: there is none that the caller may use, it has no data yet, or it needs more than the flavor or
+    :raises BadRequest: the caller may not use such an image, it has no data yet, or it needs more than the flavor or
         any guest has.
     """
     try:
@@ -81,7 +75,7 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
 
 
 def destination(tx: Connection, context: RequestContext, wanted: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The zone that is asked for, and the only host that will do: ``availability_zone`` may be ``zone:host``.
+    """Return the zone and the only host that the request allows: ``availability_zone`` may be ``zone:host``.
 
     :raises BadRequest: there is no such zone or host, or two hosts are named.
     :raises Forbidden: a host is named, and the caller is no administrator.
@@ -105,10 +99,10 @@ def destination(tx: Connection, context: RequestContext, wanted: Mapping[str, An
 def rows_for(
     context: RequestContext, project_id: str, wanted: Mapping[str, Any], common: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """As many rows as servers are asked for.
+    """Return a row for each requested server.
 
-    :param common: what was found for :func:`flavor_for`, :func:`image_for` and :func:`destination`, by column.
-    :raises BadRequest: the counts contradict each other, or what is to be kept is too large.
+    :param common: results of :func:`flavor_for`, :func:`image_for` and :func:`destination`, by column.
+    :raises BadRequest: the counts contradict each other, or the texts are too large.
     """
     least = wanted.get("min_count", 1)
     most = wanted.get("max_count", least)
@@ -132,7 +126,7 @@ def rows_for(
 def shown(
     tx: Connection, api: Api, req: falcon.Request, context: RequestContext, instances: Sequence[InstanceRecord]
 ) -> list[dict[str, Any]]:
-    """*instances* in detail, at the cost of one query for each kind of what hangs on them."""
+    """Render *instances* in detail, with one query for each related table."""
     hidden = () if sees_extra_specs(api, context) else ("extra_specs",)
     if not context.is_admin:
         return [_shown(api, req, instance, hidden) for instance in instances]
@@ -153,7 +147,7 @@ def shown(
 
 
 def summary(api: Api, req: falcon.Request, instance: InstanceRecord) -> dict[str, Any]:
-    """An instance in short."""
+    """Render an instance in short form."""
     return {"id": instance.uuid, "name": instance.name, "links": links_to(req, api.conf, "servers", instance.uuid)}
 
 
@@ -213,7 +207,7 @@ def _flavor(snapshot: Mapping[str, Any], hidden: Sequence[str]) -> dict[str, Any
 
 
 def _host_id(instance: InstanceRecord) -> str:
-    """Tells a project which of its servers share a host, without telling it which host that is."""
+    """Return an opaque host id, which shows a project which of its servers share a host."""
     if instance.host is None:
         return ""
     return hashlib.sha224(f"{instance.project_id}{instance.host}".encode()).hexdigest()
@@ -242,7 +236,7 @@ class _List(Resource):
 
 
 class Servers(_List):
-    """``GET`` and ``POST /compute/v2.1/servers``."""
+    """Serve ``GET`` and ``POST /compute/v2.1/servers``."""
 
     @Operation(
         "List the servers that the caller may see",
@@ -304,7 +298,7 @@ class Servers(_List):
 
 
 class ServersInDetail(_List):
-    """``GET /compute/v2.1/servers/detail``."""
+    """Serve ``GET /compute/v2.1/servers/detail``."""
 
     @Operation(
         "List the servers that the caller may see with all that is to be said of them",
@@ -320,7 +314,7 @@ class ServersInDetail(_List):
 
 
 class Server(Resource):
-    """``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}``."""
+    """Serve ``GET``, ``PUT`` and ``DELETE /compute/v2.1/servers/{server}``."""
 
     @Operation("Show a server", rule="os_compute_api:servers:show", answers={200: SHOWN_SERVER})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked, server: str) -> None:

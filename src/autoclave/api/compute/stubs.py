@@ -1,12 +1,7 @@
-"""Serve the routes that clients ask for and that have one fixed answer here.
+"""Serve placeholder routes, which clients request and which have one fixed answer.
 
-What this service never has, although clients ask for it in passing.
-
-Aggregates, migrations, records of actions, and projects that may use a flavor which is not public.
-
-``/compute/v2.1/os-availability-zone``: the one zone that all hosts are in.
-
-The version documents of the compute API, by which clients choose the microversion of everything they ask.
+These are aggregates, migrations, instance actions, flavor access, the one availability zone, and the version
+documents.
 """
 
 from typing import Any
@@ -52,7 +47,7 @@ _OF_MIGRATIONS = (
 
 
 class Aggregates(Resource):
-    """``GET /compute/v2.1/os-aggregates``."""
+    """Serve ``GET /compute/v2.1/os-aggregates``."""
 
     @Operation("List the aggregates: none", rule="os_compute_api:os-aggregates:index", answers={200: AGGREGATES})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -60,7 +55,7 @@ class Aggregates(Resource):
 
 
 class Migrations(Resource):
-    """``GET /compute/v2.1/os-migrations``."""
+    """Serve ``GET /compute/v2.1/os-migrations``."""
 
     @Operation(
         "List the migrations: none",
@@ -73,7 +68,7 @@ class Migrations(Resource):
 
 
 class InstanceActions(Resource):
-    """``GET /compute/v2.1/servers/{server}/os-instance-actions``."""
+    """Serve ``GET /compute/v2.1/servers/{server}/os-instance-actions``."""
 
     @Operation(
         "List what was done with a server: nothing is kept",
@@ -88,7 +83,7 @@ class InstanceActions(Resource):
 
 
 class FlavorAccess(Resource):
-    """``GET /compute/v2.1/flavors/{flavor}/os-flavor-access``."""
+    """Serve ``GET /compute/v2.1/flavors/{flavor}/os-flavor-access``."""
 
     @Operation(
         "List the projects that may use a flavor which is not public: none",
@@ -107,7 +102,7 @@ _AVAILABLE = {"available": True}
 
 
 class Zones(Resource):
-    """``GET /compute/v2.1/os-availability-zone``."""
+    """Serve ``GET /compute/v2.1/os-availability-zone``."""
 
     @Operation("List the availability zones", rule="os_compute_api:os-availability-zone:list", answers={200: ZONES})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -115,7 +110,7 @@ class Zones(Resource):
 
 
 class ZonesInDetail(Resource):
-    """``GET /compute/v2.1/os-availability-zone/detail``."""
+    """Serve ``GET /compute/v2.1/os-availability-zone/detail``."""
 
     @Operation(
         "List the availability zones with their hosts",
@@ -139,7 +134,7 @@ class ZonesInDetail(Resource):
 
 
 class Versions(Resource):
-    """``GET /compute``."""
+    """Serve ``GET /compute``."""
 
     @Operation("Show the versions of the compute API", answers={200: VERSIONS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
@@ -147,7 +142,7 @@ class Versions(Resource):
 
 
 class V21(Resource):
-    """``GET /compute/v2.1``."""
+    """Serve ``GET /compute/v2.1``."""
 
     @Operation("Show the version of the compute API", answers={200: SHOWN_VERSION})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:

@@ -1,1 +1,1 @@
-"""The image API: the subset of Glance's version 2 that openstackclient and openstacksdk need."""
+"""Serve the subset of Glance's API version 2 that openstackclient and openstacksdk need."""

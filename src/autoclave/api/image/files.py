@@ -1,10 +1,7 @@
 """Serve the data of images, and the versions of the image API.
 
-``/image/v2/images/{image}/file``: the data of an image. It is sent once, and does not change any more.
-
-The version document of the image API.
-
-Glance has it at its root only; clients whose endpoint ends in ``/v2`` ask there and follow its link.
+Data is uploaded once and never changes. Glance serves its version document at the root only. Clients whose endpoint
+ends in ``/v2`` request it there, and follow its link.
 """
 
 import falcon
@@ -27,7 +24,7 @@ _MIB = 1 << 20
 
 
 class ImageFile(Resource):
-    """``GET`` and ``PUT /image/v2/images/{image}/file``."""
+    """Serve ``GET`` and ``PUT /image/v2/images/{image}/file``."""
 
     @Operation(
         "Fetch the data of an image",
@@ -112,7 +109,7 @@ class ImageFile(Resource):
 
 
 class Versions(Resource):
-    """``GET /image`` and ``GET /image/v2``."""
+    """Serve ``GET /image`` and ``GET /image/v2``."""
 
     @Operation("Show the versions of the image API", answers={200: VERSIONS})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:

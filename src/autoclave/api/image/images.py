@@ -1,14 +1,7 @@
-"""Serve ``/image/v2/images``.
+"""Serve ``/image/v2/images``, and apply JSON patches to images.
 
-``/image/v2/images``: what guests are started from.
-
-A JSON patch of an image: ``[{"op": "add", "path": "/trait:HW_X", "value": "required"}]``.
-
-What callers see of images.
-
-Whose images a caller sees and may change: those of his project, and public ones to look at and to use.
-
-The attributes of an image that a caller sets: told apart from free properties, and those he may not set.
+A caller sees its project's images and public ones, and changes those of its project only. Attributes are
+distinguished from free properties: some attributes are read-only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,9 +43,9 @@ from autoclave.objects.base import RequestContext
 
 
 def require_settable(context: RequestContext, name: str, value: Any) -> None:
-    """Refuse what this caller may not set.
+    """Check that the caller may set these attributes.
 
-    :raises Forbidden: nobody may set it, or only an administrator.
+    :raises Forbidden: an attribute is read-only, or for administrators.
     """
     if name in READ_ONLY:
         raise Forbidden(f"Attribute '{name}' is read-only.")
@@ -65,7 +58,7 @@ def require_settable(context: RequestContext, name: str, value: Any) -> None:
 
 
 def row_of(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of an image with the attributes and properties *wanted*.
+    """Return the columns of an image with the attributes and properties *wanted*.
 
     :raises BadRequest: the properties are too large.
     """
@@ -88,7 +81,7 @@ _BEFORE_DATA = ("disk_format", "container_format")
 
 @dataclass(frozen=True)
 class Change:
-    """One operation of a patch."""
+    """Hold one operation of a patch."""
 
     op: str
     name: str
@@ -96,9 +89,9 @@ class Change:
 
 
 def parse(context: RequestContext, patch: Sequence[Mapping[str, Any]]) -> list[Change]:
-    """The operations of *patch*, which are such as this caller may ask for of an image of his.
+    """Parse the operations of *patch*, and check that the caller may request them.
 
-    :raises BadRequest: a value is none that the attribute can have, or is missing.
+    :raises BadRequest: a value is missing, or not valid for the attribute.
     :raises Forbidden: an attribute may not be set, or not removed.
     """
     return [_parsed(context, operation) for operation in patch]
@@ -122,10 +115,10 @@ def _parsed(context: RequestContext, operation: Mapping[str, Any]) -> Change:
 
 
 def patched(image: ImageRecord, changes: Sequence[Change]) -> dict[str, Any]:
-    """The attributes and properties of *image* after *changes*.
+    """Return the attributes and properties of *image* after *changes*.
 
-    :raises Forbidden: an attribute may not be set any more.
-    :raises Conflict: what is to be replaced or removed is not there.
+    :raises Forbidden: an attribute can no longer be set.
+    :raises Conflict: a value to replace or remove does not exist.
     """
     wanted = {**image.properties, **{name: getattr(image, name) for name in ATTRIBUTES}}
     for change in changes:
@@ -141,11 +134,11 @@ def patched(image: ImageRecord, changes: Sequence[Change]) -> dict[str, Any]:
 
 
 _ROOT = "/v2/images"
-"""As Glance writes it: from where its versions begin."""
+"""Begin links as Glance does: at the root of its versions."""
 
 
 def shown(image: ImageRecord) -> dict[str, Any]:
-    """An image as Glance shows it: its free properties stand beside all else."""
+    """Render an image as Glance does: free properties stand next to the attributes."""
     return {
         **image.properties,
         "id": image.uuid,
@@ -174,16 +167,16 @@ def shown(image: ImageRecord) -> dict[str, Any]:
 
 
 def shown_list(req: falcon.Request, images: Sequence[ImageRecord]) -> dict[str, Any]:
-    """The images that *req* asked for, and where those are that follow."""
+    """Return the requested images, and the link to the next page."""
     answer: dict[str, Any] = {"images": [shown(image) for image in images]}
     following = next_page(req, [image.uuid for image in images])
     return answer if following is None else {**answer, "next": f"{_ROOT}?{following}"}
 
 
 def find(tx: Connection, context: RequestContext, image: str, *, lock: bool = False) -> ImageRecord:
-    """The image that the caller knows as *image*.
+    """Return the image with the uuid *image*.
 
-    :raises NotFound: there is none that he may see; a name is none.
+    :raises NotFound: no such image is visible to the caller. A name is not accepted.
     """
     uuid = query.canonical(image)
     found = None if uuid is None else image_rows.get(tx, uuid, lock=lock)
@@ -193,9 +186,9 @@ def find(tx: Connection, context: RequestContext, image: str, *, lock: bool = Fa
 
 
 def find_own(tx: Connection, context: RequestContext, image: str) -> ImageRecord:
-    """As :func:`find`, to be changed: its row is locked.
+    """Return the image as :func:`find`, with its row locked.
 
-    :raises Forbidden: it is another project's.
+    :raises Forbidden: it belongs to another project.
     """
     found = find(tx, context, image, lock=True)
     if not (context.is_admin or _owns(context, found)):
@@ -242,7 +235,7 @@ _NOT_YOURS = "It is another project's, or it may not be set, or it is protected.
 
 
 class Images(Resource):
-    """``GET`` and ``POST /image/v2/images``."""
+    """Serve ``GET`` and ``POST /image/v2/images``."""
 
     @Operation(
         "List the images that the caller may use, the newest first",
@@ -303,7 +296,7 @@ class Images(Resource):
 
 
 class Image(Resource):
-    """``GET``, ``PATCH`` and ``DELETE /image/v2/images/{image}``."""
+    """Serve ``GET``, ``PATCH`` and ``DELETE /image/v2/images/{image}``."""
 
     @Operation("Show an image", rule="get_image", answers={200: IMAGE})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
@@ -354,7 +347,7 @@ class Image(Resource):
 
 
 def store_of(api: Api) -> ImageStore:
-    """The files of this deployment's images."""
+    """Return the store of this deployment's images."""
     return ImageStore(Path(api.conf.agent.data_dir) / "images")
 
 

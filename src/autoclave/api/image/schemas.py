@@ -1,4 +1,4 @@
-"""Bodies and answers of ``/image/v2/images``."""
+"""Define the bodies and answers of ``/image/v2/images``."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ CONTAINER_FORMATS = ("ami", "ari", "aki", "bare", "ovf", "ova", "docker", "compr
 VISIBILITIES = ("public", "private", "shared")
 _HERE = ("queued", "saving", "active")
 STATUSES = (*_HERE, "uploading", "importing", "killed", "deactivated", "deleted", "pending_delete")
-"""Glance's: a list may be asked for any of them."""
+"""List Glance's statuses; a list can filter by any of them."""
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
 
 _TEXT: dict[str, Any] = {
@@ -30,7 +30,7 @@ ATTRIBUTES: dict[str, Any] = {
     "protected": {"type": "boolean", "x-message": "must be true or false"},
     "owner": {**_TEXT, "minLength": 1},
 }
-"""What an image has that can be set, other than its free properties."""
+"""List the attributes that a caller can set, without free properties."""
 
 READ_ONLY = frozenset(
     {
@@ -52,7 +52,7 @@ READ_ONLY = frozenset(
         "stores",
     }
 )
-"""What an image has that cannot be set, and Glance's names that no free property may have."""
+"""List the read-only attributes, and Glance's names that no free property may have."""
 
 _PROPERTY: dict[str, Any] = {
     "type": "string",

@@ -1,7 +1,7 @@
-"""The data of images: a file each, named by the image's uuid, in ``images`` of ``[agent] data_dir``.
+"""Store the data of images: one file each, named by uuid, in ``images`` of ``[agent] data_dir``.
 
-A file is whole or not there: data arrives in another file, which gets the name when all of it is on the disk.
-Who writes holds a lock, so that data on the way is told from what a service left that died.
+Data is written to a temporary file, which is renamed when all of it is on disk. The writer holds a lock, which
+distinguishes an upload in progress from the remains of a dead service.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Received:
-    """What arrived: its size in bytes, and its MD5 and SHA-512 in hexadecimal."""
+    """Describe the data of an upload: size in bytes, MD5 and SHA-512 in hexadecimal."""
 
     size: int
     md5: str
@@ -30,25 +30,26 @@ class Received:
 
 
 class TooLarge(Exception):
-    """More arrived than an image may have."""
+    """Report more data than an image may have."""
 
 
 class ImageStore:
-    """The files in one directory, which is made when the first of them comes."""
+    """Store files in one directory, which is created with the first file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def path(self, uuid: str) -> Path:
-        """Where the data of an image is, or will be."""
+        """Return the path of an image's data."""
         return self._directory / uuid
 
     @contextmanager
     def part(self, uuid: str) -> Iterator[BinaryIO]:
-        """An empty file for the data of an image, nobody else's until the end, when it goes if it was not kept.
+        """Create a temporary file for the data of an image, for this upload only; delete it at the end unless it was
+        kept.
 
-        :raises Conflict: somebody else is writing the image's data.
-        :raises StorageError: the file cannot be made.
+        :raises Conflict: another upload of the image is in progress.
+        :raises StorageError: the file cannot be created.
         """
         with self._on_disk():
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -69,9 +70,9 @@ class ImageStore:
                 name.unlink(missing_ok=True)
 
     def receive(self, body: RequestBody, file: BinaryIO, limit: int) -> Received:
-        """Write all of *body* to *file*, and see it on the disk.
+        """Write *body* to *file*, and flush it to the disk.
 
-        :raises BadRequest: it did not arrive as a whole.
+        :raises BadRequest: the body is incomplete.
         :raises TooLarge: it has more than *limit* bytes.
         :raises StorageError: it cannot be written.
         """
@@ -90,9 +91,9 @@ class ImageStore:
         return Received(size, md5.hexdigest(), sha512.hexdigest())
 
     def keep(self, uuid: str) -> None:
-        """Give the file of :meth:`part` its name.
+        """Rename the file of :meth:`part` to its final name.
 
-        :raises StorageError: it cannot be done.
+        :raises StorageError: the rename failed.
         """
         with self._on_disk():
             (self._directory / f"{uuid}{_PART}").rename(self.path(uuid))
@@ -103,20 +104,20 @@ class ImageStore:
                 os.close(directory)
 
     def open(self, uuid: str) -> tuple[BinaryIO, int]:
-        """The data of an image, and its size in bytes.
+        """Open the data of an image, and return its size in bytes.
 
-        :raises StorageError: it is not there.
+        :raises StorageError: there is none.
         """
         with self._on_disk():
             file = self.path(uuid).open("rb")
             return file, os.fstat(file.fileno()).st_size
 
     def remove_strangers(self, known: Callable[[], set[str]]) -> None:
-        """Remove every file that belongs to no image: those of one just deleted, and what a service left that died.
+        """Remove every file without an image, also those that a dead service left.
 
-        :param known: the uuids of all images. An image has a row before it has a file, so it is asked after the
-            directory was read.
-        :raises StorageError: one cannot be removed.
+        :param known: returns the uuids of all images. It is called after the directory was read, because an image has
+            a row before it has a file.
+        :raises StorageError: a file cannot be removed.
         """
         with self._on_disk():
             found = sorted(self._directory.iterdir()) if self._directory.is_dir() else []

@@ -1,1 +1,1 @@
-"""Commands for the ``openstack`` client."""
+"""Extend the ``openstack`` client."""

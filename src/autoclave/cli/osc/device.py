@@ -1,13 +1,9 @@
 """Extend ``openstack accelerator device`` by ``device_state`` (accelerator API 2.5).
 
-``openstack accelerator device …`` with ``device_state`` (accelerator API 2.5).
-
 openstackclient 10.x and python-cyborgclient both register ``accelerator device list``, ``show``, ``disable`` and
-``enable``. Theirs lack the column ``device_state``, and report success when the service refuses. The commands here
-are registered in the group ``openstack.extension``, which openstackclient loads after every API's group: they win in
-any order of installation.
-
-openstacksdk's accelerator Device, with what microversion 2.5 brought.
+``enable``. Their commands lack the column ``device_state``, and report success when the service refuses. The commands
+here are registered in the group ``openstack.extension``. openstackclient loads this group last, so they win in any
+order of installation.
 """
 
 import argparse
