@@ -91,5 +91,6 @@ PASSTHROUGH_KEYS = ExtraKeys(
         "clear_strategy": "is for [nvme] device_spec; this driver erases nothing",
     },
 )
-"""What an entry of ``[pci] passthrough_whitelist`` may say besides which functions it means: whether libvirt
-detaches and reattaches them (managed-mode specification)."""
+"""Keys of an entry of ``[pci] passthrough_whitelist`` in addition to those that match functions.
+
+``managed`` says whether libvirt detaches and reattaches them (managed-mode specification)."""

@@ -68,7 +68,7 @@ class CloudsFile:
 
     @property
     def exports(self) -> str:
-        """What a shell is told, so that ``openstack`` and ``autoclave`` find it."""
+        """Return the shell commands with which ``openstack`` and ``autoclave`` find the file."""
         where = self._data_dir.absolute()
         return (
             f"export OS_CLIENT_CONFIG_FILE={shlex.quote(str(where / self.path.name))} OS_CLOUD={CLOUD}\n"
@@ -151,9 +151,9 @@ class DataDirectory:
         return True
 
     def give_back(self) -> None:
-        """Let others have it."""
+        """Unlock the directory."""
         if self._lock is not None:
-            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            # Unlock explicitly: a child that was forked but has not yet executed its program shares the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
