@@ -69,7 +69,7 @@ _OPTION = "[agent] data_dir"
 
 @dataclass(frozen=True)
 class HostSite:
-    """What a host keeps itself, and where the services keep the rest.
+    """Hold the parts of a rename: the host's own files, and the services' records.
 
     :param directory: ``[agent] data_dir``.
     :param sysfs: ``[agent] sysfs_root``.
@@ -88,10 +88,10 @@ class HostSite:
 
 
 def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, resources: Resources) -> Carried:
-    """Give a host another name, or complete what a former call began.
+    """Rename a host, or complete an interrupted rename.
 
     :param resources: closed by the caller, also after an error.
-    :raises InvalidConfiguration: the new name is none, an agent runs, or the data directory is not the host's.
+    :raises InvalidConfiguration: the new name is invalid, an agent runs, or the data directory is not the host's.
     :raises ApiError: see :meth:`HostRename.begin`.
     :raises AutoclaveError: the database, Placement or a file failed. The same call completes the rename.
     """
@@ -132,7 +132,7 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
 def host_site(
     config_files: Sequence[str], data_dir: Path | None, hostname: str, new_hostname: str, resources: Resources
 ) -> HostSite:
-    """Find what a rename works on.
+    """Find the parts of a rename.
 
     :param config_files: of the host's agent.
     :param data_dir: of the host's ``autoclave up``, which must not run; None: ``[agent] data_dir``.
@@ -175,7 +175,7 @@ def _simulated(directory: Path, hostname: str, new_hostname: str) -> SimulatedHo
 
 
 def _move_journal(tools: Path, hostname: str, new_hostname: str) -> None:
-    """The journal names tools that may still run on devices: the next agent waits for them."""
+    """Move the journal: the next agent waits for its tools, which may still run on devices."""
     try:
         if (tools / hostname).exists():
             (tools / new_hostname).mkdir(exist_ok=True)

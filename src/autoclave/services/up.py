@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 CLOUD = "autoclave"
-"""Its name in the file: what ``OS_CLOUD`` has to be."""
+"""Name the cloud in the file: the value of ``OS_CLOUD``."""
 
 _BASE = """\
 clouds:
@@ -59,7 +59,7 @@ _COMPUTE = """\
 
 
 class CloudsFile:
-    """That of one data directory. It is written at each start, and says where the last one listened.
+    """Write and read the file of one data directory. Each start writes it, with the current address.
 
     :param data_dir: the directory of ``autoclave up``.
     """
@@ -69,7 +69,7 @@ class CloudsFile:
         self.path = data_dir / "clouds.yaml"
 
     def write(self, url: str, *, compute: bool) -> None:
-        """Say that *url* is listened on.
+        """Write that the service listens on *url*.
 
         :param compute: whether the compute and the image APIs are served.
         """
@@ -78,23 +78,23 @@ class CloudsFile:
 
     @property
     def url(self) -> str:
-        """Where it listens.
+        """Return the URL of the service.
 
-        :raises InvalidConfiguration: nothing says so.
+        :raises InvalidConfiguration: the file has none.
         """
         return self._endpoint("accelerator").removesuffix("/accelerator/v2")
 
     @property
     def placement(self) -> str:
-        """The URL of its Placement.
+        """Return the URL of its Placement.
 
-        :raises InvalidConfiguration: nothing says so.
+        :raises InvalidConfiguration: the file has none.
         """
         return self._endpoint("placement")
 
     @property
     def exports(self) -> str:
-        """What a shell is told, so that ``openstack`` and ``autoclave`` find it."""
+        """Return the exports for a shell, so that ``openstack`` and ``autoclave`` find the service."""
         where = self._data_dir.absolute()
         return (
             f"export OS_CLIENT_CONFIG_FILE={shlex.quote(str(where / self.path.name))} OS_CLOUD={CLOUD}\n"
@@ -122,10 +122,9 @@ _REAL, _SIMULATED = "the real host", "simulated hosts"
 
 
 class DataDirectory:
-    """Used by one process at a time, and for the real host or for simulated ones: for ever.
+    """Lock a directory for one process at a time, and for either the real host or simulated ones, permanently.
 
-    A drive of a simulated host has a row and a provider as a real one has; where both are, neither the
-    database nor Placement tells them apart.
+    A drive of a simulated host has a row and a provider like a real one. In one database, nothing distinguishes them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,9 +132,10 @@ class DataDirectory:
         self._lock: int | None = None
 
     def take(self, *, simulated: bool) -> None:
-        """Make it if there is none, and keep all others out until :meth:`give_back`.
+        """Create the directory if needed, and lock it until :meth:`give_back`.
 
-        :raises InvalidConfiguration: it cannot be used, another process uses it, or it is for hosts of the other kind.
+        :raises InvalidConfiguration: it cannot be used, another process uses it, or it is for hosts of the other
+            kind.
         """
         path = self.path / "up.lock"
         try:
@@ -156,7 +156,7 @@ class DataDirectory:
         self._claim(self._lock, _SIMULATED if simulated else _REAL)
 
     def take_as_it_is(self) -> bool:
-        """Keep all others out until :meth:`give_back`, whatever it is for; whether it could be had.
+        """Lock the directory until :meth:`give_back`, for either kind of host; return whether the lock was free.
 
         :raises InvalidConfiguration: it is no data directory, or cannot be used.
         """
@@ -177,7 +177,7 @@ class DataDirectory:
         return True
 
     def give_back(self) -> None:
-        """Let others have it."""
+        """Unlock the directory."""
         if self._lock is not None:
             # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
@@ -195,20 +195,20 @@ class DataDirectory:
         os.pwrite(lock, f"{wanted}\n".encode(), 0)
 
     def _kind_without_a_note(self) -> str | None:
-        """Directories of versions before there was a note in the lock."""
+        """Recognize directories of versions before the lock had a note."""
         if (self.path / "sim").exists():
             return _SIMULATED
         return _REAL if (self.path / "placement.db").exists() else None
 
 
 _AT_ONCE = 8
-"""Hosts that are looked at at a time."""
+"""Limit the hosts whose first discovery runs at the same time."""
 
 
 class AgentServices:
-    """Agents that start in a pool, so that no host waits for the first look at all others.
+    """Start agents in a pool, so that no host waits for the first discovery of all others.
 
-    :param makers: makes the agent of each host.
+    :param makers: return the agent of each host.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Service]]) -> None:
@@ -219,13 +219,13 @@ class AgentServices:
 
     @property
     def unknown(self) -> int:
-        """How many hosts have not been looked at yet."""
+        """Return the number of hosts without a discovery yet."""
         return self._unknown
 
     def start(self) -> None:
-        """Make and start all of them; returns when every host has been looked at.
+        """Create and start all agents; return when the first discovery of every host has ended.
 
-        :raises AutoclaveError: one cannot be served. Those that did not begin until then are not started.
+        :raises AutoclaveError: a host cannot be served. Agents that have not begun by then are not started.
         """
         with ThreadPoolExecutor(min(_AT_ONCE, len(self._makers)), thread_name_prefix="first look") as pool:
             looks = [pool.submit(self._start, make) for make in self._makers]
@@ -236,7 +236,7 @@ class AgentServices:
             look.result()
 
     def stop(self) -> None:
-        """Stop all that were made."""
+        """Stop all agents that were created."""
         self._started.close()
 
     def _start(self, make: Callable[[], Service]) -> None:
@@ -249,18 +249,18 @@ class AgentServices:
 
 
 _OFTEN = {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
-"""Seconds on simulated hosts, where the file does not say: a rehearsal is watched by a person."""
+"""Set the seconds of simulated hosts' periods, unless the file sets them: an operator watches a rehearsal."""
 
 
 class AllInOne:
-    """All services of one machine, for the real host or for simulated ones.
+    """Run all services of one machine, for the real host or for simulated ones.
 
     :param config_files: the operator's, read for every host.
-    :param data_dir: where the databases, the agents' locks and the simulated hosts are.
-    :param bind: address and port to listen on; None for what the configuration says.
-    :param simulate: how many simulated hosts; 0 for the real one.
+    :param data_dir: the directory of the databases, the agents' locks and the simulated hosts.
+    :param bind: address and port to listen on; None for those of the configuration.
+    :param simulate: the number of simulated hosts; 0 for the real one.
     :raises InvalidConfiguration: an option cannot be used, callers from other machines would be trusted, or the file
-        wants callers to be authenticated, which is not done here.
+        requires authentication, which is not done here.
     """
 
     def __init__(
@@ -287,23 +287,23 @@ class AllInOne:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the service."""
         return self._listener.url
 
     @property
     def runs_instances(self) -> bool:
-        """Whether it starts guests itself, and serves the compute and the image APIs."""
+        """Return whether it starts guests itself, and serves the compute and the image APIs."""
         return bool(self._conf.compute.enabled)
 
     @property
     def clouds(self) -> CloudsFile:
-        """The file that tells clients how to reach it."""
+        """Return the file that configures clients."""
         return CloudsFile(self.data_dir)
 
     def start(self) -> None:
-        """Make what is missing in the data directory, and serve.
+        """Create the data directory's files, and serve.
 
-        Nothing is written, and no drive is looked at, before the address and the directory are ours.
+        First lock the directory and bind the address. Write no file and read no drive before that.
 
         :raises AutoclaveError: one of the services cannot start.
         """
@@ -330,11 +330,11 @@ class AllInOne:
         group.start()
 
     def stop(self) -> None:
-        """Stop serving. A clean in progress is recorded for the next start."""
+        """Stop serving. A clean in progress is recorded, and the next start finds it."""
         self._made.close()
 
     def _start_placement(self) -> "tuple[PlacementClient, dict[str, WSGIApplication]]":
-        """The client of Placement, and where the embedded one is mounted if it is that."""
+        """Return the client of Placement, and the mounts of an embedded one."""
         if is_external(self._conf):
             return PlacementClient(http_adapter(self._conf)), {}
         path = self.data_dir / "placement.db"
@@ -344,7 +344,7 @@ class AllInOne:
         return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
 
     def _agents(self, ports: Ports, transport: Transport) -> list[Callable[[], Service]]:
-        """What makes the agent of each host."""
+        """Return a function for each host that creates its agent."""
         if not self._simulate:
             return [lambda: AgentService(self._conf, ports, transport)]
 
@@ -356,11 +356,11 @@ class AllInOne:
         return [partial(make, number) for number in range(1, self._simulate + 1)]
 
     def _host(self, number: int) -> cfg.ConfigOpts:
-        """The configuration of a simulated host, which is made if there is none yet."""
+        """Return the configuration of a simulated host; create it if there is none yet."""
         return new_config(self._config_files, self._base | self._simulated(number))
 
     def _simulated(self, number: int) -> dict[tuple[str | None, str], object]:
-        """What the configuration of a simulated host says beside the operator's own, which is what is rehearsed."""
+        """Return the settings of a simulated host. They yield to the operator's own, which the simulator rehearses."""
         host = Fleet(self.data_dir).ensure(f"sim-{number}", number)
         every_drive = not is_set(self._conf, "nvme", "device_spec")
         overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=every_drive))

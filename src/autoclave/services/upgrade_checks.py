@@ -21,9 +21,9 @@ from autoclave.rpc.port import understands
 from autoclave.rules import resource_names
 
 PLACEMENT_RELEASE = "14.0.0"
-"""The first release in which the allocation of a reserved device can go from one consumer to another."""
+"""Set the first release of Placement that can move the allocation of a reserved device between consumers."""
 TRAITS = ("HW_NVME_BES", "HW_NVME_CES", "HW_NVME_WZS", "OWNER_CYBORG")
-"""Traits that providers of drives are given, as the NVMe specification names them."""
+"""List the traits of drives' providers, as the NVMe specification names them."""
 
 
 def _is_erased_there(device: DeviceRecord) -> bool:
@@ -36,7 +36,7 @@ _BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, wh
 
 
 class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck comes without types
-    """The checks, each with its remedy.
+    """Run the checks; each has a remedy.
 
     :param database: that of ``[database] connection``.
     """
