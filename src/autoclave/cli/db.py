@@ -55,7 +55,7 @@ class DbSync(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
+            schema.current(database)  # detects a silent server, with a timeout for that purpose
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()

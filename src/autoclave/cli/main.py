@@ -127,11 +127,11 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
     def configure_logging(self) -> None:
         """Log warnings of all libraries, and Autoclave's own messages, to stderr."""
         super().configure_logging()
-        for name in ("alembic", "oslo_service"):  # each tells how it was made
+        for name in ("alembic", "oslo_service"):  # both log their own setup
             python_logging.getLogger(name).setLevel(python_logging.WARNING)
-        # It warns of every message that a service, which stops, does not wait for.
+        # It warns of every message that a stopping service does not wait for.
         python_logging.getLogger("amqp").setLevel(python_logging.ERROR)
-        if not self.options.debug:  # a traceback of what is raised as well, and told in one line
+        if not self.options.debug:  # it logs a traceback of an error that is raised and printed in one line
             python_logging.getLogger("oslo_db.sqlalchemy.exc_filters").setLevel(python_logging.CRITICAL)
 
 
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(Autoclave().run(list(sys.argv[1:] if argv is None else argv)) or 0)
     finally:
-        # cliff leaves them behind, and with them the stderr of this call, which its caller may close
+        # cliff keeps its handlers, and with them the stderr of this call, which the caller may close
         for handler in [each for each in root.handlers if each not in before]:
             root.removeHandler(handler)
 
@@ -205,7 +205,7 @@ class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
         """
         _refuse_unknown("--column", parsed_args.columns, column_names)
         _refuse_unknown("--sort-column", parsed_args.sort_columns, column_names)
-        # Cells compare where plain values do not: texts with nothing.
+        # Cells can be compared where plain values cannot: text with None.
         cells = [tuple(each if isinstance(each, FormattableColumn) else Cell(each) for each in row) for row in data]
         if not cells and self.nothing is not None and parsed_args.formatter == "table":
             self.app.stderr.write(f"{self.nothing}\n")

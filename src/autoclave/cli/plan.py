@@ -152,7 +152,7 @@ class _Slot:
             found = self._functions.seen(match.function.address)
             try:
                 yield from host_uses(self._paths, found) if found else ()
-            except HardwareError:  # it is the reason why the function is withheld
+            except HardwareError:  # it is the reason to withhold the function
                 continue
 
     def _group(self) -> Iterator[PCIAddress]:
@@ -248,7 +248,7 @@ def _slot(text: str) -> PCIAddress | None:
     try:
         return PCIAddress.parse(text)
     except ValueError:
-        return None  # a device that is in no slot has a name
+        return None  # a device without a slot has a name
 
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
@@ -401,7 +401,7 @@ def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[st
     for address, planned in sorted(seen.items()):
         claimed = [each for each in planned if each.claimed]
         if not claimed and address in lent:
-            continue  # it is among the handles of its physical function
+            continue  # it is an attach handle of its physical function
         clashes = [_clash([each.by for each in claimed])] if len(claimed) > 1 else []
         for discovered in (each.inspected.discovered for each in claimed):
             if nova and discovered and (clash := nova.clash(discovered)) is not None:

@@ -67,7 +67,7 @@ def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resou
         behind = Finding(Kind.SCHEMA_BEHIND, "database", str(error), Kind.SCHEMA_BEHIND.remedy)
     placement = _placement(conf, config_files, overrides, directory, resources)
     hosts, unseen = _hosts(config_files, overrides, directory, conf)
-    # Never less than by default: this configuration need not be that of the agents.
+    # Never below the default: the agents may have another configuration.
     patience = max(SILENCE, patience_with_agents(conf).total_seconds())
     return Audited(database, placement, tuple(hosts), tuple(unseen), behind, patience)
 

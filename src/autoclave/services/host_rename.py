@@ -56,7 +56,7 @@ def embedded_placement(directory: Path, resources: Resources) -> PlacementClient
     if not path.exists():
         raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] auth_type")
     require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
-    # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
+    # Imported only here: the import is slow, and a running Placement needs none.
     from autoclave.placement.embedded import EmbeddedPlacement
 
     embedded = EmbeddedPlacement.start(path)
@@ -121,7 +121,7 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
     rename.begin()
     carried = rename.carry_over()
     _move_journal(site.directory / "tools", hostname, new_hostname)
-    locks[1].write(dead)  # so that the next agent need not wait for the former one to count as dead
+    locks[1].write(dead)  # so that the next agent need not wait until the former one counts as dead
     if site.simulated is not None:
         site.simulated.rename(new_hostname)
     record.rename(hostname, new_hostname)

@@ -42,7 +42,7 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
         return None
     command: str = conf.autoclave_privileged.helper_command
     if command:
-        # Imported only here: it takes as long as all the rest, and most commands do not need it.
+        # Imported only here: the import is slow, and most commands do not need it.
         from autoclave.hardware.privileged import client
 
         return client.start(command)

@@ -91,7 +91,7 @@ def run_until_signal(service: Service, ready: Callable[[], None]) -> None:
         signal.signal(number, lambda *_: end.set())
     try:
         service.start()
-        # What is there now stays: the collector would look at all of it again and again while long lists are made.
+        # Exempt the objects that exist now: the collector would scan them again and again during long lists.
         gc.collect()
         gc.freeze()
         ready()

@@ -179,7 +179,7 @@ class DataDirectory:
     def give_back(self) -> None:
         """Unlock the directory."""
         if self._lock is not None:
-            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            # Unlock explicitly: a child forked but not yet exec'd shares the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
@@ -275,7 +275,7 @@ class AllInOne:
         _refuse_authentication(said)
         base["api", "auth_strategy"] = "noauth"
         if not is_set(said, "compute", "enabled"):
-            # Where no guest could be run, drives are managed all the same: libvirt-python is an extra.
+            # Manage drives even if no guest can run: libvirt-python is optional.
             base["compute", "enabled"] = bool(simulate) or find_spec("libvirt") is not None
         self._config_files = config_files
         self._base = base
@@ -322,7 +322,7 @@ class AllInOne:
         ports = Ports(database, placement, RPCCleaners(transport))
         agents = AgentServices(self._agents(ports, transport))
         app = create_app(self._conf, ports, transport, mounts, hosts_unknown=lambda: agents.unknown)
-        # The API answers before the hosts are looked at, and says how many are not known yet.
+        # Start the API before the first discovery; it reports how many hosts have none yet.
         group = Group(
             [ConductorService(self._conf, ports, transport, "conductor"), APIService(self._listener, app), agents]
         )
@@ -367,7 +367,7 @@ class AllInOne:
         for (group, option), seconds in _OFTEN.items():
             if not is_set(self._conf, group, option):
                 overrides[group, option] = seconds
-        overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
+        overrides["compute", "virt_driver"] = "null"  # guests of simulated hosts would find no devices
         return overrides
 
 

@@ -27,7 +27,7 @@ TRAITS = ("HW_NVME_BES", "HW_NVME_CES", "HW_NVME_WZS", "OWNER_CYBORG")
 
 
 def _is_erased_there(device: DeviceRecord) -> bool:
-    # of a host that was taken out, all devices are missing
+    # all devices of a decommissioned host are missing
     return device.supports_cleaning and not device.missing
 
 
@@ -137,7 +137,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         if not is_external(self._conf):
             return Result(Code.SUCCESS)
         try:
-            # It makes only custom traits that are missing, and these are none.
+            # It creates missing custom traits only, and these are standard traits.
             PlacementClient(http_adapter(self._conf)).ensure_traits(TRAITS)
         except PlacementUnavailable as error:
             return Result(Code.WARNING, f"It could not be asked: {error}.")

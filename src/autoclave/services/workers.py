@@ -89,8 +89,8 @@ class AgentService:
         self._period.stop()
         self._heartbeat.stop()
         self._server.stop()
-        self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
-        self._manager.stop()  # last: a message taken after that would record what no worker does
+        self._server.wait()  # current messages are recorded, and its queues are released
+        self._manager.stop()  # last: a message accepted after that would be recorded, but not carried out
         if self._notifications is not None:
             self._notifications.close()
 
