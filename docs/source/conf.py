@@ -12,7 +12,7 @@ project = "Autoclave"
 project_copyright = "The Autoclave authors"
 version = release = metadata.version("autoclave")
 smartquotes = False  # commands are copied from tables
-extensions = ["oslo_config.sphinxext", "oslo_policy.sphinxext", "from_the_rules"]
+extensions = ["oslo_config.sphinxext", "oslo_policy.sphinxext", "drawings", "from_the_rules"]
 exclude_patterns = ["_ext"]
 
 

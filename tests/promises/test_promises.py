@@ -1,4 +1,4 @@
-"""The two promises of the design, over random histories: see ``history.py``.
+"""The two promises of the protocol page, over random histories: see ``history.py``.
 
 ``AUTOCLAVE_HISTORIES`` says how many, ``AUTOCLAVE_FIRST_SEED`` where to begin; a failing history names its seed and
 its steps.

@@ -13,7 +13,7 @@ from oslo_policy import opts as policy_opts
 from autoclave.api.policy import Policy
 from autoclave.cli.main import COMMANDS
 from autoclave.conf import list_opts, new_config
-from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.nova import client as nova
 from autoclave.objects.base import RequestContext
 from autoclave.placement.transport import http_adapter

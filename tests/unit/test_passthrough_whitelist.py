@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 

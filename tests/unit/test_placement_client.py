@@ -12,7 +12,7 @@ from wsgiref.validate import validator
 import pytest
 
 from autoclave.conf import new_config
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.exceptions import (
     InvalidConfiguration,
     PlacementConflict,

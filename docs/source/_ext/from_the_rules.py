@@ -1,22 +1,28 @@
 """Directives that show what the code has as data: a table in the documentation cannot then differ from it.
 
-``device-states`` is the state machine of devices, as a table and as a graph in the DOT language (shown as
-text, so that Graphviz is not needed). ``cleanup-matrix`` is the policy for erasing, ``simulated-faults`` what
-can go wrong with a simulated host, ``audit-findings`` what an audit can find.
+``device-states`` is the state machine of devices as a table, ``device-life`` the same as a drawing of which the
+directive places the states. ``burn-life`` is a drawing of burns whose states and events must be those of the code.
+``cleanup-matrix`` is the policy for erasing, ``simulated-faults`` what can go wrong with a simulated host,
+``audit-findings`` what an audit can find. ``import-layers`` is the import contract of ``pyproject.toml``.
 """
 
 import ast
 import inspect
-from collections.abc import Iterator
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from drawings import Arrow, Box, Drawing
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from autoclave.hardware.privileged import CAPABILITIES
 from autoclave.rules.audit.kinds import Kind, Severity
+from autoclave.rules.burn import BurnEvent, BurnState
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_lifecycle import TRANSITIONS, DeviceState
 from autoclave.simulator.faults import NEEDS_VALUE, FaultKind
@@ -50,14 +56,63 @@ class DeviceStates(SphinxDirective):
         rows = [
             [edge.source, edge.event, edge.target, ", ".join(sorted(edge.actors)), edge.meaning] for edge in TRANSITIONS
         ]
-        states = "\n".join(f"    {state};" for state in DeviceState)
-        edges = "\n".join(f'    {edge.source} -> {edge.target} [label="{edge.event}"];' for edge in TRANSITIONS)
-        graph = f"digraph device_state {{\n{states}\n{edges}\n}}"
-        return [
-            _table(["from", "event", "to", "caused by", "when"], rows),
-            nodes.paragraph(text="The same as a graph, for dot -Tsvg:"),
-            nodes.literal_block(graph, graph, language="dot"),
-        ]
+        return [_table(["from", "event", "to", "caused by", "when"], rows)]
+
+
+class DeviceLife(Drawing):
+    """``.. device-life:: caption``; its content places the states, its arrows are the table's."""
+
+    def arrows(self, boxes: list[Box], arrows: list[Arrow]) -> list[Arrow]:
+        if arrows:
+            raise ValueError("the arrows are made from the table of transitions")
+        _require_names("states", (box.name for box in boxes), DeviceState)
+        events = defaultdict(list)
+        for edge in TRANSITIONS:
+            events[edge.source.value, edge.target.value].append(edge.event.value)
+        return [Arrow(*ends, tuple(names)) for ends, names in events.items()]
+
+
+class BurnLife(Drawing):
+    """``.. burn-life:: caption``; its states are all of ``BurnState``, its arrows have events of ``BurnEvent``."""
+
+    def arrows(self, boxes: list[Box], arrows: list[Arrow]) -> list[Arrow]:
+        _require_names("states", (box.name for box in boxes), BurnState)
+        for name in (line for arrow in arrows for line in arrow.lines):
+            BurnEvent(name)
+        return arrows
+
+
+_PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+class ImportLayers(SphinxDirective):
+    """``.. import-layers::``, the highest layer first; its content says of each package what it does.
+
+    A line is ``package: text``. The packages must be those of the contract.
+    """
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        contracts = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+        [layers] = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+        self.env.note_dependency(str(_PYPROJECT))
+        texts = dict(line.split(": ", 1) for line in self.content if line.strip())
+        rows = []
+        for layer in layers:
+            for package in layer.split(" | "):
+                name = package.removeprefix("autoclave.")
+                if name not in texts:
+                    raise self.error(f"the import contract has {name}, which is not described here")
+                rows.append([str(len(layers) - layers.index(layer)), name, texts.pop(name)])
+        if texts:
+            raise self.error(f"the import contract does not have {', '.join(texts)}")
+        return [_table(["layer", "package", "what it does"], rows)]
+
+
+def _require_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    if set(names) != set(known):
+        raise ValueError(f"the {what} must be {', '.join(known)}")
 
 
 class CleanupMatrix(SphinxDirective):
@@ -115,6 +170,9 @@ def _documented(kinds: type[FaultKind]) -> Iterator[tuple[FaultKind, str]]:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("device-states", DeviceStates)
+    app.add_directive("device-life", DeviceLife)
+    app.add_directive("burn-life", BurnLife)
+    app.add_directive("import-layers", ImportLayers)
     app.add_directive("cleanup-matrix", CleanupMatrix)
     app.add_directive("audit-findings", AuditFindings)
     app.add_directive("simulated-faults", SimulatedFaults)

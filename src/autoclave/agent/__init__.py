@@ -1,1 +1,1 @@
-"""The service on each host: discovery, cleaning, recovery."""
+"""Serve one host: discovery, cleaning, recovery, and instances."""

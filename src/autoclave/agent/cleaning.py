@@ -1,10 +1,7 @@
 """Clean devices: one attempt at a time, within its deadline.
 
-Cleaning: from the message, or the check that finds a message missed, to available or error (design §4, "Clean").
-
-One run of a driver's ``cleanup``, bounded in time whatever the driver does.
-
-One lock per device, within the one agent of a host.
+A cleaning begins with a message, or with the periodic check that finds a missed message. It ends in ``available`` or
+``error``. The driver's ``cleanup`` is bounded in time, whatever the driver does.
 """
 
 import queue
@@ -41,17 +38,17 @@ from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
 
 GRACE = 5.0
-"""Seconds past its deadline that a driver gets to end by itself, with a better message than ours."""
+"""Seconds past the deadline in which a driver may end by itself, with a more specific message."""
 
 
 class Stopping(Exception):
-    """The agent is being stopped; what the attempt would have said is not waited for."""
+    """Signal that the agent stops, and that the outcome of the attempt is not waited for."""
 
 
 class Attempt:
-    """Runs ``work`` in a thread of its own, so that one that hangs does not keep its waiter.
+    """Run ``work`` in its own thread, so that a hanging driver does not block the waiter.
 
-    :param ended: called in that thread when the work has really ended, however late.
+    :param ended: called in that thread when the work has ended, however late.
     """
 
     def __init__(self, work: Callable[[], Evidence], ended: Callable[[], None], name: str) -> None:
@@ -65,9 +62,10 @@ class Attempt:
         self._thread.start()
 
     def result(self, deadline: Deadline) -> Evidence:
-        """Wait for the work and return its evidence, or raise what it raised.
+        """Wait for the work and return its evidence, or raise its exception.
 
-        :raises EraseTimeout: it has not ended within :data:`GRACE` of *deadline*. It goes on; its lock stays taken.
+        :raises EraseTimeout: the work has not ended within :data:`GRACE` of *deadline*. It continues, and keeps its
+            lock.
         :raises Stopping: see :meth:`abandon`.
         """
         try:
@@ -81,13 +79,13 @@ class Attempt:
         return outcome
 
     def abandon(self) -> None:
-        """Wake the waiter because the agent stops."""
+        """Release the waiter because the agent stops."""
         self._outcome.put(Stopping())
 
     def _run(self) -> None:
         try:
             outcome: Evidence | BaseException = self._work()
-        except BaseException as error:  # whatever ended the work, its waiter must not sit out the timeout
+        except BaseException as error:  # whatever ended the work, the waiter must not run into the timeout
             outcome = error
         finally:
             self._ended()
@@ -95,16 +93,16 @@ class Attempt:
 
 
 class DeviceLocks:
-    """Who works on which device. Nobody waits: a second worker is told who has it."""
+    """Lock devices without waiting: a second worker is refused, with a description of the holder."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._holders: dict[str, str] = {}
 
     def acquire(self, device_uuid: str, holder: str) -> None:
-        """Take the device's lock for *holder*, a description of the work.
+        """Lock the device for *holder*, a description of the work.
 
-        :raises DeviceLocked: somebody has it.
+        :raises DeviceLocked: another worker holds the lock.
         """
         with self._guard:
             present = self._holders.get(device_uuid)
@@ -113,7 +111,7 @@ class DeviceLocks:
             self._holders[device_uuid] = holder
 
     def release(self, device_uuid: str) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         with self._guard:
             del self._holders[device_uuid]
 
@@ -121,20 +119,20 @@ class DeviceLocks:
 LOG = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL = 1.0
-"""Seconds between two writes of progress; a drive may have news far more often."""
+"""Seconds between two writes of progress; a drive may report far more often."""
 _RETURNED = frozenset({Event.REQUEST_CLEANING, Event.MISSED_CLEANUP})
-"""Events of a device that a guest had until now. What is on one that waited in error may be the operator's."""
+"""Events of devices just returned by a guest. Data on a device in ``error`` may be the operator's."""
 SWAP_PATIENCE = (1.0, 5.0, 15.0)
-"""Seconds to wait between attempts to write an outcome while the database is away."""
+"""Seconds to wait before each retry of writing an outcome while the database is unreachable."""
 
 
 class Cleanup:
-    """Cleans the devices of one host, a few at a time.
+    """Clean the devices of one host, a limited number concurrently.
 
     :param host: the host's name.
-    :param run_id: this run of the agent; a row that names another run has lost its worker.
-    :param timeout: seconds an erase may take (``[nvme] cleanup_timeout``).
-    :param pool: where the workers run; by default a pool of *max_concurrent* threads of its own.
+    :param run_id: id of this run of the agent; the worker of a row with another run's id is gone.
+    :param timeout: maximum seconds for an erase (``[nvme] cleanup_timeout``).
+    :param pool: executor of the workers; by default its own pool of *max_concurrent* threads.
     """
 
     def __init__(
@@ -165,12 +163,12 @@ class Cleanup:
         self._stopping = False
 
     def request(self, context: RequestContext, device_uuid: str, state_version: int) -> bool:
-        """Begin to clean a device, if it still is at the version the request was made for.
+        """Begin to clean a device, if it is still at the version of the request.
 
-        A late or doubled request finds another version, another state, or an ARQ, and loses.
+        A late or duplicate request fails, because version or state differ or an ARQ holds the device.
 
-        :returns: whether the device is going to be cleaned on account of this request.
-        :raises DatabaseUnavailable: nothing was decided; the periodic check finds the device.
+        :returns: whether this request starts a cleaning.
+        :raises DatabaseUnavailable: nothing was changed; the periodic check finds the device.
         """
         with self._ports.db.read() as tx:
             device = device_rows.get(tx, device_uuid)
@@ -182,12 +180,14 @@ class Cleanup:
         return self.begin(context, device, Event.REQUEST_CLEANING, "released by its instance")
 
     def begin(self, context: RequestContext, device: DeviceRecord, event: Event, reason: str) -> bool:
-        """Swap *device* to pending_cleaning and hand it to a worker; False if the swap was lost, or the agent stops."""
+        """Move *device* to ``pending_cleaning`` and submit it to a worker; return False if it changed or the agent
+        stops.
+        """
         if self._stopping:
             LOG.info("Device %s is not cleaned: the agent stops. Its next start finds the device.", device.uuid)
             return False
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
-        # Announced before the swap: the periodic check takes a pending row that nobody works on for a dead one.
+        # Announce first: the periodic check fails a pending row that has no worker.
         self._announce(device.uuid)
         try:
             pending = self._ports.db.transact(lambda tx: swap(tx, device, event, cause, {"agent_run_id": self._run_id}))
@@ -199,14 +199,14 @@ class Cleanup:
             self._retire(device.uuid)
             raise
         self._hand_over(context, pending, returned=event in _RETURNED)
-        # The drive is known to be dirty from now on, and that may have ended its offer by another row.
+        # The drive is now in the ledger of dirty drives, which may have made other rows with it suspect.
         settle_others(self._ports.db, self._ports.placement, pending)
         return True
 
     def begin_registered(self, context: RequestContext, pending: DeviceRecord) -> None:
-        """Clean a device that discovery has registered in pending_cleaning.
+        """Clean a device that discovery has registered in ``pending_cleaning``.
 
-        Discovery and the periodic check run one after the other, so nobody can take the row for a dead one.
+        Discovery and the periodic check never run concurrently, so the check cannot find the row without a worker.
         """
         self._announce(pending.uuid)
         self._hand_over(context, pending, returned=False)
@@ -214,12 +214,12 @@ class Cleanup:
     def _hand_over(self, context: RequestContext, pending: DeviceRecord, *, returned: bool) -> None:
         try:
             self._pool.submit(self._clean, context, pending, returned)
-        except RuntimeError:  # the pool's word for having been shut down
+        except RuntimeError:  # raised by a pool that was shut down
             self._retire(pending.uuid)
             LOG.warning("Stopped before device %s was cleaned; the next start puts it into error.", pending.uuid)
 
     def works_on(self, device_uuid: str) -> bool:
-        """Whether a worker of this run has the device, or will have it."""
+        """Return whether a worker of this run has the device, or will get it."""
         with self._guard:
             return self._queued[device_uuid] > 0
 
@@ -234,10 +234,10 @@ class Cleanup:
                 del self._queued[device_uuid]
 
     def stop(self) -> None:
-        """Let go of all workers. Their rows stay in ``cleaning``, recorded for the recovery of the next run."""
+        """Abandon all workers. Their rows stay in ``cleaning`` for the recovery of the next run."""
         with self._guard:
             self._stopping = True
-            attempts = list(self._attempts)  # one begun from now on abandons itself
+            attempts = list(self._attempts)  # an attempt that begins later abandons itself
         for attempt in attempts:
             attempt.abandon()
         self._pool.shutdown(wait=False)
@@ -249,7 +249,7 @@ class Cleanup:
         except Stopping:
             LOG.warning("Stopped while device %s was being cleaned; the next start puts it into error.", pending.uuid)
         except Exception:
-            # Nobody waits for this thread. The row still says what is the case, and recovery finds it.
+            # Nothing waits for this thread. The row is still correct, and recovery finds it.
             LOG.exception("Cleaning device %s ended unexpectedly", pending.uuid)
         finally:
             self._retire(pending.uuid)
@@ -356,9 +356,10 @@ class Cleanup:
         *,
         missing: str | None = None,
     ) -> None:
-        """Write the outcome with the version it is about, then settle. Who has swapped meanwhile, has won.
+        """Write the outcome for the version that was cleaned, then reconcile Placement. A concurrent transition takes
+        precedence.
 
-        :param missing: how it is known that the device is not there; None: it is.
+        :param missing: how the device's absence was detected; None if it is present.
         """
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason, evidence)
         proved = DriveLayout.from_fields(evidence.get("layout"))

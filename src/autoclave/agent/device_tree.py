@@ -1,12 +1,7 @@
 """Publish the providers of a host's devices to Placement.
 
-What Placement is told of each device's provider, and which of them need not be looked at again.
-
-The host's root provider, below which its devices hang.
-
-The devices of a host as the database has them.
-
-Report providers whose ``reserved`` is too low, and name another writer only on evidence.
+The providers are children of the host's root provider. A provider is inspected again only after a change of its
+generation or its row. Another writer is reported only on evidence.
 """
 
 import uuid
@@ -39,9 +34,9 @@ from autoclave.rules.resource_names import traits_in
 
 @dataclass(frozen=True)
 class KnownDevice:
-    """A device with all that discovery compares.
+    """Bundle the records of a device that discovery compares.
 
-    :param attributes: what discovery said of it the last time.
+    :param attributes: attributes that discovery wrote last.
     """
 
     device: DeviceRecord
@@ -50,7 +45,7 @@ class KnownDevice:
     handles: Sequence[HandleUse]
 
     def fingerprint(self, present: Provider | None) -> tuple[object, ...]:
-        """All that decides whether its provider has to be looked at again.
+        """Return the values whose change requires the provider to be inspected again.
 
         :param present: the provider as Placement has it.
         """
@@ -65,7 +60,7 @@ class KnownDevice:
 
 
 def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
-    """Every device of the host by its address: four statements, however many there are."""
+    """Return every device of the host by its address, with four statements for any number of devices."""
     with db.read() as tx:
         devices = device_rows.list_all(tx, hostname=host)
         deployables = device_rows.deployables_of(tx, [device.id for device in devices])
@@ -83,14 +78,14 @@ def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
 LOG = logging.getLogger(__name__)
 
 Version = tuple[object, ...]
-"""What moves with every change of a row that decides ``reserved``."""
+"""Values that change with every change of a row that affects ``reserved``."""
 
 
 class LoweredReserved:
-    """Remembers for which version of its row each provider was seen with ``reserved`` of all.
+    """Detect that another writer has lowered ``reserved``.
 
-    A row is committed first and Placement is told afterwards, so a lower ``reserved`` proves nothing by itself: an
-    operator's word or a bind may be on its way. It proves another writer if it stood for the same version before.
+    A row is committed before Placement is updated, so a lower ``reserved`` may be a pending update. It proves another
+    writer only if Placement had reserved everything for the same version of the row before.
     """
 
     def __init__(self) -> None:
@@ -98,20 +93,20 @@ class LoweredReserved:
         self._looked_at: set[str] = set()
 
     def saw_full(self, rp_uuid: str, version: Version) -> None:
-        """Note that Placement has ``reserved`` of all, as *version* of the row demands."""
+        """Record that Placement has reserved everything, as *version* of the row demands."""
         self._looked_at.add(rp_uuid)
         self._full[rp_uuid] = version
 
     def saw(self, rp_uuid: str) -> None:
-        """Note that the provider was looked at, and nothing had to be reserved."""
+        """Record that the provider was inspected, and nothing had to be reserved."""
         self._looked_at.add(rp_uuid)
 
     def report(self, rp_uuid: str, version: Version, now: Version | None, what: str) -> None:
-        """Log that Placement has less, in words that claim no more than is known.
+        """Log that Placement has reserved too little, as precisely as the evidence permits.
 
-        :param version: the row's when Placement was asked.
-        :param now: the row's, read again since; None: it is gone.
-        :param what: the provider, what it has, and why that is too little.
+        :param version: version of the row when Placement was read.
+        :param now: version of the row as read again since; None if it is gone.
+        :param what: description of the provider, its ``reserved``, and why that is too little.
         """
         first = rp_uuid not in self._looked_at
         self._looked_at.add(rp_uuid)
@@ -126,10 +121,9 @@ class LoweredReserved:
 
 
 class DeviceProviders:
-    """The providers of the devices of *host*.
+    """Reconcile the providers of the devices of *host*.
 
-    A provider whose generation is the one that was last found to be right, for a row that has not
-    changed, is not looked at again.
+    A provider is skipped if its generation and its row have not changed since it was last verified.
     """
 
     def __init__(self, ports: Ports, host: str) -> None:
@@ -137,17 +131,17 @@ class DeviceProviders:
         self._host = host
         self._verified: dict[str, tuple[object, ...]] = {}
         self._renamed: set[str] = set()
-        """Providers whose names are not ours, of which the operator has been told."""
+        """Renamed providers that were reported to the operator."""
         self._lowered = LoweredReserved()
         self._foreign: dict[str, str] = {}
-        """By provider, the foreign one that has its name, of which the operator has been told."""
+        """Foreign providers that were reported to the operator, by the uuid of the provider whose name they have."""
 
     def withdraw(self, device_uuid: str) -> None:
-        """Tell Placement at once that a device is no longer offered; what fails is done when it is synced."""
+        """Reserve a device at once that is no longer offered; :meth:`sync` retries a failure."""
         raise_reserved(self._ports.db, self._ports.placement, device_uuid)
 
     def all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
-        """Whether every provider is as it was when it was last found to be right, and so is every row."""
+        """Return whether no provider and no row has changed since it was last verified."""
         providers = {provider.uuid: provider for provider in tree}
         return all(
             self._verified.get(entry.deployable.rp_uuid) == entry.fingerprint(providers.get(entry.deployable.rp_uuid))
@@ -155,7 +149,7 @@ class DeviceProviders:
         )
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
-        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
+        """Reconcile each provider independently; return the last failure, if any."""
         providers = {provider.uuid: provider for provider in tree}
         failure: PlacementError | None = None
         for entry in known_devices(self._ports.db, self._host).values():
@@ -207,7 +201,7 @@ class DeviceProviders:
         settle(self._ports.db, self._ports.placement, device.uuid, {deployable.rp_uuid: fresh} if fresh else {})
 
     def _agrees(self, entry: KnownDevice, present: Provider | None, inventories: Inventories) -> bool:
-        """Whether Placement's inventory is what the row demands, at the generation that the tree showed."""
+        """Return whether Placement has the inventory that the row demands, at the generation of the tree."""
         record = inventories.records.get(entry.deployable.resource_class)
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)
@@ -221,13 +215,13 @@ class DeviceProviders:
         if must and record.reserved != total:
             return False
         if entry.deployable.published_total != total:
-            return False  # it was written, and its answer lost: settle notes that it was Autoclave
+            return False  # the write's answer was lost: let settle() record the published total
         if not must and record.reserved >= total:
-            return False  # settle says that this is an operator's hold, and leaves it
+            return False  # settle() recognizes an operator's hold, and leaves it
         return present is not None and inventories.generation == present.generation
 
     def _compare_reserved(self, entry: KnownDevice, reserved: int) -> None:
-        """Report a provider that has less reserved than a row demands that must not be offered."""
+        """Report a provider that has too little reserved for a device that must not be offered."""
         device, deployable = entry.device, entry.deployable
         total = deployable.num_accelerators
         version = _version(device, total)
@@ -250,9 +244,9 @@ def _version(device: DeviceRecord, total: int) -> Version:
 
 
 class RootProvider:
-    """Finds the root provider by the host's name, and remembers it; makes it if that is our job.
+    """Find the root provider by the host's name, and cache its uuid; create the provider if configured.
 
-    :param create: ``[placement] create_root_provider``; off where nova-compute makes it.
+    :param create: ``[placement] create_root_provider``; off where nova-compute creates it.
     """
 
     def __init__(self, placement: PlacementClient, host: str, *, create: bool) -> None:
@@ -263,13 +257,13 @@ class RootProvider:
         self._seen: tuple[str, list[Provider]] | None = None
 
     def tree(self, *, keep: bool = False) -> tuple[str, list[Provider]]:
-        """The root's uuid, and all providers of its tree, itself included. One request when it is known.
+        """Return the root's uuid and all providers of its tree, including itself; one request if the uuid is cached.
 
-        A known root whose tree is empty has been deleted: somebody may have made it anew, with another uuid.
+        An empty tree shows that the root was deleted. It may have been created again with another uuid.
 
-        :param keep: for :meth:`tree_once_more`.
-        :raises PlacementNotFound: there is none, and it is not ours to make; or it was deleted at the same moment.
-        :raises PlacementError: Placement could not be asked.
+        :param keep: keep the result for :meth:`tree_once_more`.
+        :raises PlacementNotFound: the root does not exist and must not be created here, or was deleted concurrently.
+        :raises PlacementError: Placement failed.
         """
         if self._uuid is None or not (providers := self._placement.providers_in_tree(self._uuid)):
             self._uuid = self._find_or_make()
@@ -281,11 +275,11 @@ class RootProvider:
         return self._uuid, providers
 
     def tree_once_more(self) -> tuple[str, list[Provider]]:
-        """What another part of this agent has just been told, which kept it; asked for if there is none. Told once.
+        """Return the tree that :meth:`tree` kept, at most once, or else read it.
 
-        Generations in it may be old by now. Whoever compares them notices in the next period.
+        Its generations may be outdated. The next period detects that.
 
-        :raises PlacementError: as :meth:`tree`.
+        :raises PlacementError: see :meth:`tree`.
         """
         seen, self._seen = self._seen, None
         return seen or self.tree()
@@ -304,7 +298,7 @@ class RootProvider:
             create_provider(self._placement, made, self._host)
             return made
         except PlacementConflict:
-            # made by somebody else between our two requests
+            # another writer created it between both requests
             found = self._placement.find_provider(self._host)
             if found is None:
                 raise

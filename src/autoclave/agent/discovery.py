@@ -1,10 +1,6 @@
-"""Discover the devices of this host, and record them.
+"""Discover the devices of this host, and record them; see the protocol page.
 
-What is on this host, and what the database makes of it (design §4).
-
-A period in which nothing changed costs one Placement request and a constant number of statements.
-
-What the drivers report of this host, and which of them could not look.
+A period without changes costs one Placement request and a constant number of statements.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,22 +36,22 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """A device, or a sign of one, and the driver that reports it."""
+    """Pair a device, or an unidentified device, with the driver that reports it."""
 
     driver: Driver
     device: DiscoveredDevice | Sighting
 
 
 class DriverReports:
-    """What the enabled drivers report, taken together: a device belongs to one of them."""
+    """Merge the reports of the enabled drivers, so that each device belongs to one driver."""
 
     def __init__(self, drivers: Mapping[str, Driver]) -> None:
         self._drivers = drivers
         self._conflicts: set[str] = set()
-        """Addresses that two drivers claim, of which the operator has been told."""
+        """Addresses claimed by two drivers that were reported to the operator."""
 
     def look_at(self, driver_name: str, address: str) -> DiscoveredDevice | Sighting | None:
-        """Return what one driver reports of one slot; None if that is nothing, or the driver could not look."""
+        """Return a driver's report of one slot; None if it is empty, or the driver failed."""
         driver = self._drivers.get(driver_name)
         if driver is None:
             return None
@@ -63,14 +59,14 @@ class DriverReports:
             return driver.discover_at(address)
         except AutoclaveError as error:
             LOG.error("Driver %s could not look at %s: %s", driver_name, address, error)
-        except Exception:  # a vendor's driver may be in error like anybody
+        except Exception:  # a vendor's driver may raise any exception
             LOG.exception("Driver %s failed unexpectedly when it looked at %s", driver_name, address)
         return None
 
     def gather(self, *, starting: bool) -> tuple[dict[str, Found], dict[str, str]]:
-        """What is on the host, by address, and the drivers that could not look, each with the reason.
+        """Return the devices on the host by address, and the reasons by driver for drivers that failed.
 
-        :param starting: a device that two drivers claim is an error; later it stays with the first.
+        :param starting: fail if two drivers claim a device; otherwise the first driver keeps it.
         :raises InvalidConfiguration: see *starting*; or a driver cannot work as it is configured.
         """
         found: dict[str, Found] = {}
@@ -84,7 +80,7 @@ class DriverReports:
                 LOG.error("Driver %s could not look at this host; its devices are left as they are: %s", name, error)
                 blind[name] = f"its driver {name} could not look at the host: {error}"
                 continue
-            except Exception as error:  # a vendor's driver may be in error like anybody; the other drivers go on
+            except Exception as error:  # a vendor's driver may raise any exception, and the others must go on
                 LOG.exception("Driver %s failed unexpectedly; its devices are left as they are", name)
                 blind[name] = f"its driver {name} failed unexpectedly: {type(error).__name__}: {error}"
                 continue
@@ -108,10 +104,10 @@ class DriverReports:
 
 
 class Discovery:
-    """Looks at the host, every ``[agent] periodic_interval``.
+    """Discover the devices of the host, every ``[agent] periodic_interval``.
 
-    :param host: the host's name, which is its root provider's.
-    :param unreadable_patience: seconds for which an available device may be one that cannot be looked at.
+    :param host: the host's name, which is also that of its root provider.
+    :param unreadable_patience: seconds for which an available device may be unreadable.
     """
 
     def __init__(
@@ -136,16 +132,16 @@ class Discovery:
         self._clean_on_discovery = clean_on_discovery
         self._unreadable_patience = timedelta(seconds=unreadable_patience)
         self._unreadable_since: dict[str, datetime] = {}
-        """When a device, by its uuid, was first one that could not be looked at."""
+        """Time since when a device has been unreadable, by uuid."""
 
     def run(self, context: RequestContext, *, starting: bool = False) -> None:
-        """One look.
+        """Discover once, and reconcile the database and Placement.
 
-        :param starting: a device that two drivers claim stops the agent, as the specification demands;
-            later it is excluded and logged.
+        :param starting: stop the agent if two drivers claim a device, as the specification demands; later, exclude and
+            log it.
         :raises InvalidConfiguration: see *starting*.
-        :raises DatabaseUnavailable: nothing could be read or written.
-        :raises PlacementError: what is on the host was recorded, but Placement could not be told.
+        :raises DatabaseUnavailable: the database cannot be read or written.
+        :raises PlacementError: the devices were recorded, but Placement failed.
         """
         known = known_devices(self._ports.db, self._host)
         found, blind = self._reports.gather(starting=starting)
@@ -164,12 +160,12 @@ class Discovery:
             raise untold
 
     def look_again(self, context: RequestContext, device_uuid: str) -> None:
-        """Read what is in the slot of a device in ``error``, before it is cleaned.
+        """Read the slot of a device in ``error`` before it is cleaned.
 
-        Since the last period the operator may have accepted another drive, whose erase is another one. What cannot be
-        read is logged; the erase reads the drive again, and says it.
+        The operator may have accepted another drive since the last period, with another cleanup action. A read failure
+        is logged; the erase reads the drive again, and fails for the same reason.
 
-        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises DatabaseUnavailable: the database cannot be read or written.
         """
         known = {entry.device.uuid: entry for entry in known_devices(self._ports.db, self._host).values()}
         entry = known.get(device_uuid)
@@ -183,7 +179,7 @@ class Discovery:
     def _observe(
         self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], blind: Mapping[str, str], cause: Cause
     ) -> bool:
-        """Write what was seen of the devices that are known; returns whether there was anything to write."""
+        """Write the reports about known devices; return whether anything changed."""
         changed = False
         drives = {
             address: drive_of(entry.device, found[address].device)
@@ -192,7 +188,7 @@ class Discovery:
         }
         with self._ports.db.read() as tx:
             dirty = history.among(tx, {drive[0] for drive in drives.values() if drive is not None})
-        # What has left first: a drive that was moved on this host is then not taken to be in two slots.
+        # Missing devices first, so that a drive moved within this host is not found in two slots.
         for address, entry in sorted(known.items(), key=lambda item: item[0] in found):
             device = entry.device
             if address not in found:
@@ -224,7 +220,7 @@ class Discovery:
         return changed
 
     def _overdue_doubt(self, device: DeviceRecord, unreadable: str | None) -> str | None:
-        """Why an available device cannot be vouched for any longer; None while it can be, or within the patience."""
+        """Return why an available device must be withheld; None if it is readable, or the patience has not expired."""
         if unreadable is None or device.device_state is not DeviceState.AVAILABLE:
             self._unreadable_since.pop(device.uuid, None)
             return None
@@ -235,9 +231,9 @@ class Discovery:
     def _exclude_foreign(
         self, known: Mapping[str, KnownDevice], found: Mapping[str, Found], tree: Sequence[Provider], cause: Cause
     ) -> bool:
-        """Exclude the devices whose provider's name another service has taken in Placement, and include the others.
+        """Exclude devices whose provider name is used by another service in Placement, and include the others.
 
-        :returns: whether there was anything to write.
+        :returns: whether anything changed.
         """
         changed = False
         for address, entry in known.items():
@@ -255,7 +251,7 @@ class Discovery:
         return changed
 
     def _lose_to_another_type(self, device: DeviceRecord, driver: str, device_type: str, cause: Cause) -> bool:
-        # Its row says whether it is cleaned, and a driver of another type would not do as it says.
+        # The row decides whether the device is cleaned, and a driver of another type would do otherwise.
         if device.missing:
             return False
         reason = (
@@ -268,7 +264,7 @@ class Discovery:
         return True
 
     def _note(self, known: DeviceRecord, write: Callable[[Connection], DeviceRecord | None]) -> None:
-        """Write what was seen of a device; if that ends its offer, tell Placement before anything else is looked at."""
+        """Write the report about a device; if that ends its offer, update Placement before the next device."""
         try:
             device = self._ports.db.transact(write)
         except StateConflict as error:
@@ -290,7 +286,7 @@ class Discovery:
     def _register_new(
         self, context: RequestContext, found: Mapping[str, Found], tree: Sequence[Provider], cause: Cause
     ) -> PlacementError | None:
-        """Record what is new, each device by itself; returns why the last one could not be, if so."""
+        """Register each new device independently; return the last failure, if any."""
         failure: PlacementError | None = None
         for address, seen in found.items():
             if isinstance(seen.device, Sighting):
@@ -315,7 +311,7 @@ class Discovery:
         try:
             provider = self._found_provider(provider_named(tree, name), found.resource_class)
         except _NotOurs:
-            # On record all the same, so that lists and the audit name it; not as clean, since a guest may have had it.
+            # Register it nevertheless, for lists and the audit; but as not clean, since a guest may have had it.
             found = replace(found, excluded=_foreign(name), exposed=_foreign(name))
             LOG.error("Device %s is not offered: %s.", found.pci_address, found.excluded)
         try:
@@ -355,7 +351,7 @@ class Discovery:
 
 
 class _NotOurs(Exception):
-    """A provider of that name belongs to another service."""
+    """Signal that a provider of that name belongs to another service."""
 
 
 def _foreign(name: str) -> str:
@@ -366,7 +362,7 @@ def _foreign(name: str) -> str:
 
 
 def _kept_excluded(known: Mapping[str, KnownDevice], found: Mapping[str, Found]) -> dict[str, Found]:
-    """*found*, where what is excluded for a foreign provider stays so until Placement has been read."""
+    """Return *found* with exclusions for foreign providers kept until Placement has been read."""
     kept = dict(found)
     for address, entry in known.items():
         reason = _foreign(entry.deployable.name)

@@ -1,8 +1,7 @@
 """Recognize a host whose name has changed.
 
-The record in a data directory of which host was served from it: a name may change, the devices do not.
-
-A machine whose name has changed is recognized before its agent serves it under another name.
+The data directory records the name of the host that is served from it. In addition, the machine id and the product UUID
+identify a machine, before its agent serves it under another name.
 """
 
 import fcntl
@@ -26,9 +25,9 @@ _OPTION = "[agent] data_dir"
 
 
 class HostRecord:
-    """The name under which a host was first served from a data directory.
+    """Record the name under which a host was first served from a data directory.
 
-    The machine is known by where its kernel interfaces are: each simulated host of an ``autoclave up`` has a name.
+    The path of the kernel interfaces identifies the machine; each simulated host of ``autoclave up`` has its own.
 
     :param directory: ``[agent] data_dir``.
     :param sysfs: ``[agent] sysfs_root``.
@@ -40,9 +39,9 @@ class HostRecord:
         self._root = str(sysfs.absolute())
 
     def require(self, host: str) -> None:
-        """Refuse a start under another name. Nothing is written.
+        """Refuse a start under another name, without writing anything.
 
-        :raises InvalidConfiguration: the directory is for a host of another name, or the record cannot be read.
+        :raises InvalidConfiguration: the directory belongs to another host, or the record cannot be read.
         """
         names = self._read()
         if names is None:
@@ -51,9 +50,9 @@ class HostRecord:
             self._require_same(names, host)
 
     def write(self, host: str) -> None:
-        """Record the name durably, if no other is recorded.
+        """Record the name durably, if none is recorded.
 
-        :raises InvalidConfiguration: the directory is for a host of another name, or the record cannot be written.
+        :raises InvalidConfiguration: the directory belongs to another host, or the record cannot be written.
         """
         with self._locked():
             names = self._read() or {}
@@ -62,10 +61,10 @@ class HostRecord:
                 self._replace({**names, self._root: host})
 
     def require_served(self, *names_of_host: str) -> None:
-        """Refuse to rename a host that was not served from here.
+        """Refuse to rename a host that was not served from this directory.
 
-        :param names_of_host: its name, and the one that it may have been given by now.
-        :raises InvalidConfiguration: none of them is recorded, or the record cannot be read.
+        :param names_of_host: its name, and the new name, which may be recorded already.
+        :raises InvalidConfiguration: neither name is recorded, or the record cannot be read.
         """
         names = self._read()
         known = {*self._former()} if names is None else {names.get(self._root)}
@@ -80,7 +79,7 @@ class HostRecord:
     def rename(self, hostname: str, new_hostname: str) -> None:
         """Record the new name durably.
 
-        :raises InvalidConfiguration: see :meth:`require_served`, or the record cannot be written.
+        :raises InvalidConfiguration: see :meth:`require_served`; or the record cannot be written.
         """
         with self._locked():
             self.require_served(hostname, new_hostname)
@@ -97,9 +96,9 @@ class HostRecord:
             raise _another(self._directory / f"agent-{known[0]}.lock", " or ".join(known), host)
 
     def _former(self) -> list[str]:
-        """A directory of a release without the record has a lock file for each name that a host was served under.
+        """Return the names from the lock files that a release without the record has left.
 
-        An empty one is of a start that was refused.
+        An empty lock file belongs to a start that was refused.
         """
         locks = [path for path in self._directory.glob("agent-*.lock") if path.stat().st_size]
         return sorted(path.stem.removeprefix("agent-") for path in locks)
@@ -119,7 +118,7 @@ class HostRecord:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep out another agent that starts at this moment, under another name."""
+        """Exclude another agent that starts concurrently under another name."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             file = os.open(self._directory / "hosts.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -171,13 +170,13 @@ def _another(path: Path, known: str, host: str) -> InvalidConfiguration:
 LOG = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 1.0
-"""Seconds between two looks at whether another agent is alive."""
+"""Maximum seconds between two checks of whether another agent is alive."""
 
 
 class FormerHost:
-    """The host of another name whose machine this one seems to be.
+    """Detect that this machine is on record as a host of another name.
 
-    :param patience: how long an agent may be silent before it counts as dead.
+    :param patience: silence after which an agent counts as dead.
     """
 
     def __init__(self, ports: Ports, host: str, hints: HostHints, patience: timedelta) -> None:
@@ -189,11 +188,11 @@ class FormerHost:
     def require_none(self) -> None:
         """Refuse a start on a machine that is on record under another name.
 
-        An agent that is alive there is another machine's, a clone of this one. One that was seen a moment ago may
-        be alive: wait for its next sign of life, at most until it counts as dead.
+        A live agent under that name belongs to another machine, a clone of this one. If it was seen recently, wait for
+        its next report, at most until it counts as dead.
 
-        :raises InvalidConfiguration: both hints are those of a host whose agent is dead.
-        :raises DatabaseUnavailable: nothing could be read.
+        :raises InvalidConfiguration: both hints match a host whose agent is dead.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         former = self._find()
         if former is None:

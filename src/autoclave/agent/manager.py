@@ -1,8 +1,6 @@
 """Run the agent of a host: its RPC endpoint, its start and its period.
 
-The agent: its RPC endpoint, its start and its period.
-
-One agent serves a host from one data directory, and knows which runs before it did so.
+One agent serves a host from one data directory. A lock file there names the earlier runs.
 """
 
 import fcntl
@@ -41,9 +39,9 @@ from autoclave.rules.host_setup import NO_HINTS, HostHints
 
 
 class HostLock:
-    """A file that is locked as long as an agent runs, and names the run.
+    """Lock a file while an agent runs, and record the run in it.
 
-    Whoever has the lock knows that the runs named in the file are dead.
+    The holder of the lock knows that the runs named in the file are dead.
     """
 
     def __init__(self, directory: Path, host: str) -> None:
@@ -52,9 +50,9 @@ class HostLock:
         self._file: int | None = None
 
     def take(self) -> list[str]:
-        """Lock, and return the runs that had the lock before.
+        """Lock the file, and return the runs that held the lock before.
 
-        :raises InvalidConfiguration: another agent has it, or the directory cannot be used.
+        :raises InvalidConfiguration: another agent holds the lock, or the directory cannot be used.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +71,9 @@ class HostLock:
         return self._path.read_text(encoding="utf-8", errors="replace").split()
 
     def write(self, runs: Sequence[str]) -> None:
-        """Name *runs* in the file. Only while it is locked.
+        """Write *runs* to the locked file.
 
-        :raises InvalidConfiguration: it cannot be written.
+        :raises InvalidConfiguration: the file cannot be written.
         """
         assert self._file is not None
         try:
@@ -86,9 +84,9 @@ class HostLock:
             raise self._unusable(error) from error
 
     def release(self) -> None:
-        """Let go of the lock, if it was taken. The next run will know of this one."""
+        """Release the lock, if it was taken. The file still names this run."""
         if self._file is not None:
-            # Closing alone would leave it to a child that was forked meanwhile, until that executes its program.
+            # Unlock explicitly: a child forked but not yet exec'd shares the descriptor.
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._file = None
@@ -104,19 +102,19 @@ LOG = logging.getLogger(__name__)
 
 
 class AgentManager:
-    """One host's agent.
+    """Run the agent of one host.
 
-    The order of a start is the specification's: the lock; the drivers' ``init_host``; (the caller
-    starts the RPC server); recovery; the first discovery.
+    The specification defines the order of a start: the lock, the drivers' ``init_host``, recovery, the first discovery.
+    The caller starts the RPC server after ``init_host``.
 
     :param host: the host's name, see ``[agent] resource_provider_name``.
-    :param drivers: by name, loaded from ``[agent] enabled_drivers``.
-    :param compute: what instances are run with; None: this agent runs none.
-    :param users: says which guests have a PCI function.
-    :param hints: what the machine says of itself.
-    :param end: ends the process. Called when another agent has come to serve the host: only with the process is it
-        sure that no tool of it works on a drive any more. Also called when a start that Placement delayed finds a
-        configuration that cannot be followed.
+    :param drivers: drivers by name, loaded from ``[agent] enabled_drivers``.
+    :param compute: the parts that run instances; None if this agent runs none.
+    :param users: reports which guests use a PCI function.
+    :param hints: machine id and product UUID of this machine.
+    :param end: ends the process. Called when another agent serves the host, because only the end of the process
+        guarantees that none of its tools still works on a drive. Also called when a delayed start finds an invalid
+        configuration.
     """
 
     def __init__(
@@ -176,12 +174,12 @@ class AgentManager:
         )
 
     def init_host(self) -> None:
-        """Take the host's lock, let every driver check the host, and say that this run serves it now.
+        """Lock the host, let every driver check it, and register this run.
 
-        :raises InvalidConfiguration: another agent serves this host, it is being renamed, the data directory is for
-            another host or cannot be used, the machine is on record under another name, or a driver's options cannot
-            be used.
-        :raises HardwareError: a driver lacks what it needs, such as nvme-cli.
+        :raises InvalidConfiguration: another agent serves this host, the host is being renamed, the data directory
+            belongs to another host or cannot be used, the machine is on record under another name, or a driver's
+            options are invalid.
+        :raises HardwareError: a driver lacks a requirement, such as nvme-cli.
         :raises DatabaseUnavailable: the run could not be registered.
         """
         self._record.require(self.host)
@@ -189,31 +187,31 @@ class AgentManager:
         for driver in self._drivers.values():
             driver.init_host()
         self._former.require_none()
-        # Named before it is registered: a crash between the two must not make us a stranger to our next run.
+        # Write the run before registering it, so that the next run knows it even after a crash in between.
         self._lock.write([*dead, self._run_id])
         try:
             self._ports.db.transact(lambda tx: self._register(tx, dead))
         except InvalidConfiguration:
             self._lock.write(dead)
             raise
-        # Once more: a rename that was recorded at the same moment sees this agent, or is seen by it.
+        # Check again: either a concurrent rename sees this agent, or this check sees the rename.
         with self._ports.db.read() as tx:
             require_settled_name(tx, self.host)
         self._lock.write([self._run_id])
-        # Only now: a start that is refused leaves no name behind. Nothing of the host is on record before this.
+        # Last, so that a refused start records no name. Nothing of the host is on record before.
         self._record.write(self.host)
         lacks = [lack for driver in self._drivers.values() for lack in driver.host_setup()]
         if lacks:
             LOG.warning("Host %s may use the drives that guests give back. %s", self.host, ". ".join(lacks))
 
     def start(self) -> None:
-        """Give devices of an older release a state, recover what the last run left, then look at the host.
+        """Run the online data migrations, recover what the last run left, then discover the host.
 
-        Called when the RPC server takes messages. A Placement that is away does not keep the agent from
-        starting: the next period tries again.
+        Called when the RPC server accepts messages. If Placement is unreachable, the agent starts nevertheless, and the
+        next period retries.
 
         :raises InvalidConfiguration: two drivers claim one device.
-        :raises DatabaseUnavailable: nothing could be recovered; the agent must not go on.
+        :raises DatabaseUnavailable: recovery failed; the agent must not go on.
         """
         context = RequestContext.admin()
         run_all(self._ports, Cause(Actor.AGENT, self.host, context.request_id), hostname=self.host)
@@ -231,11 +229,11 @@ class AgentManager:
             self._compute.start(context)
 
     def beat(self) -> None:
-        """Say that this run is alive, whatever its period is at; done every ``[agent] periodic_interval`` as well.
+        """Report that this run is alive, independently of its period; called every ``[agent] periodic_interval``.
 
-        Not if it is at one step for too long: then nobody looks at the host any more, and it must get no instances.
+        If one step takes too long, report nothing: the host is no longer served, and must get no instances.
 
-        :raises DatabaseUnavailable: it could not be said.
+        :raises DatabaseUnavailable: the report could not be written.
         """
         at_it_for = self._ports.clock() - self._step_began
         if at_it_for < self._longest_step:
@@ -253,7 +251,7 @@ class AgentManager:
             self._make_way()
 
     def period(self) -> None:
-        """What is done every ``[agent] periodic_interval``. What fails is logged and done again next time."""
+        """Run all steps of ``[agent] periodic_interval``. Failures are logged, and the next period retries."""
         context = RequestContext.admin()
         try:
             if not self._serves():
@@ -266,7 +264,7 @@ class AgentManager:
             try:
                 step(context)
             except InvalidConfiguration as error:
-                # A start that Placement or the hypervisor has delayed: it ends as it would have ended then.
+                # Placement or the hypervisor has delayed the start, which ends here as it would have ended then.
                 LOG.critical("Agent %s stops: its configuration cannot be followed: %s", self.host, error)
                 self._cleanup.stop()
                 self._end()
@@ -280,26 +278,26 @@ class AgentManager:
             LOG.error("Devices of %s that wait to be offered again could not be read: %s", self.host, error)
 
     def stop(self) -> None:
-        """Let go of the workers and of the host's lock."""
+        """Abandon the workers, and release the host's lock."""
         self._cleanup.stop()
         self._lock.release()
 
     # The RPC API
 
     def cleanup_device(self, context: RequestContext, device: Device) -> None:
-        """Clean *device*, if it still is what it was when the message was sent. New in 1.1."""
+        """Clean *device*, if it has not changed since the message was sent. New in 1.1."""
         if device.device_state == DeviceState.ERROR:
             self._discovery.look_again(context, device.uuid)
         self._cleanup.request(context, device.uuid, device.state_version)
 
     def function_users(self, _context: RequestContext, addresses: Sequence[str]) -> dict[str, list[str]]:
-        """See :meth:`FunctionUsers.of`. New in 1.3."""
+        """Return the users of functions; see :meth:`FunctionUsers.of`. New in 1.3."""
         return self._users.of(addresses)
 
     def build_instance(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
         """Build an instance that was claimed for this host. New in 1.2.
 
-        :param groups: the providers that each group of its request got, by the group's suffix.
+        :param groups: providers by the suffix of the request group that got them.
         """
         self._instances.build(context, instance_uuid, groups)
 
@@ -320,7 +318,7 @@ class AgentManager:
         self._instances.reboot(instance_uuid)
 
     def rebuild_instance(self, _context: RequestContext, instance_uuid: str) -> None:
-        """Run the guest of an instance in rebuilding anew, from the image that its row names. New in 1.2."""
+        """Rebuild the guest of an instance in rebuilding from the image of its row. New in 1.2."""
         self._instances.rebuild(instance_uuid)
 
     @property
@@ -344,7 +342,7 @@ class AgentManager:
         agents.register(tx, AgentRecord(self.host, self._run_id, self.rpc_version, now, now, *self._hints))
 
     def _serves(self) -> bool:
-        """Say that this run is alive; whether it is still the one that serves the host. If not, it ends."""
+        """Report that this run is alive; return whether it still serves the host. If not, end the process."""
         now = self._ports.clock()
         if self._ports.db.transact(lambda tx: agents.touch(tx, self.host, self._run_id, now)):
             return True

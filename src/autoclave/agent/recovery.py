@@ -1,4 +1,4 @@
-"""What a crash, or a message that never came, left behind on this host (design §4, "Recover")."""
+"""Recover what a crash or a lost message left on this host; see the protocol page."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ SURVIVOR_PATIENCE = 30.0
 
 
 class Recovery:
-    """Puts right what no worker of this run will."""
+    """Recover devices that no worker of this run handles."""
 
     def __init__(self, ports: Ports, cleanup: Cleanup, journal: ToolJournal, *, host: str) -> None:
         self._ports = ports
@@ -33,12 +33,11 @@ class Recovery:
         self._host = host
 
     def wait_for_survivors(self) -> None:
-        """Wait, for a bounded time, for tools that outlived an agent that was killed.
+        """Wait, for a bounded time, for tools that outlived a killed agent.
 
-        One that is still there afterwards keeps its device from being cleaned; so does a journal that cannot be
-        read, which is no reason to leave the rest of the host alone.
+        If a tool still runs afterwards, or its journal cannot be read, its device cannot be cleaned. Other devices can.
 
-        :raises HardwareError: the journal cannot even be listed.
+        :raises HardwareError: the journal cannot be listed.
         """
         deadline = Deadline.after(SURVIVOR_PATIENCE)
         for device_uuid in self._journal.devices():
@@ -52,11 +51,11 @@ class Recovery:
                 LOG.error("What still works on device %s cannot be told: %s", device_uuid, error)
 
     def check(self, context: RequestContext) -> None:
-        """Send unworked cleanings to error, and what nobody holds to be cleaned or offered.
+        """Move cleanings without a worker to ``error``, and clean or offer allocated devices that no request holds.
 
-        Run at start and every period. One device that cannot be put right does not stop the others.
+        Called at start and in every period. A failure of one device does not stop the others.
 
-        :raises DatabaseUnavailable: nothing could be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._ports.db.read() as tx:
             being_cleaned = device_rows.list_all(tx, hostname=self._host, states=BEING_CLEANED)

@@ -1,1 +1,1 @@
-"""Comparing what the database, Placement and the hosts say of each device (``autoclave audit``)."""
+"""Compare the database, Placement and the hosts for each device (``autoclave audit``)."""

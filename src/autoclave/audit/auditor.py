@@ -1,10 +1,6 @@
 """Audit: compare two looks, and report what stands in both.
 
-An audit: what stands in two looks is found, what was changing meanwhile is not judged.
-
-What instances hold in Placement, as an audit takes it down.
-
-A host, as an audit takes it down. Nothing is asked of a drive, and none is opened that a worker may want.
+What changes in the meantime is not judged. No drive is opened or queried, because a worker may be using it.
 """
 
 import time
@@ -62,9 +58,9 @@ from autoclave.virt.domains import Domains
 
 
 class Holdings:
-    """One look at Placement: a request for each provider; then one for each consumer that something is wrong with.
+    """Compare Placement with the instances, with one request per provider and one per doubtful consumer.
 
-    :param seen: what each consumer holds, by the uuids of the providers that were asked about already.
+    :param seen: the allocations of each consumer, by uuid of the providers read already.
     """
 
     def __init__(self, placement: PlacementClient, records: Records, seen: Mapping[str, Mapping[str, Amounts]]) -> None:
@@ -73,9 +69,9 @@ class Holdings:
         self._seen = seen
 
     def compare(self, parts: Iterable[Part]) -> Iterator[Finding]:
-        """What of Placement disagrees with the instances of each host, and who holds something of it beside them.
+        """Yield where Placement disagrees with the instances of each host, and unknown consumers of its providers.
 
-        What cannot be read is a finding. When Placement does not answer at all, it is not asked again and again.
+        A read failure is a finding. After Placement was unreachable once, it is not queried again.
         """
         for part in parts:
             try:
@@ -93,7 +89,7 @@ class Holdings:
             yield Finding(kind, part.host, seen, kind.remedy.format(host=part.host), part.device)
         held = by_consumer({provider: each for provider, each in consumers.items() if each})
         for instance in self._records.by_host.get(part.host, ()):
-            # Most agree with what the host's providers say already. Else what they hold is asked for as a whole.
+            # Most instances match the host's providers. Only for the others, read all their allocations.
             if any(of_instance(part, instance, held.get(instance.uuid, {}))):
                 whole = self._placement.get_allocations(instance.uuid).allocations
                 yield from of_instance(part, instance, self._records.of_host(part.host, whole))
@@ -113,10 +109,10 @@ class Holdings:
 
 
 class HostView:
-    """One look after the other at one host.
+    """Inspect one host, repeatedly.
 
     :param allowed: devices that may be offered although the host uses them (``[agent] allow_host_device``).
-    :param domains: its guests; None: there is no libvirt to ask.
+    :param domains: its guests; None if libvirt cannot be queried.
     """
 
     def __init__(self, name: str, paths: HostPaths, allowed: frozenset[PCIAddress], domains: Domains | None) -> None:
@@ -126,14 +122,14 @@ class HostView:
         self._domains = domains
 
     def guests(self) -> Mapping[str, Sequence[Guest]] | None:
-        """Its guests, by the address of each function that they have been given; None: there is nobody to ask.
+        """Return its guests by the address of each function that they have; None if libvirt cannot be queried.
 
-        :raises HardwareError: whoever is to be asked does not answer.
+        :raises HardwareError: libvirt does not answer.
         """
         return None if self._domains is None else _guests(self._domains)
 
     def compare(self, rows: Sequence[Row], lent: Sequence[Lent]) -> Iterator[Finding]:
-        """What of the host disagrees with *rows* and *lent*, which are its own. What cannot be read is a finding."""
+        """Yield where the host disagrees with its rows *rows* and *lent*. A read failure is a finding."""
         guests: Mapping[str, Sequence[Guest]] | None = {}
         try:
             guests = self.guests()
@@ -181,32 +177,32 @@ def _guests(domains: Domains) -> Mapping[str, Sequence[Guest]]:
 
 
 _MORE_LOOKS = 2
-"""Looks after the first, at most."""
+"""Maximum number of looks after the first."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is audited.
+    """Limit an audit.
 
-    :param host: of this host only.
-    :param device: this device only, by its uuid or as HOST/PCI-ADDRESS.
+    :param host: audit this host only.
+    :param device: audit this device only, given by uuid or as HOST/PCI-ADDRESS.
     """
 
     host: str | None = None
     device: str | None = None
 
     def has(self, row: Row | Lent) -> bool:
-        """Whether a device is in it."""
+        """Return whether the scope includes a device."""
         return self.host in (None, row.host) and self.device in (None, row.uuid, row.slot)
 
     def has_host(self, host: str) -> bool:
-        """Whether a host is in it, with what belongs to no single device."""
+        """Return whether the scope includes a host as a whole, beyond its devices."""
         return self.device is None and self.host in (None, host)
 
     def require_on_record(self, db: Database) -> None:
-        """Refuse a scope in which nothing is: that nothing disagrees in it would be true, and mean nothing.
+        """Refuse an empty scope, in which an audit without findings would have no meaning.
 
-        :raises NotFound: the database has no such device or host; names it.
+        :raises NotFound: the database has no such device or host; the message names it.
         :raises DatabaseUnavailable: the database does not answer.
         """
         records = read(db, utcnow())
@@ -224,11 +220,11 @@ class Scope:
 
 
 class Auditor:
-    """Compares the database with Placement and with the hosts that can be looked at from here.
+    """Compare the database with Placement and with the hosts that this process can inspect.
 
     :param hosts: those hosts.
-    :param unseen: what is to be told of hosts that cannot be, though they are to be looked at from here.
-    :param patience: seconds after which an agent that was not seen is taken for dead.
+    :param unseen: findings for hosts that should be inspected here, but cannot.
+    :param patience: seconds of silence after which an agent counts as dead.
     """
 
     def __init__(
@@ -251,12 +247,12 @@ class Auditor:
         self._sleep = sleep
 
     def audit(self, scope: Scope, wait: float) -> list[Finding]:
-        """All that disagrees, by the device or host that it is about.
+        """Return all disagreements, ordered by their device or host.
 
-        A bind, a clean or a build is several writes in several places. So whatever is found is looked at again: what
-        the second look does not find as it was has been on its way.
+        A bind, a clean or a build consists of several writes in several places. Therefore every finding is checked by a
+        second look. If it has changed by then, an operation was in progress.
 
-        :param wait: seconds between the two looks.
+        :param wait: seconds between the looks.
         :raises DatabaseUnavailable: the database does not answer.
         """
         before = after = self._look(scope, None)
@@ -265,7 +261,7 @@ class Auditor:
                 break
             self._sleep(wait)
             after = self._look(scope, _again(before))
-            # What is seen for the first time now has not stood before: it needs another look.
+            # A finding that could not be judged in the first look needs a third.
             if not any(map(_unjudged, before)) or any(map(_unjudged, after)):
                 break
             before = after
@@ -274,9 +270,9 @@ class Auditor:
         return sorted(found, key=lambda each: (each.subject, not each.counts, each.kind.label, each.about))
 
     def _look(self, scope: Scope, only: Collection[str] | None) -> list[Finding]:
-        """One look: the rows, everything else, the rows again.
+        """Look once: at the rows, at everything else, and at the rows again.
 
-        :param only: uuids of the devices and root providers that are looked at again; None: all of the scope.
+        :param only: uuids of the devices and root providers to look at again; None for the whole scope.
         """
         now = self._clock()
         records = read(self._db, now)
@@ -327,7 +323,7 @@ class Auditor:
 
 
 def _parts(records: Records, scope: Scope, only: Collection[str] | None) -> list[Part]:
-    """What instances can hold of each host; all of it, if any of it is to be looked at again."""
+    """Return the providers of each host that instances can allocate; all of a host if any of them is in *only*."""
     roots = {root.host: root for root in records.roots if scope.has_host(root.host)}
     lent = defaultdict(list)
     for each in records.lent.values():
@@ -338,18 +334,18 @@ def _parts(records: Records, scope: Scope, only: Collection[str] | None) -> list
 
 
 def _moving(finding: Finding) -> Finding:
-    """In place of a finding about an instance whose row changed while it was looked at."""
+    """Return a finding that replaces one about an instance whose row changed during the look."""
     kind, seen = Kind.IN_MOTION, f"the row of instance {finding.about} changed"
     return Finding(kind, finding.subject, seen, kind.remedy, finding.device, finding.about)
 
 
 def _unjudged(finding: Finding) -> bool:
-    """Whether it says that something could not be judged."""
+    """Return whether the finding says that something could not be judged."""
     return finding.kind is Kind.IN_MOTION or finding.kind.severity is Severity.UNSEEN
 
 
 def _again(findings: Iterable[Finding]) -> set[str] | None:
-    """Uuids of the devices to look at again; None: all of them."""
+    """Return the uuids of the devices to look at again; None for all."""
     if any(_unjudged(finding) and finding.device is None for finding in findings):
         return None
     return {finding.device for finding in findings if finding.device}

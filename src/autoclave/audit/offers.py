@@ -1,4 +1,4 @@
-"""Placement, as an audit takes it down."""
+"""Compare what Placement offers with the records."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
@@ -14,9 +14,9 @@ from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 
 
 class Offers:
-    """One look at Placement: a request for each host, three or four for each provider, and one for all of ours.
+    """Inspect Placement once: one request per host, three or four per provider, and one for all our providers.
 
-    :param known: uuids of the providers of all devices, whichever are looked at.
+    :param known: uuids of the providers of all devices, inside and outside the scope.
     """
 
     def __init__(self, placement: PlacementClient, known: frozenset[str]) -> None:
@@ -24,19 +24,19 @@ class Offers:
         self._known = known
         self._roots: dict[str, str | None] = {}
         self.consumers: dict[str, Mapping[str, Mapping[str, int]]] = {}
-        """What each consumer holds, by the uuids of the providers that were looked at."""
+        """Allocations of each consumer, by uuid of the providers that were read."""
         self.silent = False
-        """Whether Placement did not answer."""
+        """Whether Placement was unreachable."""
 
     def compare(
         self, rows: Sequence[Row], lent: Iterable[Lent], hosts: Iterable[str], strays_of: Callable[[str], bool]
     ) -> Iterator[Finding]:
-        """What of Placement disagrees with *rows* and *lent*, and which providers of some hosts no device has.
+        """Yield where Placement disagrees with *rows* and *lent*, and providers of some hosts without a device.
 
-        What cannot be read is a finding. When Placement does not answer at all, it is not asked again and again.
+        A read failure is a finding. After Placement was unreachable once, it is not queried again.
 
-        :param hosts: of which the root providers are looked for.
-        :param strays_of: whether the providers of a host are to be looked through.
+        :param hosts: hosts whose root providers are searched.
+        :param strays_of: returns whether to search the providers of a host.
         """
         done = 0
         try:
@@ -93,7 +93,7 @@ class Offers:
             yield from of_lent(lent, found)
 
     def _found(self, provider: Provider | None, uuid: str) -> Found | None:
-        """All of a provider; None if there is none. One that goes away meanwhile is none."""
+        """Return everything about a provider; None if it does not exist, or is deleted concurrently."""
         try:
             provider = provider or self._placement.get_provider(uuid)
             traits = self._placement.get_traits(uuid).names
@@ -115,6 +115,6 @@ class Offers:
 
 
 def unreadable(subject: str, why: str) -> Finding:
-    """Placement as a whole could not be read."""
+    """Return a finding that Placement could not be read."""
     kind = Kind.PLACEMENT_UNREADABLE
     return Finding(kind, subject, why, kind.remedy)

@@ -1,4 +1,4 @@
-"""The database, as an audit takes it down: in one consistent view, and a constant number of statements."""
+"""Read the database for an audit: in one consistent snapshot, with a constant number of statements."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,16 +31,16 @@ from autoclave.rules.resource_request import unnumbered_resources
 
 @dataclass(frozen=True)
 class Records:
-    """What the database says.
+    """Hold the contents of the database.
 
     :param rows: all devices, by uuid.
     :param lent: all providers of PCI functions for flavors, by uuid.
-    :param agents: of the hosts that have devices or such providers.
-    :param loose: requests that are bound to no device, each with the host that it names.
-    :param instances: all, by uuid.
-    :param roots: of the hosts that run instances.
-    :param asking: the instances, also another service's, that accelerator requests name.
-    :param named_hosts: all that anything here is of, also those that have an agent and nothing else.
+    :param agents: agents of the hosts that have devices or such providers.
+    :param loose: requests bound to no device, each with the host that it names.
+    :param instances: all instances, by uuid.
+    :param roots: root providers of the hosts that run instances.
+    :param asking: instances named by accelerator requests, including those of another service.
+    :param named_hosts: all hosts on record, including those that have only an agent.
     """
 
     rows: Mapping[str, Row]
@@ -54,11 +54,11 @@ class Records:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that have devices."""
+        """Return the hosts that have devices."""
         return sorted({row.host for row in self.rows.values()})
 
     def of_host(self, host: str, held: Mapping[str, Amounts]) -> dict[str, Amounts]:
-        """What of *held*, by provider, is of no other host, as far as the database knows."""
+        """Return those of *held*, by provider, that belong to no other host on record."""
         return {uuid: amounts for uuid, amounts in held.items() if self._homes.get(uuid, host) == host}
 
     @cached_property
@@ -67,7 +67,7 @@ class Records:
 
     @cached_property
     def by_host(self) -> Mapping[str, Sequence[Instance]]:
-        """The instances that are on each host that has some."""
+        """Return the instances on each host that has any."""
         found: defaultdict[str, list[Instance]] = defaultdict(list)
         for each in self.instances.values():
             if each.host is not None:
@@ -76,10 +76,10 @@ class Records:
 
 
 def read(db: Database, now: datetime) -> Records:
-    """Take the database down.
+    """Read the database.
 
-    :param now: by which leases are over and agents silent.
-    :raises DatabaseUnavailable: it does not answer.
+    :param now: time at which leases and the silence of agents are judged.
+    :raises DatabaseUnavailable: the database does not answer.
     """
     with db.read() as tx:
         devices = device_rows.list_all(tx)
@@ -96,7 +96,7 @@ def read(db: Database, now: datetime) -> Records:
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
     rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
-    # A host without an agent that has nothing, or has had it, was taken out.
+    # A host without an agent and without present devices was removed.
     on_record = {device.hostname for device in devices} | {each.hostname for each in providers}
     present = {device.hostname for device in devices if not device.missing}
     hosts = sorted(present | (on_record & seen.keys()))
@@ -123,7 +123,7 @@ def _wanted(
 def _holds(
     arqs: Iterable[ARQRecord], devices: Mapping[str, int], now: datetime
 ) -> tuple[defaultdict[int, list[Hold]], list[tuple[str, Hold]]]:
-    """The requests of each device, and those in Bound that have none."""
+    """Return the requests of each device, and those in Bound without a device."""
     found: defaultdict[int, list[Hold]] = defaultdict(list)
     loose = []
     for arq in arqs:
@@ -140,7 +140,7 @@ def _holds(
 
 
 def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ...], dirty: set[Drive]) -> Row:
-    # The serial of what is not erased is shown only: several cards may have it.
+    # Devices that are not erased may share a serial number, so it identifies none of them.
     known, seen = (device.serial, device.found_serial) if device.supports_cleaning else (None, None)
     drive = None if known is None else (known, device.drive_model or "")
     found = None if seen is None else (seen, device.found_drive_model or "")
@@ -187,7 +187,7 @@ def _instance(record: InstanceRecord) -> Instance:
     try:
         asked = unnumbered_resources(Flavor.from_snapshot(record.flavor))
     except BadRequest:
-        asked = {}  # it was taken by an older release: what it asks for cannot be told, and is not missed
+        asked = {}  # An older release has accepted this flavor: its requests are unknown, and not compared.
     return Instance(
         uuid=record.uuid,
         host=record.host,

@@ -1,10 +1,7 @@
 """Mend what an audit found, only by making devices less available.
 
-What an audit does about what it found: only what makes devices, and hosts, less available.
-
-Giving instances again, in Placement, what their rows say that they have.
-
-Taking functions back from instances that are not there, once the host has said that no guest has them.
+In addition, missing allocations of instances are restored. PCI functions of vanished instances are taken back once the
+host shows that no guest has them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,11 +36,11 @@ from autoclave.rules.device_lifecycle import Actor, DeviceState
 def allocate_again(
     db: Database, placement: PlacementClient, records: Records, instance_uuids: Iterable[str]
 ) -> dict[str, str]:
-    """Add what instances lack to what they hold, of each provider by itself; what was done, in words, by instance.
+    """Add missing allocations of instances, for each provider separately; return descriptions by instance.
 
-    If one is deleted at the same moment, an allocation may outlive it: the next audit finds that.
+    If an instance is deleted concurrently, its allocation may remain; the next audit finds it.
 
-    :param records: what they are to have; the database is read once more, after all was done.
+    :param records: the required allocations. The database is read again after all writes.
     :raises DatabaseUnavailable: the database does not answer.
     """
     tried = {uuid: _of(placement, records, uuid) for uuid in instance_uuids}
@@ -59,7 +56,7 @@ def allocate_again(
 
 
 def _of(placement: PlacementClient, records: Records, instance_uuid: str) -> list[str]:
-    """What was done for one instance, in words; nothing, if it lacks nothing."""
+    """Return descriptions of what was done for one instance; empty if nothing was missing."""
     instance = records.instances.get(instance_uuid)
     if instance is None or instance.host is None or not instance.settled:
         return ["nothing: the instance changed meanwhile"]
@@ -85,7 +82,10 @@ def _of(placement: PlacementClient, records: Records, instance_uuid: str) -> lis
 
 
 def _add(placement: PlacementClient, instance: Instance, provider: str, amounts: Resources) -> None:
-    """:raises PlacementError: it was not taken, or it is not known whether it was."""
+    """Add amounts of one provider to the allocations of an instance.
+
+    :raises PlacementError: Placement refused, or the outcome is unknown.
+    """
     present = placement.get_allocations(instance.uuid)
     wanted = {uuid: dict(held) for uuid, held in present.allocations.items()}
     into = wanted.setdefault(provider, {})
@@ -108,10 +108,10 @@ _TOLD = {True: "reserved=total", False: "Placement does not answer and will be t
 
 @dataclass(frozen=True)
 class Remedies:
-    """Acts on the two records that Autoclave keeps.
+    """Apply remedies in the database and in Placement.
 
-    :param name: who asked for it, for the history.
-    :param patience: seconds after which an agent that was not seen is taken for dead.
+    :param name: name of the operator, for the history.
+    :param patience: seconds of silence after which an agent counts as dead.
     """
 
     db: Database
@@ -120,7 +120,7 @@ class Remedies:
     patience: float = SILENCE
 
     def fix(self, findings: Sequence[Finding]) -> dict[Finding, str]:
-        """Do what may be done about *findings*, once for each device; what was done, by the finding."""
+        """Apply the remedies for *findings*, once for each device; return descriptions by finding."""
         records = read(self.db, utcnow())
         rows = records.rows
         lacking = [each for each in findings if each.kind.fix is Fix.ALLOCATE]
@@ -144,20 +144,20 @@ class Remedies:
         return done
 
     def unproved(self, scope: Scope) -> list[tuple[Row, str]]:
-        """The devices that a restored database cannot vouch for, each with the reason, by their slots."""
+        """Return the devices whose state a restored database cannot prove, with reasons, ordered by slot."""
         rows = [row for row in read(self.db, utcnow()).rows.values() if scope.has(row)]
         found = [(row, why) for row in rows if (why := unproved(row)) is not None]
         return sorted(found, key=lambda each: each[0].slot)
 
     def alive(self, rows: Sequence[Row]) -> list[str]:
-        """The hosts of *rows* whose agents were seen so lately that they may be at work."""
+        """Return the hosts of *rows* whose agents were seen recently, and may be working."""
         hosts = {row.host for row in rows}
         agents = read(self.db, utcnow()).agents
         seen = [each for each in agents if each.host in hosts and each.silent is not None]
         return [each.host for each in seen if (each.silent or 0.0) <= self.patience]
 
     def quarantine(self, found: Sequence[tuple[Row, str]]) -> Iterator[str]:
-        """Put each of them into error; what was done, in the same order."""
+        """Quarantine each device; yield descriptions in the same order."""
         for row, why in found:
             reason = f"quarantined: {why}; see who has it, then clean it"
             try:
@@ -188,9 +188,9 @@ class Remedies:
 
 
 class TakingBack:
-    """Takes functions of hosts back.
+    """Take functions of hosts back.
 
-    :param hosts: those that can be asked from here.
+    :param hosts: hosts that this process can inspect.
     """
 
     def __init__(self, db: Database, placement: PlacementClient, hosts: Sequence[HostView]) -> None:
@@ -199,11 +199,11 @@ class TakingBack:
         self._hosts = {host.name: host for host in hosts}
 
     def take_back(self, host: str, addresses: Sequence[str], cause: Cause, *, looked: bool) -> dict[str, str]:
-        """Take functions of one host back, all or none; what was done, in words, by address. May be done again.
+        """Take functions of one host back, all or none; return descriptions by address. This can be repeated.
 
-        :param looked: the operator has seen that no guest has them: a host that cannot be asked is no hindrance.
+        :param looked: the operator has verified that no guest has them, so the host need not be inspected.
         :raises NotFound: the host has no such function on record.
-        :raises Conflict: a guest has one, the host cannot be asked, or an instance has one that is there.
+        :raises Conflict: a guest has a function, the host cannot be inspected, or the function's instance is present.
         """
         with self._db.read() as tx:
             on_record(tx, host, addresses)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from autoclave.agent.compute.provider_config import load, load_file
 from autoclave.cli.main import Cell, Rows
 from autoclave.conf import new_config, read_as_option
-from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.rules.pci_alias import parse_pci_alias

@@ -14,7 +14,7 @@ from prettytable import PrettyTable
 
 from autoclave.conf import new_config
 from autoclave.db import schema
-from autoclave.db.engine import Database
+from autoclave.db.engine import Database, current_revision
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.transitions import Cause
@@ -55,7 +55,7 @@ class DbSync(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            schema.current(database)  # detects a silent server, with a timeout for that purpose
+            current_revision(database)  # detects a silent server, with a timeout for that purpose
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()
@@ -77,7 +77,7 @@ class DbVersion(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            found = schema.current(database)
+            found = current_revision(database)
         self.app.stdout.write(f"{database.shown}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 

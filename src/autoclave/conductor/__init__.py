@@ -1,1 +1,1 @@
-"""Decisions that need the database and Placement. Any number of conductors may run."""
+"""Decide what needs the database and Placement. Any number of conductors may run."""

@@ -1,11 +1,4 @@
-"""Bind and unbind accelerator requests.
-
-Binding accelerator requests to devices (design §4, "Bind").
-
-Unbinding and deleting accelerator requests (design §4, "Unbind").
-
-Whose accelerator requests a caller may touch.
-"""
+"""Bind and unbind accelerator requests; see the protocol page."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,9 +33,9 @@ from autoclave.rules.device_lifecycle import (
 
 
 def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) -> dict[str, ARQRecord]:
-    """The ARQs with *uuids* by uuid.
+    """Return the ARQs with *uuids* that the caller may see, by uuid.
 
-    :raises NotFound: one does not exist, or is another project's: the caller is not told which.
+    :raises NotFound: an ARQ does not exist, or belongs to another project; the message is the same.
     """
     found = {
         arq.uuid: arq
@@ -60,7 +53,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BindRequest:
-    """What the caller asks for one ARQ: the device whose provider the scheduler chose."""
+    """Request a bind of one ARQ to the device whose provider the scheduler chose."""
 
     arq_uuid: str
     hostname: str
@@ -70,15 +63,15 @@ class BindRequest:
 
 
 class _Refused(Exception):
-    """One ARQ of the request cannot have its device; nothing of the transaction is kept."""
+    """Signal that one ARQ cannot have its device, so that the whole transaction is rolled back."""
 
 
 class Binder:
-    """Binds the ARQs of one PATCH, all or none.
+    """Bind the ARQs of one PATCH, all or none.
 
     :param name: this conductor's name, for the history.
-    :param lease_seconds: how long a bind may take before any conductor takes it back.
-    :param resolved: called when a bind has ended, well or not; returns at once.
+    :param lease_seconds: duration after which any conductor rolls back an unfinished bind.
+    :param resolved: called when a bind has succeeded or failed; returns at once.
     """
 
     def __init__(
@@ -92,13 +85,12 @@ class Binder:
     def bind(self, context: RequestContext, requests: Sequence[BindRequest]) -> None:
         """Bind every request to a free handle of its device.
 
-        The order is the protocol's: all swaps in one transaction; then ``reserved=total`` for each
-        device; only then Bound. If anything stands against it, everything is taken back.
+        The order is: all transitions in one transaction, then ``reserved=total`` for each device, then Bound. Any
+        failure rolls back everything.
 
         :raises NotFound: an ARQ or a resource provider does not exist.
-        :raises BadRequest: an instance has requests already, or the host is not the device's.
-        :raises Conflict: the devices could not all be had, or one was forgotten meanwhile; the reason is kept in each
-            ARQ.
+        :raises BadRequest: an instance has requests already, or the device is on another host.
+        :raises Conflict: a device cannot be bound, or was forgotten concurrently; the reason is stored in each ARQ.
         """
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
         cause = Cause(Actor.CONDUCTOR, self._name, context.request_id)
@@ -138,7 +130,7 @@ class Binder:
             for request in requests:
                 _check_instance(tx, arqs, request)
                 _deployable(tx, request)
-            for request in sorted(requests, key=lambda r: r.arq_uuid):  # one order, no deadlock
+            for request in sorted(requests, key=lambda r: r.arq_uuid):  # a fixed order prevents deadlocks
                 values = {
                     "hostname": request.hostname,
                     "device_rp_uuid": request.device_rp_uuid,
@@ -154,11 +146,11 @@ class Binder:
                     raise Conflict(f"Accelerator request {request.arq_uuid} is {state}: it cannot be bound.")
             return {request.arq_uuid: request.project_id or arqs[request.arq_uuid].project_id for request in requests}
 
-        # "The instance has no other requests" is a statement about rows that may not be there yet: no lock holds them.
+        # Serializable: no lock prevents another transaction from inserting requests of the instance.
         return self._ports.db.transact(begin, serializable=True)
 
     def _claim(self, requests: Sequence[BindRequest], owner: str, causes: Mapping[str, Cause]) -> list[DeviceRecord]:
-        """Win every device in one transaction, or none; return the devices to settle."""
+        """Claim every device in one transaction, or none; return the devices to reconcile."""
 
         def claim(tx: Connection) -> list[DeviceRecord]:
             wanted = sorted(((_deployable(tx, request), request) for request in requests), key=lambda w: w[0].device_id)
@@ -230,7 +222,7 @@ def _claim_one(
     if must_be_reserved(device.offer) or not free:
         raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer, bool(free))}")
     if len(free) == 1:
-        # the last handle: from here on the device is offered no more
+        # The device is no longer offered without its last handle.
         device = swap(tx, device, Event.BIND, cause, locked=True)
     else:
         remark(tx, device, Event.BIND.value, cause, {})
@@ -251,10 +243,10 @@ def _why(offer: Offer, has_handle: bool) -> str:
 
 
 class Unbinder:
-    """Gives devices back. Every step may be done twice, and a sweeper finishes what is not finished here.
+    """Unbind accelerator requests. Every step can be repeated, and a sweep finishes an interrupted unbind.
 
     :param name: this conductor's name, for the history.
-    :param lease_seconds: how long an unbind may take before any conductor finishes it.
+    :param lease_seconds: duration after which any conductor finishes an unbind.
     """
 
     def __init__(self, ports: Ports, name: str, lease_seconds: float) -> None:
@@ -263,24 +255,24 @@ class Unbinder:
         self._lease = timedelta(seconds=lease_seconds)
 
     def unbind(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
-        """Give back what the ARQs hold; they stay, and may be bound again.
+        """Give back the devices of the ARQs, which stay and may be bound again.
 
-        :raises NotFound: one of them does not exist.
-        :raises PlacementError: ``reserved=total`` could not be made to stand for a bind that was not
-            finished. The caller must keep its allocation; the unbind goes on by itself.
+        :raises NotFound: an ARQ does not exist.
+        :raises PlacementError: ``reserved=total`` could not be written for an unfinished bind. The caller must keep its
+            allocation; a sweep finishes the unbind.
         """
         self._give_back(context, arq_uuids, delete=False)
 
     def delete(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
-        """Give back what the ARQs hold, and remove them.
+        """Give back the devices of the ARQs, and remove the ARQs.
 
-        :raises NotFound: one of them does not exist.
+        :raises NotFound: an ARQ does not exist.
         :raises PlacementError: see :meth:`unbind`.
         """
         self._give_back(context, arq_uuids, delete=True)
 
     def delete_for_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """Remove every ARQ of an instance that the caller may see. None at all is fine: Nova asks twice.
+        """Remove every ARQ of an instance that the caller may see. There may be none: Nova repeats this request.
 
         :raises PlacementError: see :meth:`unbind`.
         """
@@ -302,7 +294,7 @@ class Unbinder:
                 complete_unbind(self._ports, context, begun.arq, begun.device, cause)
 
     def _begin(self, context: RequestContext, arq_uuid: str, cause: Cause, *, delete: bool) -> Begun | None:
-        """Put one ARQ into Deleting; None if it is gone already."""
+        """Put one ARQ into Deleting; return None if it is gone already."""
         owner = f"{context.request_id}/{uuid.uuid4().hex[:8]}"
         expires = self._ports.clock() + self._lease
 

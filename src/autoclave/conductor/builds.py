@@ -1,20 +1,14 @@
 """Build instances until the agent of their host takes over.
 
-Building an instance until its host's agent takes over, and undoing what does not get that far.
+While ``task_state`` is scheduling, the row shows which service works on the instance:
 
-The row says who has it. While ``task_state`` is scheduling:
+- ``building`` without a run: no builder has begun;
+- ``building`` with a run: that builder works on it, until its lease expires;
+- ``building`` with a host: the agent of that host must take over;
+- ``error``: the build has failed, and any conductor may give back what the instance holds.
 
-* ``building`` without a run: nobody works on it yet;
-* ``building`` with a run: that builder does, until it is silent for longer than its lease;
-* ``building`` with a host: that host's agent shall take it over;
-* ``error``: it failed, and what it holds is still to be given back, by anybody.
-
-A builder claims nothing without a run of its own on the row, and gives the row its host in the write that ends its
-work. So whoever moves the row away from under it has the builder, dead or alive, give back what it got.
-
-The resource request of an instance, with what the database knows of device profiles.
-
-Giving back what an instance holds beside its guest: accelerator requests, then allocations.
+A builder claims resources only with its own run on the row. Its last write adds the host. If another service changes
+the row before that, the builder gives back what it got. For a dead builder, a sweep does.
 """
 
 import uuid
@@ -56,9 +50,9 @@ from autoclave.rules.resource_request import PROFILE_KEY, ResourceRequest, build
 
 
 class Requests:
-    """Makes requests of what instances keep of their flavors and images.
+    """Build resource requests from the flavors and images stored with instances.
 
-    :param aliases: those of ``[pci] alias`` by name.
+    :param aliases: aliases of ``[pci] alias`` by name.
     """
 
     def __init__(self, ports: Ports, aliases: Mapping[str, PCIAlias]) -> None:
@@ -66,9 +60,9 @@ class Requests:
         self._aliases = aliases
 
     def of(self, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> tuple[ResourceRequest, ProfileRecord | None]:
-        """The request of the snapshots of a flavor and an image, and the device profile that went into it.
+        """Return the request for the snapshots of a flavor and an image, and the device profile that is part of it.
 
-        :raises BadRequest: they exclude each other, or name what does not exist; names it.
+        :raises BadRequest: they contradict each other, or name something that does not exist; the message names it.
         """
         profile = self._profile_of(flavor)
         groups = profile.groups if profile else []
@@ -89,11 +83,11 @@ LOG = logging.getLogger(__name__)
 
 
 def give_back(ports: Ports, unbinder: Unbinder, context: RequestContext, instance_uuid: str) -> None:
-    """Give back all that an instance without a guest holds. Every step may be done twice.
+    """Give back everything held by an instance without a guest. Every step can be repeated.
 
-    The allocation stays until the devices are out of the instance's hands: it is what keeps them from being offered.
+    The allocation goes last, because it keeps the devices from being offered until then.
 
-    :raises AutoclaveError: something could not be given back, and may be tried again.
+    :raises AutoclaveError: something was not given back; the caller can retry.
     """
     unbinder.delete_for_instance(RequestContext.admin(context.request_id), instance_uuid)
     with ports.db.read() as tx:
@@ -110,9 +104,9 @@ NO_FAULT = {"fault_code": None, "fault_message": None, "fault_details": None, "f
 
 
 class Builder:
-    """Builds and deletes instances that have no host yet.
+    """Build and delete instances that have no host yet.
 
-    :param lease_seconds: how long a builder may be silent before any conductor undoes its work.
+    :param lease_seconds: silence of a builder after which any conductor undoes its work.
     """
 
     def __init__(
@@ -136,9 +130,9 @@ class Builder:
         self._lease = timedelta(seconds=lease_seconds)
 
     def build(self, context: RequestContext, instance_uuid: str) -> None:
-        """Find the instance a host, claim and bind what it needs, and hand it over. A second message does nothing.
+        """Schedule the instance, claim and bind its resources, and hand it over. A second message does nothing.
 
-        :raises DatabaseUnavailable: it is not known how far it came; a sweep undoes it.
+        :raises DatabaseUnavailable: the progress is unknown; a sweep undoes the build.
         """
         instance = self._take(instance_uuid)
         if instance is None:
@@ -147,7 +141,7 @@ class Builder:
             claim = self._claim_and_bind(context, instance)
         except DatabaseUnavailable:
             raise
-        except Exception as error:  # whatever it is: its user is not to wait for the lease to know
+        except Exception as error:  # whatever the failure, report it before the lease expires
             if not isinstance(error, AutoclaveError):
                 LOG.exception("Building instance %s failed in a way that nobody foresaw", instance.uuid)
             self._fail(context, instance, error)
@@ -163,16 +157,16 @@ class Builder:
             self._fail(context, handed, error)
 
     def delete(self, context: RequestContext, instance_uuid: str) -> None:
-        """Delete an instance that is marked for it: by its host's agent, or here if it has no host.
+        """Delete an instance that is marked for deletion: by its host's agent, or here if it has no host.
 
-        :raises AutoclaveError: not all could be given back; a sweep goes on.
+        :raises AutoclaveError: not everything was given back; a sweep continues.
         """
         with self._ports.db.read() as tx:
             instance = instance_rows.get(tx, instance_uuid)
         if instance is None or instance.task_state is not TaskState.DELETING:
             return
         if instance.host is None:
-            # A builder that is at work sees that the row has changed, and deletes the instance itself.
+            # An active builder detects that the row has changed, and deletes the instance itself.
             if instance.agent_run_id is None or self.expired(instance):
                 self._remove(context, instance.uuid)
             return
@@ -182,17 +176,17 @@ class Builder:
         except RPCError as error:
             why = f"could not be told: {error}"
         if why is not None:
-            # Its guest may still run there: nobody else can say that the devices are free.
+            # Its guest may still run there; only the agent knows when the devices are free.
             LOG.warning("Instance %s is deleted when host %s is back, which %s", instance.uuid, instance.host, why)
 
     def expired(self, instance: InstanceRecord) -> bool:
-        """Whether nobody has written the row for longer than a builder's lease."""
+        """Return whether the row was last written longer ago than a builder's lease."""
         return self._ports.clock() - (instance.updated_at or instance.created_at) >= self._lease
 
     def undo(self, context: RequestContext, instance: InstanceRecord, why: AutoclaveError) -> None:
-        """End a build that is not, or no longer, worked on; from a failed one, go on giving back.
+        """End a build that no service works on; if it has failed already, continue giving back.
 
-        :param instance: in scheduling, as it was read.
+        :param instance: the instance as read, in scheduling.
         """
         if instance.vm_state is VMState.ERROR:
             self._end_failure(context, instance)
@@ -200,7 +194,7 @@ class Builder:
             self._fail(context, instance, why)
 
     def _take(self, instance_uuid: str) -> InstanceRecord | None:
-        """The instance with a run of ours on it; None if it is somebody else's, or nobody's to build."""
+        """Put a new run on the row of the instance, and return it; None if it must not be built by this builder."""
 
         def take(tx: Connection) -> InstanceRecord | None:
             instance = instance_rows.get(tx, instance_uuid)
@@ -229,7 +223,7 @@ class Builder:
         def make(tx: Connection) -> list[ARQRecord]:
             now = instance_rows.get(tx, instance.uuid, lock=True)
             if now is None or _holder(now) != _holder(instance):
-                # Whoever has moved the row gives back what he finds; what is made after him, nobody would.
+                # The service that changed the row gives back only what exists then, so create nothing after that.
                 raise StateConflict("it was taken away before its accelerator requests were made")
             return arq_rows.get_many(tx, make_arqs(tx, profile, instance.project_id, instance.uuid))
 
@@ -244,11 +238,11 @@ class Builder:
         try:
             self._binder.bind(RequestContext.admin(context.request_id), requests)
         except ApiError as error:
-            # Which device of which host, and what Placement said of it, is not for its user.
+            # The user must not see devices, hosts, or Placement's answer.
             raise NoValidHost("A device that was offered could not be bound.", str(error)) from error
 
     def _give_up_at(self) -> datetime:
-        """When to begin nothing new: early enough to end before somebody takes the build for dead."""
+        """Return when to begin no further step, so that the build ends before its lease expires."""
         return self._ports.clock() + self._lease / 2
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
@@ -275,18 +269,18 @@ class Builder:
         self._swap(failed, task_state=None)
 
     def _let_go(self, context: RequestContext, mine: InstanceRecord) -> None:
-        """Somebody has moved the row while we worked on it: see to it that what we got is given back, and go."""
+        """Ensure that everything this builder got is given back, after another service has changed the row."""
         LOG.info("Instance %s was taken away while it was built.", mine.uuid)
         with self._ports.db.read() as tx:
             now = instance_rows.get(tx, mine.uuid)
         if now is None:
             give_back(self._ports, self._unbinder, context, mine.uuid)
         elif now.host is not None:
-            return  # it is its agent's: what it holds, it needs
+            return  # handed over: the agent needs what the instance holds
         elif now.task_state is TaskState.DELETING:
             self._remove(context, now.uuid)
         elif now.vm_state is VMState.ERROR and now.task_state is None:
-            # Who took it for dead gave back what there was then. Marked again, it is not forgotten by a failure here.
+            # What this builder got later is not given back yet. Mark the row again, so that a sweep retries a failure.
             marked = self._swap(now, expect_task=None, task_state=TaskState.SCHEDULING)
             if marked is not None:
                 self._end_failure(context, marked)
@@ -298,7 +292,7 @@ class Builder:
         self._ports.db.transact(lambda tx: instance_rows.delete(tx, instance_uuid))
 
     def _move(self, instance: InstanceRecord, **values: Any) -> InstanceRecord | None:
-        """Write *values* if the same one has it still: a mark that was taken away again changes nothing for him."""
+        """Write *values* if the builder is unchanged. A deletion mark set and removed since does not matter."""
 
         def move(tx: Connection) -> InstanceRecord | None:
             now = instance_rows.get(tx, instance.uuid, lock=True)
@@ -324,7 +318,7 @@ def _holder(instance: InstanceRecord) -> tuple[VMState, str | None, str | None]:
 
 
 def fault(error: Exception, now: datetime) -> dict[str, Any]:
-    """The columns that tell users why, and administrators what exactly."""
+    """Return the fault columns, with a message for users and details for administrators."""
     if isinstance(error, ApiError):
         code, message, details = error.code, str(error), None
     elif isinstance(error, NoValidHost):

@@ -1,4 +1,4 @@
-"""Instances, as far as conductors are concerned: what the API asks, and what others left unfinished."""
+"""Serve the API's requests about instances, and finish what other services left unfinished."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -26,12 +26,12 @@ LOG = logging.getLogger(__name__)
 
 
 class Compute:
-    """What a conductor does for instances where ``[compute]`` is enabled.
+    """Perform a conductor's work on instances where ``[compute]`` is enabled.
 
     :param name: this conductor's name, for the history of devices.
-    :param aliases: those of ``[pci] alias`` by name.
-    :param patience: how long an agent may be silent before it counts as dead.
-    :param lease_seconds: how long a builder may be silent before any conductor undoes its work.
+    :param aliases: aliases of ``[pci] alias`` by name.
+    :param patience: silence after which an agent counts as dead.
+    :param lease_seconds: silence of a builder after which any conductor undoes its work.
     """
 
     def __init__(
@@ -58,22 +58,23 @@ class Compute:
         self.explain = self._explainer.explain
 
     def check(self, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
-        """Refuse what no host could ever give.
+        """Refuse a request that no host could ever satisfy.
 
         :param flavor: snapshot of the flavor.
         :param image: snapshot of the image.
-        :raises BadRequest: flavor and image exclude each other, or name what does not exist; names it.
-        :raises PlacementError: Placement did not tell.
+        :raises BadRequest: flavor and image contradict each other, or name something that does not exist; the message
+            names it.
+        :raises PlacementError: Placement failed.
         """
         request, _ = self._requests.of(flavor, image)
         self._scheduler.require_known(request)
 
     def sweep(self, context: RequestContext) -> None:
-        """Undo builds that nobody goes on with, finish deletions that are nobody's, check rebuilds that nobody checks.
+        """Undo abandoned builds, finish deletions of instances without a host, and check rebuilds left unchecked.
 
-        What cannot be finished now is logged and found again by the next sweep.
+        Failures are logged, and the next sweep retries.
 
-        :raises DatabaseUnavailable: nothing could be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._ports.db.read() as tx:
             unfinished = [
@@ -86,7 +87,7 @@ class Compute:
                 self._finish(context, instance)
             except AutoclaveError as error:
                 LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
-            except Exception:  # whatever it is: it must not keep the others waiting
+            except Exception:  # whatever the failure, the other instances must not wait
                 LOG.exception("Putting instance %s right failed in a way that nobody foresaw", instance.uuid)
 
     def _finish(self, context: RequestContext, instance: InstanceRecord) -> None:

@@ -1,4 +1,4 @@
-"""Which hosts may get an instance, and why the others may not."""
+"""List which hosts may get an instance, and why the others may not."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,10 +14,10 @@ from autoclave.rpc.agent_api import AgentAPI
 
 @dataclass(frozen=True)
 class ComputeHost:
-    """A host that runs instances.
+    """Describe a host that runs instances.
 
     :param root: uuid of its root provider.
-    :param why_not: why it gets no instance now, as the end of a sentence about it; None if it may get one.
+    :param why_not: why it gets no instance, as a predicate; None if it may get one.
     """
 
     name: str
@@ -26,9 +26,9 @@ class ComputeHost:
 
 
 class ComputeHosts:
-    """The hosts, as the database knows them.
+    """Read the compute hosts from the database.
 
-    :param patience: how long an agent may be silent before it counts as dead.
+    :param patience: silence after which an agent counts as dead.
     """
 
     def __init__(self, ports: Ports, agents: AgentAPI, patience: timedelta) -> None:
@@ -37,9 +37,9 @@ class ComputeHosts:
         self._patience = patience
 
     def all(self) -> list[ComputeHost]:
-        """All of them, by name.
+        """Return all compute hosts, ordered by name.
 
-        :raises DatabaseUnavailable: they could not be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._ports.db.read() as tx:
             hosts = host_rows.list_all(tx)
@@ -55,9 +55,9 @@ class ComputeHosts:
         return found
 
     def unheard(self, name: str) -> str | None:
-        """Why a message to the agent of a host may wait long, as the end of a sentence about the host; None if not.
+        """Return why a message to a host's agent may wait long, as a predicate; None if its agent is alive.
 
-        :raises DatabaseUnavailable: it could not be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._ports.db.read() as tx:
             return self._silence(agent_rows.get(tx, name))

@@ -1,9 +1,4 @@
-"""Explain which hosts an instance could go to, and why not to others.
-
-Why an instance of a flavor and an image would get which host, and why not another (``autoclave explain``).
-
-What keeps the devices of a host from being free, as the database has it.
-"""
+"""Explain which hosts an instance could go to, and why not to others (``autoclave explain``)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,11 +25,11 @@ from autoclave.rules.flavor_image import require_fit
 from autoclave.rules.resource_request import HOST_TRAIT, RequestGroup, ResourceRequest
 
 _MOST = 10
-"""Devices that are named."""
+"""Maximum number of devices named in an explanation."""
 
 
 def not_free(tx: Connection, host: str, resource_class: str, trait: str | None = None) -> str | None:
-    """Name the devices of a class, and what keeps each from being free; None if the host has none on record.
+    """Describe the devices of a class and why each is not free; None if the host has none on record.
 
     :param trait: only devices with this trait.
     """
@@ -79,7 +74,7 @@ def _use(tx: Connection, provider: ProviderRecord) -> str:
 
 
 class Explainer:
-    """Asks Placement what the scheduler would ask, and for each host that cannot give it, part by part."""
+    """Ask Placement as the scheduler does, then part by part for each host without a candidate."""
 
     def __init__(self, ports: Ports, requests: Requests, scheduler: Scheduler, hosts: ComputeHosts) -> None:
         self._ports = ports
@@ -88,14 +83,14 @@ class Explainer:
         self._hosts = hosts
 
     def explain(self, flavor: str, image: str, host: str | None = None) -> dict[str, Any]:
-        """The whole explanation, as it is shown.
+        """Return the explanation as it is shown.
 
-        :param flavor: its name or id.
-        :param image: its name or uuid.
-        :param host: the only one that is wanted; each that lacks something costs several requests of Placement.
-        :raises NotFound: there is no such flavor, image or host.
-        :raises BadRequest: they do not fit each other, or cannot be scheduled on any host; says why.
-        :raises PlacementError: Placement did not tell.
+        :param flavor: name or id of the flavor.
+        :param image: name or uuid of the image.
+        :param host: explain only this host. Each host that lacks something costs several requests to Placement.
+        :raises NotFound: no such flavor, image or host.
+        :raises BadRequest: flavor and image contradict each other, or no host can satisfy them; the message says why.
+        :raises PlacementError: Placement failed.
         """
         found, picture = self._flavor(flavor), self._image(image)
         require_fit(found.snapshot, picture)
@@ -143,7 +138,7 @@ class Explainer:
         return why or ["It has what each group asks for, but not for all of them at once."]
 
     def _of(self, host: ComputeHost, group: RequestGroup) -> Iterator[str]:
-        """Why the host cannot satisfy *group* alone; nothing if it can."""
+        """Yield why the host cannot satisfy *group* alone; nothing if it can."""
         if self._has(host, group):
             return
         bare = replace(group, required=frozenset(), forbidden=frozenset())

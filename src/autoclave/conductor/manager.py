@@ -1,4 +1,4 @@
-"""The conductor's RPC endpoint, and its periodic sweep."""
+"""Serve the conductor's RPC endpoint, and run its periodic sweep."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ from autoclave.rules.device_lifecycle import Actor
 
 
 class ConductorManager:
-    """What the API asks of a conductor. The RPC API is the public methods that take a context.
+    """Serve requests of the API. The RPC API consists of the public methods that take a context.
 
     :param name: this conductor's name, for the history.
-    :param resolved: called when a bind has ended, well or not; returns at once.
-    :param compute: what it does for instances; None where ``[compute]`` is not enabled.
+    :param resolved: called when a bind has succeeded or failed; returns at once.
+    :param compute: its work on instances; None where ``[compute]`` is not enabled.
     """
 
     def __init__(
@@ -39,50 +39,54 @@ class ConductorManager:
         self._unbinder = Unbinder(ports, name, lease_seconds)
 
     def arq_bind(self, context: RequestContext, requests: Sequence[Mapping[str, Any]]) -> None:
-        """See :meth:`Binder.bind`."""
+        """Bind accelerator requests; see :meth:`Binder.bind`."""
         self._binder.bind(context, [BindRequest(**request) for request in requests])
 
     def arq_unbind(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
-        """See :meth:`Unbinder.unbind`."""
+        """Unbind accelerator requests; see :meth:`Unbinder.unbind`."""
         self._unbinder.unbind(context, arq_uuids)
 
     def arq_delete(self, context: RequestContext, arq_uuids: Sequence[str]) -> None:
-        """See :meth:`Unbinder.delete`."""
+        """Delete accelerator requests; see :meth:`Unbinder.delete`."""
         self._unbinder.delete(context, arq_uuids)
 
     def arq_delete_for_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """See :meth:`Unbinder.delete_for_instance`."""
+        """Delete the accelerator requests of an instance; see :meth:`Unbinder.delete_for_instance`."""
         self._unbinder.delete_for_instance(context, instance_uuid)
 
     def check_request(self, _context: RequestContext, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
-        """See :meth:`Compute.check`. New in 1.1."""
+        """Check the request of a flavor and an image; see :meth:`Compute.check`. New in 1.1."""
         self._compute().check(flavor, image)
 
     def build_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """See :meth:`Builder.build <autoclave.conductor.builds.Builder.build>`. New in 1.1."""
+        """Build an instance; see :meth:`Builder.build <autoclave.conductor.builds.Builder.build>`. New in 1.1."""
         self._compute().build(context, instance_uuid)
 
     def delete_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """See :meth:`Builder.delete <autoclave.conductor.builds.Builder.delete>`. New in 1.1."""
+        """Delete an instance; see :meth:`Builder.delete <autoclave.conductor.builds.Builder.delete>`. New in 1.1."""
         self._compute().delete(context, instance_uuid)
 
     def rebuild_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """See :meth:`Rebuilder.rebuild <autoclave.conductor.rebuild.Rebuilder.rebuild>`. New in 1.1."""
+        """Rebuild an instance; see :meth:`Rebuilder.rebuild <autoclave.conductor.rebuild.Rebuilder.rebuild>`. New in
+        1.1.
+        """
         self._compute().rebuild(context, instance_uuid)
 
     def explain(self, _context: RequestContext, flavor: str, image: str, host: str | None = None) -> dict[str, Any]:
-        """See :meth:`Explainer.explain <autoclave.conductor.explain.Explainer.explain>`. New in 1.1."""
+        """Explain hosts; see :meth:`Explainer.explain <autoclave.conductor.explain.Explainer.explain>`. New in 1.1."""
         return self._compute().explain(flavor, image, host)
 
     def init_host(self) -> None:
-        """Put right what services of the release before left in the database; run once, before messages are taken.
+        """Run the online data migrations, once, before messages are accepted.
 
-        :raises DatabaseUnavailable: it cannot be; the conductor must not start.
+        :raises DatabaseUnavailable: a migration failed; the conductor must not start.
         """
         run_all(self._ports, Cause(Actor.CONDUCTOR, self._name, RequestContext.admin().request_id))
 
     def sweep(self) -> None:
-        """Finish what others left, and what they left unsaid; run every ``[conductor] sweep_interval``."""
+        """Finish interrupted work of other services, and reconcile withdrawals; run every ``[conductor]
+        sweep_interval``.
+        """
         context = RequestContext.admin()
         sweep(self._ports, context, self._name)
         self._withdrawals.tell()
@@ -90,7 +94,10 @@ class ConductorManager:
             self._instances.sweep(context)
 
     def _compute(self) -> Compute:
-        """:raises Conflict: this conductor has nothing to do with instances."""
+        """Return this conductor's work on instances.
+
+        :raises Conflict: ``[compute]`` is not enabled here.
+        """
         if self._instances is None:
             raise Conflict("[compute] is not enabled in this conductor's configuration.")
         return self._instances

@@ -1,7 +1,8 @@
-"""Telling Nova how binds ended (design §4, "Bind"): from the debts in the database, by any conductor, again and again.
+"""Notify Nova of the outcome of binds.
 
-A bind does not wait for it, and is never undone by it. Nova asks for the outcome itself once its host works on the
-instance, and waits for the event only if there is none yet.
+Pending events are stored in the database, and any conductor sends and retries them. A bind neither waits for its event
+nor is rolled back by a failure. Nova reads the outcome itself when its host builds the instance. It waits for the event
+only if there is no outcome yet.
 """
 
 from datetime import datetime, timedelta
@@ -19,14 +20,17 @@ from autoclave.rules.device_lifecycle import ARQState
 LOG = logging.getLogger(__name__)
 
 CLAIM = timedelta(seconds=30)
-"""How long no other conductor tries. If this one has died, Nova still waits then; if it is slow, Nova is told twice."""
+"""Time for which a claimed event belongs to one conductor.
+
+If this conductor dies, Nova still waits after that time. If it is slow, Nova is notified twice.
+"""
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-"""Seconds until something is tried again."""
+"""Minimum and maximum seconds between two attempts for one event."""
 
 NOVA_IS_AWAY = 5.0
-"""Seconds until the next one is tried after one to which there was no answer."""
+"""Seconds until the next round after Nova did not answer."""
 
 _WHY = {
     Reception.UNKNOWN_INSTANCE: "it has no such instance, or shows it to the role admin only, which [nova] lacks",
@@ -35,9 +39,9 @@ _WHY = {
 
 
 class Teller:
-    """Pays what is owed.
+    """Send pending Nova events.
 
-    :param patience: seconds after which Nova waits no longer (``[nova] arq_binding_timeout``).
+    :param patience: seconds for which Nova waits (``[nova] arq_binding_timeout``).
     """
 
     def __init__(self, ports: Ports, nova: Nova, patience: float) -> None:
@@ -46,10 +50,10 @@ class Teller:
         self._patience = timedelta(seconds=patience)
 
     def tell(self) -> float | None:
-        """Try everything that is due, until Nova does not answer.
+        """Send every event that is due, until Nova does not answer.
 
-        :returns: seconds until the next round is of use; None if nothing is owed.
-        :raises DatabaseUnavailable: what was not written is found due again.
+        :returns: seconds until the next round is useful; None if no event is pending.
+        :raises DatabaseUnavailable: outcomes not written are sent again.
         """
         self._give_up_overdue()
         with self._ports.db.read() as tx:
@@ -68,7 +72,7 @@ class Teller:
             LOG.error("Nova was not told %s: it has not taken the event for %d seconds", _news(event), waited)
 
     def _tell_of(self, instance: str) -> bool:
-        """Tell Nova of one instance; False if it does not answer."""
+        """Notify Nova about one instance; return False if Nova does not answer."""
         now = self._ports.clock()
         until = now + CLAIM
         events = self._ports.db.transact(lambda tx: arqs.claim(tx, instance, now, until))
@@ -93,7 +97,7 @@ class Teller:
         def settle(tx: Connection) -> None:
             arqs.paid(tx, done, claimed_until)
             for event in waiting:
-                # As long again as it has been waiting: soon at first, and seldom in the end.
+                # Wait as long again as the event has waited, so that retries become less frequent.
                 waited = (now - event.event_owed_at).total_seconds()
                 pause = timedelta(seconds=min(max(waited, FIRST_PAUSE), LONGEST_PAUSE))
                 arqs.postpone(tx, [event], claimed_until, now + pause)

@@ -1,11 +1,16 @@
-"""Devices whose servers Nova has deleted without a word: given back when that is sure, else shown to an operator.
+"""Reclaim devices whose servers Nova has deleted without notice, or show them to an operator.
 
-Nova forgets the accelerator requests of a server that it deletes while the api is away. A server that Nova does not
-show need not be deleted, however: the credentials may see one project only, the endpoint may be another region's, or
-Nova's database may be restored. So three things must hold before a device is given back by itself: Nova records the
-server as deleted, or has shown it before and is shown to let the credentials see all projects; two lookups, a patience
-apart, find the server deleted; and the agent of the host sees no guest that has the function. Where one of them is not
-known, the device stays, and waits for an operator.
+Nova loses the accelerator requests of a server that it deletes while the API is down. However, a server that Nova does
+not show may still exist. The credentials may see one project only, the endpoint may belong to another region, or Nova's
+database may have been restored.
+
+A device is therefore reclaimed automatically only under three conditions:
+
+- Nova records the server as deleted; or Nova has shown it before, and its credentials are proved to see all projects;
+- two lookups, with a patience between them, find the server deleted;
+- the agent of the host sees no guest that has the function.
+
+If a condition is unknown, the device stays bound and waits for an operator.
 """
 
 from collections import defaultdict
@@ -29,11 +34,11 @@ from autoclave.rules.device_lifecycle import Actor
 LOG = logging.getLogger(__name__)
 
 MOST_LOOKUPS = 50
-"""Servers that one round looks up one by one. The next round goes on behind them."""
+"""Servers that one round looks up individually. The next round continues after them."""
 MOST_ALLOCATIONS = 20
-"""Servers whose allocations one round reads, where Nova does not list its servers."""
+"""Servers whose allocations one round reads, if Nova does not list its servers."""
 _MOST_WITNESSES = 10
-"""Witnesses that one round looks up, those whose lookup fails included."""
+"""Witnesses that one round looks up, including failed lookups."""
 
 _NOT_SHOWN = (
     "Nova does not know the server, and has not shown a server of another project that has a device, so that the "
@@ -48,12 +53,12 @@ _NEVER_SEEN = (
 
 
 class Orphans:
-    """Looks for them, round by round. Several conductors may do so next to each other.
+    """Find orphaned devices, round by round. Several conductors may run rounds concurrently.
 
-    :param guests: asks the agents.
-    :param unbinder: gives back.
+    :param guests: asks the agents for users of functions.
+    :param unbinder: unbinds the requests of deleted servers.
     :param name: this conductor's name, for the history.
-    :param patience: the time between the two lookups that find a server deleted.
+    :param patience: minimum time between the two lookups that find a server deleted.
     """
 
     def __init__(
@@ -66,12 +71,12 @@ class Orphans:
         self._name = name
         self._patience = patience
         self._last = ""
-        """The server that had the last turn, of either kind."""
+        """The server handled last, in either kind of round."""
 
     def look(self) -> None:
-        """Do one round.
+        """Run one round.
 
-        :raises DatabaseUnavailable: what was not recorded is found again by the next round.
+        :raises DatabaseUnavailable: results not recorded are found again by the next round.
         """
         with self._ports.db.read() as tx:
             requests = orphans.bound(tx)
@@ -94,16 +99,16 @@ class Orphans:
             except NovaUnavailable as error:
                 LOG.warning("Nova does not say whether server %s is deleted: %s", server, error)
                 self._keep(of_server[server], f"Nova cannot be asked ({error})")
-                break  # the next round begins behind this one
+                break  # the next round continues after this server
         self._give_back(gone)
 
     def _look_up(self, uuid: str, requests: Sequence[Bound], witnesses: "_Witnesses") -> Sequence[Bound]:
-        """Look one server up, and return those of its *requests* that were found orphaned twice."""
+        """Look up one server, and return those of its *requests* that two lookups have found orphaned."""
         presence = self._servers.look_up(uuid).presence
         if presence in (Presence.THERE, Presence.SOFT_DELETED):
             self._see(requests)
             return ()
-        # A row that says DELETED is in a list of all projects, and of the Nova that had the server.
+        # No witness is needed for DELETED: it shows all projects, and the Nova that had the server.
         if presence is Presence.ABSENT and not witnesses.seen():
             self._keep(requests, _NOT_SHOWN)
             return ()
@@ -137,7 +142,7 @@ class Orphans:
                 LOG.warning("A sweep goes on to give %s/%s back: %s", request.hostname, request.pci_address, error)
 
     def _without_nova(self, requests: Sequence[Bound], why: str) -> None:
-        """Show what was orphaned, and of the others what has no allocation, which a server has while it lives."""
+        """Show orphaned devices, and devices without an allocation, which every existing server has."""
         self._keep([each for each in requests if each.orphan_since is not None], why)
         of_server = _by_server(each for each in requests if each.orphan_since is None)
         for server in self._turns(of_server, MOST_ALLOCATIONS):
@@ -157,7 +162,7 @@ class Orphans:
             self._note([each], each.orphan_since, reason)
 
     def _see(self, requests: Sequence[Bound]) -> None:
-        """Record that the servers of *requests* are there."""
+        """Record that the servers of *requests* exist."""
         self._note(requests, None, None)
         unseen = [each for each in requests if not each.server_seen]
         if unseen:
@@ -169,10 +174,9 @@ class Orphans:
             self._ports.db.transact(lambda tx: orphans.note(tx, changed, since, reason))
 
     def _turns(self, servers: Collection[str], most: int) -> Iterator[str]:
-        """Yield at most *most* of *servers*, those behind the last one first.
+        """Yield at most *most* of *servers*, beginning after the last one.
 
-        A round that ends early goes on behind the server that ended it: a failure for one server must not keep the
-        others from their turns.
+        A round that ends early continues after the server that ended it, so that one failure cannot block the others.
         """
         for server in sorted(servers, key=lambda each: (each <= self._last, each))[:most]:
             self._last = server
@@ -180,9 +184,10 @@ class Orphans:
 
 
 class _Witnesses:
-    """Servers with devices that Nova shows although they are of other projects than the credentials.
+    """Look for witnesses: servers with devices that Nova shows although they belong to other projects.
 
-    They prove that Nova shows all projects, and that it is the Nova whose servers have our devices. Asked once a round.
+    A witness proves that Nova shows all projects, and that its servers have our devices. The result is cached for a
+    round.
     """
 
     def __init__(self, servers: Servers, listed: Sequence[Bound]) -> None:
@@ -191,9 +196,9 @@ class _Witnesses:
         self._seen: bool | None = None
 
     def seen(self) -> bool:
-        """Return whether enough witnesses are there. One whose lookup fails is skipped.
+        """Return whether there are enough witnesses. A witness whose lookup fails is skipped.
 
-        :raises NovaUnavailable: that cannot be told, as too few others are left.
+        :raises NovaUnavailable: after failed lookups, too few witnesses are left to decide.
         """
         if self._seen is None:
             self._seen = self._look()
@@ -201,7 +206,7 @@ class _Witnesses:
 
     def _look(self) -> bool:
         own = self._servers.own_project()
-        needed = 2 if own is None else 1  # of credentials whose project is not known, one project may be their own
+        needed = 2 if own is None else 1  # if the credentials' project is unknown, one of two projects may be theirs
         projects: set[str | None] = set()
         failure: NovaUnavailable | None = None
         for server in self._candidates(own):
@@ -220,7 +225,7 @@ class _Witnesses:
         return False
 
     def _candidates(self, own: str | None) -> Sequence[str]:
-        """Return the servers to look up: one of each project first, then the others of those projects."""
+        """Return the servers to look up: first one of each project, then the others."""
         others = [each for each in self._listed if own is None or each.project_id != own]
         one_of_each = {each.project_id: each.instance_uuid for each in others}
         return list(dict.fromkeys([*one_of_each.values(), *(each.instance_uuid for each in others)]))[:_MOST_WITNESSES]

@@ -1,4 +1,4 @@
-"""Whether an instance may be started anew from another image where it is (image-traits specification)."""
+"""Check whether an instance may be rebuilt from another image on its host (image-traits specification)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +22,9 @@ _TAKEN_AWAY = "Instance %s was taken away while its rebuild was checked."
 
 
 class Rebuilder:
-    """Checks rebuilds against what the instances hold, and hands them over to the hosts' agents.
+    """Check rebuilds against the providers of the instances, and hand them over to the hosts' agents.
 
-    No candidates are asked for: a host that is full would not be among them, though it need give nothing more.
+    The check uses no allocation candidates: a full host would have none, although a rebuild needs nothing more from it.
     """
 
     def __init__(self, ports: Ports, agents: AgentAPI) -> None:
@@ -32,11 +32,11 @@ class Rebuilder:
         self._agents = agents
 
     def rebuild(self, context: RequestContext, instance_uuid: str) -> None:
-        """Have the host start it from the image that the row names; or leave it on its old one, with a fault.
+        """Have the host rebuild the instance from the image of its row, or keep the old image and set a fault.
 
-        Until the host's agent puts its run on the row, this may be done again: by a sweep, if nothing comes of it.
+        Until the host's agent puts its run on the row, this can be repeated, for example by a sweep.
 
-        :raises DatabaseUnavailable: nothing was decided, or it is not known what; a sweep does it again.
+        :raises DatabaseUnavailable: the outcome is unknown; a sweep repeats the check.
         """
         instance = self._ports.db.transact(lambda tx: self._take(tx, instance_uuid))
         if instance is None or instance.rebuild is None:
@@ -44,7 +44,7 @@ class Rebuilder:
         try:
             self._check(instance, instance.rebuild)
             if instance.host is None or instance.launched_at is None:
-                # Its host may have given back what it had: without its devices, it must not run.
+                # Its host may have given its devices back, and without them it must not run.
                 raise BadRequest("The instance has never run, and cannot be rebuilt: delete it, and make a new one.")
             checked = self._mark(instance, instance.rebuild)
             if checked is None:
@@ -58,11 +58,13 @@ class Rebuilder:
             self._refuse(instance, error)
 
     def _take(self, tx: Connection, instance_uuid: str) -> InstanceRecord | None:
-        """The instance, noted as begun now; None if its agent has it already, or it is not to be rebuilt."""
+        """Mark the rebuild as begun, and return the instance; None if its agent has it already or no rebuild is
+        requested.
+        """
         instance = instance_rows.get(tx, instance_uuid, lock=True)
         if instance is None or instance.agent_run_id is not None:
             return None
-        # What is told of it from now on is about this rebuild.
+        # Clear the fault, so that a later one is that of this rebuild.
         return instance_rows.swap(
             tx, instance, expect_task=TaskState.REBUILDING, updated_at=self._ports.clock(), **NO_FAULT
         )
@@ -70,8 +72,8 @@ class Rebuilder:
     def _check(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> None:
         """Refuse an image whose traits the instance's providers do not have.
 
-        :raises BadRequest: names the traits.
-        :raises PlacementError: Placement did not tell.
+        :raises BadRequest: traits are missing; the message names them.
+        :raises PlacementError: Placement failed.
         """
         required = image_traits(wanted["image"]["properties"]).required
         same = wanted["image_uuid"] == instance.image_uuid
@@ -95,7 +97,7 @@ class Rebuilder:
             )
 
     def _mark(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> InstanceRecord | None:
-        """Note on the row that it was checked: a late message about another rebuild must not begin one that was not."""
+        """Mark the rebuild as checked, so that a late message about another rebuild cannot begin it unchecked."""
         values = {"rebuild": {**wanted, "checked": True}, "updated_at": self._ports.clock()}
         return self._ports.db.transact(
             lambda tx: instance_rows.swap(tx, instance, expect_task=TaskState.REBUILDING, **values)

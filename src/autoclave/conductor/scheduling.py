@@ -1,13 +1,8 @@
 """Find a host for an instance.
 
-Finding an instance its host: candidates, the hosts that will do, and the claim.
-
-Request groups that are alike: of each host, whether it has enough for all of them.
-
-Placement finds out by trying every order in which to deal devices out to groups: for eleven of which a host has ten,
-that takes it minutes, in which it answers nobody else.
-
-How a flavor and an image are named to ``autoclave explain``: what a word means, and which words to say.
+With many identical request groups, Placement may take minutes, because it tries every assignment of devices to groups.
+For example, this happens with eleven groups on a host with ten devices, and blocks other requests. Therefore, such
+requests are first reduced to one group of each kind.
 """
 
 import shlex
@@ -32,13 +27,13 @@ from autoclave.rules.instance_states import ZONE
 from autoclave.rules.resource_request import RequestGroup, ResourceRequest
 
 MANY = 6
-"""As many that are alike are worth a question beforehand."""
+"""Minimum number of identical groups for which a request is reduced first."""
 
 _Kind = tuple[frozenset[tuple[str, int]], frozenset[str], frozenset[str]]
 
 
 def one_of_each(request: ResourceRequest) -> ResourceRequest | None:
-    """*request* with one group for all that are alike; None where there are not :data:`MANY` of any kind."""
+    """Return *request* with one group of each kind; None if no kind has :data:`MANY` groups."""
     if max(_counts(request).values(), default=0) < MANY:
         return None
     first: dict[_Kind | str, RequestGroup] = {}
@@ -48,9 +43,9 @@ def one_of_each(request: ResourceRequest) -> ResourceRequest | None:
 
 
 def with_enough(request: ResourceRequest, summaries: Mapping[str, Summary]) -> set[str]:
-    """The roots of those trees that have enough of every kind of group, each kind looked at by itself.
+    """Return the roots of the trees that have enough resources for each kind of group, each considered alone.
 
-    :param summaries: of all providers of the trees, by uuid.
+    :param summaries: summaries of all providers of the trees, by uuid.
     """
     trees: dict[str, list[Summary]] = defaultdict(list)
     for summary in summaries.values():
@@ -72,27 +67,27 @@ def _kind(group: RequestGroup) -> _Kind:
 def _room(
     tree: list[Summary], amounts: frozenset[tuple[str, int]], required: frozenset[str], forbidden: frozenset[str]
 ) -> Iterator[int]:
-    """For each provider of *tree*, how many groups of a kind it alone would have room for."""
+    """Yield, for each suitable provider of *tree*, how many groups of a kind it alone can satisfy."""
     for each in tree:
         if required <= each.traits and not forbidden & each.traits:
             yield min((each.capacity.get(name, 0) - each.used.get(name, 0)) // amount for name, amount in amounts)
 
 
 def flavor_called(tx: Connection, key: str) -> FlavorRecord | None:
-    """The flavor whose id is *key*, or else whose name is."""
+    """Return the flavor with the id *key*, or else with that name."""
     return flavor_rows.get(tx, key) or flavor_rows.find(tx, key)
 
 
 def images_called(tx: Connection, key: str) -> list[ImageRecord]:
-    """The image whose uuid is *key*, or else all whose name is."""
+    """Return the image with the uuid *key*, or else all with that name."""
     known = image_rows.get(tx, key)
     return [known] if known else image_rows.list_for(tx, filters={"name": key})
 
 
 def explain_command(tx: Connection, instance: InstanceRecord) -> str:
-    """The command that explains where an instance could go, to be pasted into a shell.
+    """Return the shell command that explains where an instance could go.
 
-    Flavor and image are named by their names; by id and uuid where the name means another one, or several.
+    It uses the names of flavor and image, or id and uuid if a name is ambiguous or names another one.
     """
     words = [_flavor_word(tx, instance), _image_word(tx, instance)]
     if any(word.startswith("-") for word in words):
@@ -118,20 +113,20 @@ def _image_word(tx: Connection, instance: InstanceRecord) -> str:
 LOG = logging.getLogger(__name__)
 
 _GENERATIONS = 2 * GENERATIONS_OF_NOTHING
-"""The consumer's generation at each try of a candidate, while the answers do not say whether it can be had."""
+"""Consumer generations to try for one candidate, while the answers do not decide whether it is free."""
 
 MAYBE_CUT = 100
-"""As many candidates may not be all: the embedded Placement makes no more."""
+"""Number of candidates from which the list may be truncated; the embedded Placement returns at most this number."""
 
 _MOST_NAMED = 50
-"""Of so many hosts a fault says at most why they got no instance: MariaDB keeps 64 KiB of it, and refuses more."""
+"""Maximum number of hosts whose reason a fault names: MariaDB limits it to 64 KiB."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What an instance has got.
+    """Describe the resources that an instance has claimed.
 
-    :param groups: the providers that each request group got, by its suffix.
+    :param groups: providers of each request group, by its suffix.
     """
 
     host: str
@@ -140,24 +135,24 @@ class Claim:
 
 
 class Scheduler:
-    """Claims a host's resources for an instance. Any number may do so at once: Placement lets one win."""
+    """Claim a host's resources for an instance. Claims may run concurrently: Placement accepts one of them."""
 
     def __init__(self, ports: Ports, hosts: ComputeHosts) -> None:
         self._ports = ports
         self._hosts = hosts
 
     def claim(self, instance: InstanceRecord, request: ResourceRequest, give_up_at: datetime) -> Claim:
-        """Claim the first candidate that can be had.
+        """Claim the first candidate that is free.
 
-        Where a host's is refused, Placement is asked again before another one of the host is tried: whoever was faster
-        may have something of each of the candidates that there were, and there may be others by now.
+        If a host refuses a candidate, Placement is queried again before another candidate of that host is tried. A
+        concurrent claim may have taken a part of each known candidate, and there may be new ones.
 
-        Whatever is raised, the instance may hold something: of a claim whose answer was lost, for example.
+        After any exception the instance may hold an allocation, for example from a claim whose answer was lost.
 
-        :param give_up_at: the moment (UTC) from which no other candidate is tried.
-        :raises NoValidHost: there is none; says why.
-        :raises BadRequest: Placement does not know a trait or class of the request; names it.
-        :raises PlacementError: Placement did not tell the candidates, or what came of the claim.
+        :param give_up_at: time (UTC) after which no further candidate is tried.
+        :raises NoValidHost: no candidate is left; the message says why.
+        :raises BadRequest: Placement does not know a trait or class of the request; the message names it.
+        :raises PlacementError: Placement returned no candidates, or did not answer a claim.
         """
         tried: list[Claim] = []
         why: Exception | None = None
@@ -165,7 +160,7 @@ class Scheduler:
             refused: set[str] = set()
             for claim in self._candidates(instance, request, none_is_an_error=not tried):
                 if claim.host in refused or any(claim.allocations == other.allocations for other in tried):
-                    continue  # the latter: the same of the same, with the groups in another order
+                    continue  # equal allocations differ only in the order of groups
                 if self._ports.clock() >= give_up_at:
                     raise NoValidHost("It took too long to get one.", _last(tried, why))
                 tried.append(claim)
@@ -179,10 +174,10 @@ class Scheduler:
                 )
 
     def _try(self, instance: InstanceRecord, tried: Sequence[Claim]) -> tuple[Claim | None, Exception | None]:
-        """Claim the last of *tried*: what the instance holds then, perhaps an earlier one; or why it holds nothing.
+        """Claim the last of *tried*; return what the instance holds then, perhaps an earlier claim, or the failure.
 
-        :raises NoValidHost: the instance holds something that was not tried.
-        :raises PlacementError: Placement did not tell what came of it.
+        :raises NoValidHost: the instance holds an allocation that was not tried.
+        :raises PlacementError: the outcome is unknown.
         """
         why: Exception | None = None
         for generation in _GENERATIONS:
@@ -192,18 +187,18 @@ class Scheduler:
             except PlacementRefused as error:
                 if error.status != 400:
                     raise
-                return None, error  # a provider of it was deleted meanwhile
+                return None, error  # a provider of it was deleted concurrently
             except (PlacementConflict, PlacementUnavailable) as error:
                 LOG.info("Instance %s did not get host %s: %s", instance.uuid, tried[-1].host, error)
                 why = error
             if held := self._held(instance, tried):
                 return held, None
             if isinstance(why, PlacementConflict) and not why.moved_on:
-                break  # it is taken
+                break  # another consumer has taken it
         return None, why
 
     def _held(self, instance: InstanceRecord, tried: Sequence[Claim]) -> Claim | None:
-        """What the instance holds after a claim that was not answered, or answered too late."""
+        """Return the claim that the instance holds after a lost or late answer."""
         held = self._ports.placement.get_allocations(instance.uuid).allocations
         found = [claim for claim in tried if claim.allocations == held]
         if held and not found:
@@ -213,9 +208,9 @@ class Scheduler:
     def _candidates(
         self, instance: InstanceRecord, request: ResourceRequest, *, none_is_an_error: bool
     ) -> Iterator[Claim]:
-        """All there are, those of the host with the most free memory first.
+        """Yield all candidates, those of the host with the most free memory first.
 
-        :raises NoValidHost: no host may get instances, or, if that is an error, there is no candidate.
+        :raises NoValidHost: no host may get instances; or there is no candidate, if that is an error.
         """
         hosts = self._eligible(instance)
         usable = {host.root: host for host in hosts if host.why_not is None}
@@ -243,10 +238,10 @@ class Scheduler:
             raise NoValidHost(f"{lacking} what flavor and image ask for.", f"What each lacks is told by: {command}")
 
     def ask(self, request: ResourceRequest, root: str | None = None) -> Candidates:
-        """The candidates of a request; with *root*, those of one host.
+        """Return the candidates of a request, of one host if *root* is given.
 
-        :raises BadRequest: Placement does not know a trait or class of the request; names it.
-        :raises PlacementError: Placement did not tell.
+        :raises BadRequest: Placement does not know a trait or class of the request; the message names it.
+        :raises PlacementError: Placement failed.
         """
         sketch = one_of_each(request)
         if sketch is None:
@@ -254,7 +249,7 @@ class Scheduler:
         seen = self._ask(sketch, root)
         roots = {seen.root_of(candidate) for candidate in seen.candidates}
         able = roots & with_enough(request, seen.summaries)
-        # Hosts are dealt out in turn: only if none has come twice may there be others.
+        # Placement alternates between hosts: the list of hosts is complete if one has two candidates.
         all_seen = len(seen.candidates) < MAYBE_CUT or len(seen.candidates) > len(roots)
         if able == roots or not (able or all_seen):
             return self._ask(request, root)
@@ -274,10 +269,10 @@ class Scheduler:
             raise BadRequest(f"Placement does not take the request of flavor and image: {error}") from error
 
     def require_known(self, request: ResourceRequest) -> None:
-        """Refuse a request for what cannot be had anywhere.
+        """Refuse a request that names traits or classes unknown to Placement.
 
-        :raises BadRequest: Placement does not know one of its traits or classes; names it.
-        :raises PlacementError: Placement did not tell.
+        :raises BadRequest: a trait or class is unknown; the message names it.
+        :raises PlacementError: Placement failed.
         """
         groups = request.groups.values()
         unknown = {

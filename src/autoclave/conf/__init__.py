@@ -1,43 +1,30 @@
-"""Define the options, one module for each group. A configuration is passed as an object, never as a global."""
+"""Read the configuration. It is an object that is passed, never a global."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf import (
-    agent,
-    api,
-    compute,
-    conductor,
-    database,
-    notifications,
-    nova,
-    nvme,
-    pci,
-    placement,
-    privileged,
-    upgrade_levels,
-)
+from autoclave.conf import agent, clouds, compute, nvme, services
 from autoclave.conf.check import as_in_a_file, check_files, require_text
 from autoclave.conf.keystoneauth import chosen_plugin_options
 
-_GROUPS = (
-    agent,
-    api,
-    compute,
-    conductor,
-    database,
-    notifications,
-    nova,
-    nvme,
-    pci,
-    placement,
-    privileged,
-    upgrade_levels,
-)
+_GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
+    agent.GROUP: agent.OPTS,
+    services.API: services.API_OPTS,
+    compute.COMPUTE: compute.COMPUTE_OPTS,
+    services.CONDUCTOR: services.CONDUCTOR_OPTS,
+    services.DATABASE: services.DATABASE_OPTS,
+    services.NOTIFICATIONS: services.NOTIFICATIONS_OPTS,
+    clouds.NOVA: clouds.NOVA_OPTS,
+    nvme.GROUP: nvme.OPTS,
+    compute.PCI: compute.PCI_OPTS,
+    clouds.PLACEMENT: clouds.PLACEMENT_OPTS,
+    agent.PRIVILEGED: agent.PRIVILEGED_OPTS,
+    services.UPGRADE_LEVELS: services.UPGRADE_LEVELS_OPTS,
+}
 
-_SERVICES = (nova, placement)
+_SERVICES = (clouds.NOVA, clouds.PLACEMENT)
 
 
 def new_config(
@@ -51,16 +38,16 @@ def new_config(
     :raises cfg.Error: a file cannot be read; ``cli.main`` turns it into a message.
     """
     conf = cfg.ConfigOpts()
-    for group in _GROUPS:
-        conf.register_opts(group.OPTS, group=group.GROUP)
+    for group, options in _GROUPS.items():
+        conf.register_opts(options, group=group)
     conf.register_opts(TOP_OPTS)
     require_text(config_files)
     conf([], project="autoclave", default_config_files=list(config_files))
-    options = {group.GROUP: {opt.dest: opt for opt in group.OPTS} for group in _GROUPS}
+    known = {group: {opt.dest: opt for opt in options} for group, options in _GROUPS.items()}
     for service in _SERVICES:
-        for opt in chosen_plugin_options(conf, service.GROUP):
-            options[service.GROUP].setdefault(opt.dest, opt)
-    check_files(conf, conf.config_file, options)
+        for opt in chosen_plugin_options(conf, service):
+            known[service].setdefault(opt.dest, opt)
+    check_files(conf, conf.config_file, known)
     for (group_name, option), value in (overrides or {}).items():
         conf.set_override(option, _literal(value), group=group_name)
     return conf
@@ -98,4 +85,4 @@ TOP_OPTS = [
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return every option by group, for oslo-config-generator."""
-    return [("DEFAULT", TOP_OPTS), *((group.GROUP, group.OPTS) for group in _GROUPS)]
+    return [("DEFAULT", TOP_OPTS), *((group, list(options)) for group, options in _GROUPS.items())]

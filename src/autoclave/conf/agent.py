@@ -1,12 +1,11 @@
-"""Define [agent]: the service on each host."""
+"""Define the options of the agent (``[agent]``), and of its privileged helper (``[autoclave_privileged]``)."""
 
 from datetime import timedelta
 from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf.numbers import FiniteFloatOpt
-from autoclave.conf.pci_addresses import exact_addresses
+from autoclave.conf.option_types import FiniteFloatOpt, exact_addresses
 from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "agent"
@@ -91,3 +90,16 @@ def patience_with_agents(conf: Any) -> timedelta:
 def longest_step(conf: Any) -> timedelta:
     """Return how long an agent may stay at one step of a period before it is stuck."""
     return max(STUCK_AFTER, timedelta(seconds=STUCK_PERIODS * conf.agent.periodic_interval))
+
+
+PRIVILEGED = "autoclave_privileged"
+
+PRIVILEGED_OPTS = [
+    cfg.StrOpt(
+        "helper_command",
+        default="",
+        help="The command that starts the privileged helper as root, such as sudo -n "
+        "/opt/autoclave/bin/autoclave-privileged; two arguments are added to it. Empty: the agent does everything "
+        "itself, for which it must be root.",
+    ),
+]

@@ -4,8 +4,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from autoclave.conf.numbers import DAY, FiniteFloatOpt
-from autoclave.conf.pci_addresses import exact_addresses
+from autoclave.conf.option_types import DAY, FiniteFloatOpt, exact_addresses
 from autoclave.rules.pci_address import PCIAddress
 
 GROUP = "nvme"

@@ -1,1 +1,1 @@
-"""The port to the database: tables, one module of statements a noun, and the engine."""
+"""Define the tables and the engine, with one module of statements for each kind of record."""

@@ -1,4 +1,4 @@
-"""The agents: which run serves a host, what RPC version it speaks, when it was last seen."""
+"""Store agents: the run that serves a host, its RPC version, and when it was last seen."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from autoclave.db.tables import agents
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent row; ``machine_id`` and ``product_uuid`` hint at which machine it runs on, None: not known."""
+    """Represent an agent row. ``machine_id`` and ``product_uuid`` identify its machine; None if unknown."""
 
     hostname: str
     run_id: str
@@ -28,7 +28,7 @@ _AGENT = columns(AgentRecord, agents)
 
 
 def register(tx: Connection, record: AgentRecord) -> None:
-    """Note that this run serves its host now. A hint that is not known any longer stays what it was."""
+    """Record that this run serves its host. A hint that is now unknown keeps its former value."""
     values = {name: value for name, value in asdict(record).items() if value is not None}
     if get(tx, record.hostname) is None:
         tx.execute(agents.insert().values(**values))
@@ -37,23 +37,23 @@ def register(tx: Connection, record: AgentRecord) -> None:
 
 
 def touch(tx: Connection, hostname: str, run_id: str, now: datetime) -> bool:
-    """Note that the run is alive; False if it does not serve the host any more."""
+    """Record that the run is alive; return False if it no longer serves the host."""
     mine = (agents.c.hostname == hostname, agents.c.run_id == run_id)
     return tx.execute(agents.update().where(*mine).values(last_seen=now)).rowcount > 0
 
 
 def get(tx: Connection, hostname: str) -> AgentRecord | None:
-    """The agent of a host, or None if none ever served it."""
+    """Return the agent of a host, or None if no agent ever served it."""
     return fetch_one(tx, AgentRecord, sa.select(*_AGENT).where(agents.c.hostname == hostname))
 
 
 def list_all(tx: Connection, hosts: Collection[str] | None = None) -> list[AgentRecord]:
-    """All agents, by host name; with *hosts*, at least those of these."""
+    """Return all agents, ordered by host name; with *hosts*, at least those of these hosts."""
     query = restricted(sa.select(*_AGENT), agents.c.hostname, hosts)
     return fetch_all(tx, AgentRecord, query.order_by(agents.c.hostname))
 
 
 def delete(tx: Connection, record: AgentRecord) -> bool:
-    """Remove an agent that was not seen since *record* was read; False if it was, or is gone."""
+    """Remove an agent not seen since *record* was read; return False if it was seen, or is gone."""
     same = (agents.c.hostname == record.hostname, agents.c.run_id == record.run_id)
     return tx.execute(agents.delete().where(*same, agents.c.last_seen == record.last_seen)).rowcount > 0

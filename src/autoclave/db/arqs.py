@@ -1,13 +1,7 @@
 """Store accelerator requests (ARQs), and what Nova has not been notified of yet.
 
-Accelerator requests (ARQs).
-
-An ARQ and the device that it holds, in one look.
-
-What Nova is still to be told, kept in the rows of the ARQs: since when, and from when on it may be tried.
-
-Whoever tries moves the second moment on first, so that no other conductor tries at the same time. It is also the
-sign by which that one knows its own try again.
+An ARQ with a pending Nova event records since when it is pending, and when the next attempt is due. Before an attempt,
+a conductor moves the due time forward. This prevents concurrent attempts, and identifies the conductor's own attempt.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,10 +21,10 @@ from autoclave.rules.device_lifecycle import ACTIVE, ARQState
 
 @dataclass(frozen=True)
 class ARQRecord:
-    """An ARQ row. While it is active, ``device_id`` and ``attach_handle_id`` are what it holds.
+    """Represent an ARQ row. While it is active, it holds ``device_id`` and ``attach_handle_id``.
 
-    ``lease_owner`` is the id of the request that works on it, ``lease_expires_at`` (UTC) the moment from
-    which any conductor may take over.
+    ``lease_owner`` is the id of the request that works on it. From ``lease_expires_at`` (UTC), any conductor may take
+    over.
     """
 
     id: int
@@ -55,7 +49,7 @@ class ARQRecord:
 
 @dataclass(frozen=True)
 class ARQView:
-    """An ARQ with what the API shows of the rows that it refers to."""
+    """Represent an ARQ with the values of other rows that the API shows."""
 
     arq: ARQRecord
     device_profile_name: str
@@ -65,9 +59,9 @@ class ARQView:
 
 
 ARQ = columns(ARQRecord, arqs)
-"""What is selected to make an :class:`ARQRecord`."""
+"""Columns to select for an :class:`ARQRecord`."""
 
-# Built once: to build a statement takes as long as to execute it.
+# Built once: building a statement takes as long as executing it.
 _INSERT = arqs.insert()
 _BY_UUID = sa.select(*ARQ).where(arqs.c.uuid == sa.bindparam("key"))
 _BY_UUID_LOCKED = _BY_UUID.with_for_update()
@@ -86,40 +80,40 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ARQRecord | None:
-    """The ARQ with *uuid*."""
+    """Return the ARQ with *uuid*, or None."""
     return fetch_one(tx, ARQRecord, _BY_UUID_LOCKED if lock else _BY_UUID, {"key": uuid})
 
 
 def get_many(tx: Connection, uuids: Sequence[str]) -> list[ARQRecord]:
-    """Those of *uuids* that exist, in order of their id."""
+    """Return the existing ARQs of *uuids*, ordered by id."""
     return fetch_all(tx, ARQRecord, _BY_UUIDS, {"keys": list(uuids)})
 
 
 def of_instance(tx: Connection, instance_uuid: str) -> list[ARQRecord]:
-    """The ARQs of one instance."""
+    """Return the ARQs of one instance."""
     return fetch_all(tx, ARQRecord, _OF_INSTANCE, {"key": instance_uuid})
 
 
 def named_instances(tx: Connection) -> frozenset[str]:
-    """The instances that ARQs of any state name."""
+    """Return the instances named by ARQs of any state."""
     query = sa.select(arqs.c.instance_uuid).where(arqs.c.instance_uuid.is_not(None)).distinct()
     return frozenset(tx.execute(query).scalars())
 
 
 def active_of_device(tx: Connection, device_id: int) -> list[ARQRecord]:
-    """The ARQs that hold a device."""
+    """Return the ARQs that hold a device."""
     query = sa.select(*ARQ).where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))
     return fetch_all(tx, ARQRecord, query)
 
 
 def active(tx: Connection) -> list[ARQRecord]:
-    """All ARQs that hold a device, or are about to."""
+    """Return all ARQs that hold a device, or are being bound."""
     query = sa.select(*ARQ).where(arqs.c.state.in_(list(ACTIVE))).order_by(arqs.c.id)
     return fetch_all(tx, ARQRecord, query)
 
 
 def expired(tx: Connection, now: datetime) -> list[ARQRecord]:
-    """ARQs whose bind or unbind was begun and not finished within its lease."""
+    """Return ARQs whose bind or unbind was not finished within its lease."""
     query = sa.select(*ARQ).where(
         arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING]), arqs.c.lease_expires_at <= now
     )
@@ -135,11 +129,11 @@ def swap(
     *,
     lease_owner: str | None = None,
 ) -> bool:
-    """Move an ARQ to *target* if its state is one of *source* (and the lease is *lease_owner*'s).
+    """Move an ARQ to *target* if its state is in *source*, and if it has the lease of *lease_owner*, where given.
 
-    :returns: whether it was moved; False means that somebody else moved it first.
+    :returns: whether it was moved; False if it was changed concurrently.
     """
-    # updated_at is named so that MySQL's "rows changed" is never zero for a row that matched
+    # Set updated_at explicitly, because MySQL counts changed rows, and a matched row must count.
     written = {"state": target, "updated_at": utcnow(), **(values or {})}
     which: dict[str, Any] = {"key": uuid, "source": list(source)}
     if lease_owner is None:
@@ -162,7 +156,7 @@ def views(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[ARQView]:
-    """ARQs with profile and handle, in one query, in order of their id."""
+    """Return ARQs with profile and handle, ordered by id, in one query."""
     query = (
         sa.select(
             *ARQ,
@@ -197,14 +191,14 @@ _BY_ARQ = (
 
 
 class Holding(NamedTuple):
-    """An ARQ with the device that it names, or None if it names none."""
+    """Represent an ARQ with the device that it names, or None."""
 
     arq: ARQRecord
     device: DeviceRecord | None
 
 
 def of_arq(tx: Connection, arq_uuid: str) -> Holding | None:
-    """What the ARQ with *arq_uuid* holds, neither of the two locked; None if there is no such ARQ."""
+    """Return the ARQ with *arq_uuid* and its device, without locking them; None if there is no such ARQ."""
     row = tx.execute(_BY_ARQ, {"key": arq_uuid}).one_or_none()
     if row is None:
         return None
@@ -213,14 +207,14 @@ def of_arq(tx: Connection, arq_uuid: str) -> Holding | None:
 
 
 NOT_OWED: dict[str, Any] = {"event_owed_at": None, "event_due_at": None}
-"""The columns of an ARQ of which nobody is to be told."""
+"""Columns of an ARQ without a pending event."""
 
 _TOLD = (ARQState.BOUND, ARQState.BIND_FAILED)
 
 
 @dataclass(frozen=True)
 class EventRecord:
-    """An ARQ whose bind has ended, and of which Nova does not know yet."""
+    """Represent an ARQ with a pending event: its bind has ended, and Nova has not been notified."""
 
     uuid: str
     instance_uuid: str
@@ -232,7 +226,7 @@ _EVENT = columns(EventRecord, arqs)
 
 
 def owed(now: datetime) -> dict[str, Any]:
-    """The columns of an ARQ that has just been resolved."""
+    """Return the columns of the event of an ARQ that was just resolved."""
     return {"event_owed_at": now, "event_due_at": now}
 
 
@@ -241,28 +235,28 @@ def _is_due(now: datetime) -> sa.ColumnElement[bool]:
 
 
 def due(tx: Connection, now: datetime) -> list[str]:
-    """The instances about which Nova may be told now, the one that has waited longest first."""
+    """Return the instances with events that are due, the longest due first."""
     query = sa.select(arqs.c.instance_uuid).where(_is_due(now))
     grouped = query.group_by(arqs.c.instance_uuid).order_by(sa.func.min(arqs.c.event_due_at), arqs.c.instance_uuid)
     return list(tx.scalars(grouped))
 
 
 def next_due(tx: Connection) -> datetime | None:
-    """When something may be tried next; None if nothing is owed."""
+    """Return when the next event is due; None if none is pending."""
     moment: datetime | None = tx.scalar(sa.select(sa.func.min(arqs.c.event_due_at)).where(arqs.c.state.in_(_TOLD)))
     return moment
 
 
 def count(tx: Connection) -> int:
-    """How many events are owed."""
+    """Return the number of pending events."""
     return tx.scalar(sa.select(sa.func.count()).where(arqs.c.event_due_at.is_not(None), arqs.c.state.in_(_TOLD))) or 0
 
 
 def claim(tx: Connection, instance_uuid: str, now: datetime, until: datetime) -> list[EventRecord]:
-    """Take what is due for an instance; nobody else does before *until*.
+    """Claim the due events of an instance until *until*.
 
-    :returns: nothing if another was first, or if a bind for the instance is not finished: it is told of all of them
-        together.
+    :returns: the events; none if another conductor has claimed them, or if a bind for the instance is unfinished. Nova
+        is notified of all of them together.
     """
     unfinished = sa.select(arqs.c.id).where(
         arqs.c.instance_uuid == instance_uuid, arqs.c.state == ARQState.BIND_STARTED
@@ -275,19 +269,19 @@ def claim(tx: Connection, instance_uuid: str, now: datetime, until: datetime) ->
 
 
 def take_overdue(tx: Connection, now: datetime, oldest: datetime) -> list[EventRecord]:
-    """Owe nothing any more that has been owed since *oldest* or longer, and that nobody tries now; return it."""
+    """Clear and return the due events that have been pending since *oldest* or longer."""
     mine = _locked(tx, _is_due(now), arqs.c.event_owed_at <= oldest)
     _write(tx, mine, **NOT_OWED)
     return mine
 
 
 def paid(tx: Connection, events: Iterable[EventRecord], claimed_until: datetime) -> None:
-    """Nova knows, or will never know: nothing is owed, unless another has claimed it since."""
+    """Clear events that Nova has received or will never receive, unless claimed again since."""
     _write(tx, events, arqs.c.event_due_at == claimed_until, **NOT_OWED)
 
 
 def postpone(tx: Connection, events: Iterable[EventRecord], claimed_until: datetime, due_at: datetime) -> None:
-    """It may be tried again at *due_at*, unless another has claimed it since."""
+    """Make events due at *due_at*, unless claimed again since."""
     _write(tx, events, arqs.c.event_due_at == claimed_until, event_due_at=due_at)
 
 
@@ -297,6 +291,6 @@ def _locked(tx: Connection, *which: sa.ColumnElement[bool]) -> list[EventRecord]
 
 
 def _write(tx: Connection, events: Iterable[EventRecord], *which: sa.ColumnElement[bool], **values: Any) -> None:
-    # To a caller the ARQ has not changed: updated_at stays.
+    # Keep updated_at: API clients see no change of the ARQ.
     statement = arqs.update().where(arqs.c.uuid.in_([event.uuid for event in events]), *which)
     tx.execute(statement.values(updated_at=arqs.c.updated_at, **values))

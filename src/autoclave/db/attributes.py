@@ -1,4 +1,4 @@
-"""Attributes of deployables: the resource class and the traits, as Cyborg lists them, and what operators add."""
+"""Store attributes of deployables: resource class and traits, as in Cyborg, and those added by operators."""
 
 import uuid
 from collections import defaultdict
@@ -16,7 +16,7 @@ from autoclave.rules.resource_names import is_discovered, traits_in
 
 @dataclass(frozen=True)
 class AttributeRecord:
-    """An attribute row."""
+    """Represent an attribute row."""
 
     id: int
     uuid: str
@@ -33,7 +33,8 @@ _ATTRIBUTE = columns(AttributeRecord, attributes)
 def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
     """Insert an attribute and return its uuid.
 
-    A key that the deployable has already raises DBDuplicateEntry, a deployable that there is not DBReferenceError.
+    :raises DBDuplicateEntry: the deployable has the key already.
+    :raises DBReferenceError: there is no such deployable.
     """
     made = str(uuid.uuid4())
     tx.execute(attributes.insert().values(uuid=made, deployable_id=deployable_id, key=key, value=value))
@@ -41,7 +42,7 @@ def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
 
 
 def get(tx: Connection, attribute_uuid: str) -> AttributeRecord | None:
-    """The attribute with *attribute_uuid*."""
+    """Return the attribute with *attribute_uuid*, or None."""
     return fetch_one(tx, AttributeRecord, sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid))
 
 
@@ -53,7 +54,7 @@ def list_all(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[AttributeRecord]:
-    """Attributes in order of their id, filtered; *after* is the uuid of the last one already seen."""
+    """Return attributes ordered by id, filtered; *after* is the uuid of the last one already seen."""
     query = sa.select(*_ATTRIBUTE)
     if deployable_id is not None:
         query = query.where(attributes.c.deployable_id == deployable_id)
@@ -68,7 +69,7 @@ def delete(tx: Connection, attribute: AttributeRecord) -> None:
 
 
 def replace(tx: Connection, deployable_id: int, values: Mapping[str, str]) -> None:
-    """Make *values* all that discovery says of a deployable; what an operator added stays."""
+    """Replace the attributes written by discovery by *values*; those added by an operator stay."""
     known = {row.key: row for row in list_all(tx, deployable_id=deployable_id) if is_discovered(row.key)}
     for key, row in known.items():
         if key not in values:
@@ -81,7 +82,7 @@ def replace(tx: Connection, deployable_id: int, values: Mapping[str, str]) -> No
 
 
 def discovered(tx: Connection, deployable_ids: Sequence[int] | None) -> dict[int, dict[str, str]]:
-    """What discovery says of each deployable, or of all with None, in one query."""
+    """Return the attributes that discovery wrote, by deployable id, in one query; None selects all deployables."""
     query = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value)
     if deployable_ids is not None:
         query = query.where(attributes.c.deployable_id.in_(deployable_ids))
@@ -93,5 +94,5 @@ def discovered(tx: Connection, deployable_ids: Sequence[int] | None) -> dict[int
 
 
 def traits_of(tx: Connection, deployable_id: int) -> frozenset[str]:
-    """The traits that discovery says a deployable has."""
+    """Return the traits of a deployable, as discovery wrote them."""
     return traits_in(discovered(tx, [deployable_id]).get(deployable_id, {}))

@@ -1,4 +1,4 @@
-"""What services of the release before leave in rows: devices without a state, requests without a link or a lease."""
+"""Find and complete rows of the release before: devices without a state, requests without a link or a lease."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,12 +15,12 @@ _HALF_WAY = sa.and_(arqs.c.state.in_([ARQState.BIND_STARTED, ARQState.DELETING])
 
 
 def devices_without_state(tx: Connection, hostname: str | None = None) -> list[int]:
-    """Ids of the devices of a host, or of all, whose ``device_state`` is NULL."""
+    """Return the ids of devices whose ``device_state`` is NULL, of a host or of all."""
     return _of_host(tx, sa.select(devices.c.id).where(devices.c.device_state.is_(None)), hostname)
 
 
 def devices_with_unlinked_requests(tx: Connection, hostname: str | None = None) -> list[int]:
-    """Ids of the devices that a request holds by its deployable alone, as the release before writes it."""
+    """Return the ids of devices held by a request that names only their deployable, as the release before writes it."""
     held = sa.select(deployables.c.device_id).join(arqs, arqs.c.deployable_id == deployables.c.id).where(_UNLINKED)
     return _of_host(tx, sa.select(devices.c.id).where(devices.c.id.in_(held)), hostname)
 
@@ -32,31 +32,31 @@ def _of_host(tx: Connection, query: sa.Select[tuple[int]], hostname: str | None)
 
 
 def device_of_deployable(tx: Connection, deployable_id: int) -> int | None:
-    """Id of the device that a deployable belongs to."""
+    """Return the id of the device that a deployable belongs to."""
     return tx.execute(sa.select(deployables.c.device_id).where(deployables.c.id == deployable_id)).scalar_one_or_none()
 
 
 def link_requests(tx: Connection, device_id: int) -> None:
-    """Let the active requests for a device's deployables name the device. The caller has locked its row."""
+    """Set the device of active requests for its deployables. The caller has locked the device's row."""
     own = sa.select(deployables.c.id).where(deployables.c.device_id == device_id).scalar_subquery()
     linked = arqs.update().where(_UNLINKED, arqs.c.deployable_id.in_(own))
     tx.execute(linked.values(device_id=device_id, updated_at=utcnow()))
 
 
 def holders(tx: Connection, device_id: int) -> int:
-    """How many active requests name a device."""
+    """Return the number of active requests that name a device."""
     query = sa.select(sa.func.count()).select_from(arqs)
     return tx.execute(query.where(arqs.c.device_id == device_id, arqs.c.state.in_(list(ACTIVE)))).scalar_one()
 
 
 def handles(tx: Connection, device_id: int) -> int:
-    """How many attach handles a device has, whoever uses them."""
+    """Return the number of attach handles of a device, in use or not."""
     query = sa.select(sa.func.count()).select_from(attach_handles.join(deployables))
     return tx.execute(query.where(deployables.c.device_id == device_id)).scalar_one()
 
 
 def requests_left_halfway(tx: Connection, hostname: str | None = None) -> list[int]:
-    """Ids of requests whose bind or unbind was begun without a lease: nobody would ever finish them."""
+    """Return the ids of requests in a bind or unbind without a lease, which no sweep would finish."""
     query = sa.select(arqs.c.id).where(_HALF_WAY)
     if hostname is not None:
         query = query.where(arqs.c.hostname == hostname)
@@ -64,6 +64,6 @@ def requests_left_halfway(tx: Connection, hostname: str | None = None) -> list[i
 
 
 def give_lease(tx: Connection, ids: Sequence[int], expires_at: datetime) -> None:
-    """Let whoever began *ids* finish until *expires_at*, and any conductor from then on."""
+    """Give *ids* a lease until *expires_at*; after that, any conductor finishes them."""
     leased = arqs.update().where(arqs.c.id.in_(ids), _HALF_WAY).values(lease_expires_at=expires_at, updated_at=utcnow())
     tx.execute(leased)

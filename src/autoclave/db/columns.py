@@ -1,4 +1,4 @@
-"""What tables are made of, the same on all three engines."""
+"""Define column types that work in the same way on all three engines."""
 
 import json
 from datetime import UTC, datetime
@@ -20,12 +20,12 @@ metadata = sa.MetaData(
 
 
 def utcnow() -> datetime:
-    """Now, in UTC, without a zone: what every timestamp column holds."""
+    """Return the current time in UTC without a time zone, as in every timestamp column."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
 def enum_column(values: type[StrEnum], name: str) -> sa.Enum:
-    """A VARCHAR with a CHECK constraint of the enum's values."""
+    """Return a VARCHAR with a CHECK constraint of the enum's values."""
     return sa.Enum(
         values,
         name=name,
@@ -37,7 +37,7 @@ def enum_column(values: type[StrEnum], name: str) -> sa.Enum:
 
 
 class JSONText(sa.types.TypeDecorator[Any]):
-    """A TEXT that holds an object or a list, written as JSON: Python sees the object, never the text."""
+    """Store an object or a list as JSON in a TEXT column; Python sees only the object."""
 
     impl = sa.Text
     cache_ok = True
@@ -53,26 +53,26 @@ class JSONText(sa.types.TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-# MariaDB's DATETIME has no fraction of a second unless asked; leases and histories need one.
+# MariaDB's DATETIME has no fractional seconds by default, which leases and histories need.
 def moment() -> sa.types.TypeEngine[datetime]:
-    """The type of a point in time."""
+    """Return the type of a timestamp column."""
     return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def timestamps() -> list[sa.Column[datetime]]:
-    """When a row was made, and when it was changed last."""
+    """Return the columns of a row's creation and last change."""
     return [
         sa.Column("created_at", moment(), nullable=False, default=utcnow),
         sa.Column("updated_at", moment(), onupdate=utcnow),
     ]
 
 
-# These have server defaults too: while a cloud is upgraded, services of the release before insert rows without them.
+# Server defaults as well: during an upgrade, services of the release before insert rows without these.
 def flag(name: str) -> sa.Column[bool]:
-    """A column that is false unless said otherwise."""
+    """Return a column that is false by default."""
     return sa.Column(name, sa.Boolean(create_constraint=False), nullable=False, default=False, server_default="0")
 
 
 def counter(name: str, start: int) -> sa.Column[int]:
-    """A column that counts from *start*."""
+    """Return a column that counts from *start*."""
     return sa.Column(name, sa.Integer, nullable=False, default=start, server_default=sa.text(str(start)))

@@ -1,8 +1,6 @@
 """Read devices and deployables with everything that is shown next to them.
 
-Devices with all that an operator wants to see beside them, in a constant number of queries.
-
-Deployables with their attributes, as the accelerator API shows them: two queries, however many there are.
+The number of queries is constant.
 """
 
 from collections import defaultdict
@@ -25,9 +23,9 @@ from autoclave.rules.device_lifecycle import ACTIVE, ARQState, Offer, shown_stat
 
 @dataclass(frozen=True)
 class Holder:
-    """An active ARQ that holds a device.
+    """Represent an active ARQ that holds a device.
 
-    ``orphan_reason``: its server looks deleted, and the device is not given back by itself for this reason.
+    ``orphan_reason``: why the device is not reclaimed automatically although its server seems deleted.
     """
 
     uuid: str
@@ -38,9 +36,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device, its providers, the ARQs that hold it, and when its host's agent was last seen.
+    """Represent a device, its providers, the ARQs that hold it, and when its host's agent was last seen.
 
-    ``host_disabled``: the compute service of the host is disabled, with this reason, which may be empty.
+    ``host_disabled``: why the compute service of the host is disabled, possibly empty; None if it is enabled.
     """
 
     device: DeviceRecord
@@ -51,10 +49,10 @@ class DeviceView:
 
 
 def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
-    """The views of *records*: four queries, or none for none."""
+    """Return the views of *records*, with four queries, or none if it is empty."""
     if not records:
         return []
-    # Beyond a page, all rows cost less than a list of ids, which an engine may not even take.
+    # For more than a page, reading all rows is cheaper than a list of ids, which an engine may also refuse.
     only = [record.id for record in records] if len(records) <= MOST_NAMED else None
     hosts = {record.hostname for record in records}
     deployables: dict[int, list[DeployableRecord]] = defaultdict(list)
@@ -83,7 +81,7 @@ def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list
         query = query.where(arqs.c.device_id.in_(device_ids))
     found: dict[int, list[Holder]] = defaultdict(list)
     for device_id, uuid, state, instance_uuid, reason in tx.execute(query.order_by(arqs.c.id)):
-        # An unbind that has begun goes on by itself.
+        # An unbind that has begun continues without an operator.
         waits = reason if state is ARQState.BOUND else None
         found[device_id].append(Holder(uuid, state.value, instance_uuid, waits))
     return dict(found)
@@ -91,9 +89,9 @@ def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list
 
 @dataclass(frozen=True)
 class Census:
-    """How many devices are alike.
+    """Count devices with the same properties.
 
-    :param state: the state that they are shown with; None for rows that no data migration has given a state yet.
+    :param state: their shown state; None for rows without a state, before the data migration.
     """
 
     hostname: str
@@ -110,7 +108,7 @@ class Census:
 
 
 def census(tx: Connection) -> list[Census]:
-    """The devices counted by what matters of them, in one query."""
+    """Return the counts of devices by their properties, in one query."""
     excluded = devices.c.excluded_reason.is_not(None)
     unreadable = devices.c.unreadable_reason.is_not(None)
     keys = (
@@ -154,7 +152,7 @@ def census(tx: Connection) -> list[Census]:
 
 
 class DeployableRow(NamedTuple):
-    """The columns of a deployable that the API shows."""
+    """Represent the columns of a deployable that the API shows."""
 
     id: int
     uuid: str
@@ -171,7 +169,7 @@ class DeployableRow(NamedTuple):
 
 
 Attributes = Mapping[int, Sequence[tuple[str, str]]]
-"""Key and value of each attribute, in the order in which they were written, by the deployable's id."""
+"""Key and value of each attribute in insertion order, by the deployable's id."""
 
 _COLUMNS = [deployables.c[name] for name in DeployableRow._fields]
 
@@ -185,7 +183,7 @@ def views(
     after: str | None = None,
     limit: int | None = None,
 ) -> tuple[list[DeployableRow], Attributes]:
-    """Deployables in *order*, filtered, and their attributes.
+    """Return deployables in *order*, filtered, and their attributes, with two queries.
 
     :param related: values by field, see :data:`autoclave.db.query.FIELDS`.
     :param after: the uuid of the last one already seen.
@@ -197,7 +195,7 @@ def views(
     rows = list(map(DeployableRow._make, tx.execute(query).all()))
     pairs: dict[int, list[tuple[str, str]]] = defaultdict(list)
     if rows:
-        # A range names them all, where a list could be longer than an engine takes.
+        # A range includes them all; a list could exceed the engine's limit.
         wanted = attributes.c.deployable_id.between(min(row.id for row in rows), max(row.id for row in rows))
         selected = sa.select(attributes.c.deployable_id, attributes.c.key, attributes.c.value).where(wanted)
         for deployable_id, key, value in tx.execute(selected.order_by(attributes.c.id)).all():

@@ -1,11 +1,4 @@
-"""Store devices, their deployables and their control paths.
-
-Devices and their deployables: one row of the first, one or more of the second.
-
-Devices as the accelerator API shows them: the columns that it shows, in one quick query.
-
-Control paths: how the host addresses a device.
-"""
+"""Store devices, their deployables and their control paths."""
 
 import json
 import uuid
@@ -43,17 +36,19 @@ from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Offer
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """A device row: what sits, or sat, in one PCI slot of one host.
+    """Represent a device row: the device that is, or was, in one PCI slot of one host.
 
-    ``serial`` and ``drive_model`` name the drive that the row is about; ``found_serial`` and
-    ``found_drive_model`` one that was seen in the slot and waits to be accepted: another, or itself after it was away.
-    ``layout`` is the layout of the drive on record, ``found_layout`` another one that it was found with; see
-    ``rules.drive_layout``.
-    ``release_pending`` is the debt of design §3 rule 3; ``release_number`` tells one debt from the next.
-    ``host_maintained``: its host is in maintenance.
-    ``unreadable_reason``: why it was available, and could not be looked at for ``[agent] unreadable_patience``.
-    ``rewritten``: another service has written its provider, and no operator has seen to that since.
-    ``forgetting``: the operator has said that it be forgotten, and its provider may be half gone.
+    :param serial: with ``drive_model``, identifies the drive on record.
+    :param found_serial: with ``found_drive_model``, identifies a drive found in the slot that waits to be accepted:
+        another one, or the same one after it was away.
+    :param layout: layout of the drive on record, see ``rules.drive_layout``.
+    :param found_layout: a different layout found on that drive.
+    :param release_pending: Autoclave must lower ``reserved``.
+    :param release_number: distinguishes one pending release from the next.
+    :param host_maintained: its host is in maintenance.
+    :param unreadable_reason: why it could not be read for ``[agent] unreadable_patience`` while available.
+    :param rewritten: another service has written its provider, and no operator has resolved that since.
+    :param forgetting: an operator has asked to forget it, and its provider may be partly deleted.
     """
 
     id: int
@@ -95,38 +90,38 @@ class DeviceRecord:
 
     @property
     def supports_cleaning(self) -> bool:
-        """Whether the device is erased after each instance (the NVMe specification's property)."""
+        """Return whether the device is erased after each instance (the NVMe specification's property)."""
         return self.type is DeviceType.NVME
 
     @property
     def was_away(self) -> bool:
-        """Whether it waits to be accepted because it left the host while it was available, and came back."""
+        """Return whether it waits to be accepted because it left the host while available, and came back."""
         itself = (self.found_serial, self.found_drive_model) == (self.serial, self.drive_model)
         return self.device_state is DeviceState.ERROR and self.found_serial is not None and itself
 
     @property
     def was_replaced(self) -> bool:
-        """Whether another drive was found in its slot, and waits to be accepted."""
+        """Return whether another drive was found in its slot, and waits to be accepted."""
         return (self.found_serial, self.found_drive_model) != (None, None) and not self.was_away
 
     @property
     def board_info(self) -> dict[str, Any]:
-        """``std_board_info`` as a mapping."""
+        """Return ``std_board_info`` as a mapping."""
         return dict(json.loads(self.std_board_info)) if self.std_board_info else {}
 
     @property
     def cleanup_action(self) -> str | None:
-        """The action locked in at discovery; the specification keeps it in std_board_info."""
+        """Return the cleanup action locked in at discovery, which the specification keeps in ``std_board_info``."""
         return self.board_info.get("cleanup_action")
 
     @property
     def slot(self) -> str:
-        """Where it is, for messages."""
+        """Return host and PCI address, for messages."""
         return f"{self.pci_address} of host {self.hostname}"
 
     @property
     def offer(self) -> Offer:
-        """What ``rules.device_lifecycle`` needs to know."""
+        """Return what ``rules.device_lifecycle`` decides by."""
         return Offer(
             device_state=self.device_state,
             maintaining=self.status is DeviceStatus.MAINTAINING or self.host_maintained,
@@ -139,9 +134,9 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class DeployableRecord:
-    """A deployable row: the resource provider of a device.
+    """Represent a deployable row: the resource provider of a device.
 
-    ``published_total``: the total that Autoclave has written last to its inventory; None: none yet.
+    ``published_total``: the total that Autoclave last wrote to its inventory; None if it wrote none.
     """
 
     id: int
@@ -161,10 +156,10 @@ class DeployableRecord:
 
 
 DEVICE = columns(DeviceRecord, devices)
-"""What is selected to make a :class:`DeviceRecord`."""
+"""Columns to select for a :class:`DeviceRecord`."""
 _DEPLOYABLE = columns(DeployableRecord, deployables)
 
-# Built once: to build a statement takes as long as to execute it.
+# Built once: building a statement takes as long as executing it.
 _BY_UUID = sa.select(*DEVICE).where(devices.c.uuid == sa.bindparam("key"))
 _BY_ID = sa.select(*DEVICE).where(devices.c.id == sa.bindparam("key"))
 _BY_UUID_LOCKED = _BY_UUID.with_for_update()
@@ -189,12 +184,12 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> DeviceRecord | None:
-    """The device with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    """Return the device with *uuid*, or None; with *lock*, its row stays locked until the transaction ends."""
     return _one(tx, _BY_UUID_LOCKED if lock else _BY_UUID, uuid)
 
 
 def get_by_id(tx: Connection, device_id: int, *, lock: bool = False) -> DeviceRecord | None:
-    """The device with *device_id*; see :func:`get`."""
+    """Return the device with *device_id*; see :func:`get`."""
     return _one(tx, _BY_ID_LOCKED if lock else _BY_ID, device_id)
 
 
@@ -215,14 +210,14 @@ def list_all(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceRecord]:
-    """Devices in order of their id, filtered; *after* is the uuid of the last one already seen.
+    """Return devices ordered by id, filtered; *after* is the uuid of the last one already seen.
 
-    :param states: of the rows.
-    :param shown_state: the state that a device is shown with, see ``rules.device_lifecycle``.
+    :param states: values of ``device_state``.
+    :param shown_state: the shown state, see ``rules.device_lifecycle``.
     """
     query = sa.select(*DEVICE)
     if device_type is not None:
-        # as text, so that a type that does not exist is no error; no CAST, whose result MariaDB compares without case
+        # As text, so that an unknown type is no error. No CAST: MariaDB would compare its result without case.
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
     if hostname is not None:
         query = query.where(devices.c.hostname == hostname)
@@ -240,9 +235,9 @@ def list_all(
 
 
 def withdrawn(tx: Connection) -> list[DeviceRecord]:
-    """Devices that are not offered because of an operator, of what was found of them, or of an error.
+    """Return devices not offered because of an operator, of a discovery, or of an error.
 
-    Not those without a state: they are not judged yet, and what reads ``reserved`` then is an operator's word.
+    Devices without a state are excluded: until the backfill, ``reserved`` counts as an operator's hold.
     """
     query = sa.select(*DEVICE).where(
         devices.c.device_state.is_not(None),
@@ -261,7 +256,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
 
 
 def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
-    """Devices of a host that are allocated although active ARQs hold none, or not all, of their handles."""
+    """Return allocated devices of a host with handles that no active ARQ holds."""
     holders = (
         sa.select(sa.func.count())
         .where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE)))
@@ -283,7 +278,7 @@ def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
 
 
 def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceRecord]:
-    """The rows of all hosts that are about one drive, in order of their id. It can be in one slot only."""
+    """Return the rows of all hosts with one drive on record, ordered by id. The drive is in one slot only."""
     query = sa.select(*DEVICE).where(
         devices.c.serial == serial, sa.func.coalesce(devices.c.drive_model, "") == drive_model
     )
@@ -291,12 +286,12 @@ def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceReco
 
 
 def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that are neither the state nor its version: those only ``lifecycle.transitions`` writes."""
+    """Write columns other than the state and its version, which only ``lifecycle.transitions`` writes."""
     tx.execute(devices.update().where(devices.c.id == device.id).values(**values))
 
 
 def set_progress(tx: Connection, uuid: str, run_id: str, **progress: float | str | bool | None) -> None:
-    """Show how far the erase is, if *run_id* is still the agent run that does it.
+    """Write the progress of an erase, if *run_id* is still the agent run that performs it.
 
     :param progress: percent, step, stalled, seconds_left.
     """
@@ -308,13 +303,13 @@ def set_progress(tx: Connection, uuid: str, run_id: str, **progress: float | str
 
 
 def delete(tx: Connection, device: DeviceRecord) -> None:
-    """Remove a device with all that hangs on it. The caller has made sure that nothing uses it."""
+    """Remove a device with its dependent rows. The caller has verified that it is unused."""
     owned = sa.select(deployables.c.id).where(deployables.c.device_id == device.id).scalar_subquery()
     tx.execute(attach_handles.delete().where(attach_handles.c.deployable_id.in_(owned)))
     tx.execute(attributes.delete().where(attributes.c.deployable_id.in_(owned)))
     tx.execute(controlpath_ids.delete().where(controlpath_ids.c.device_id == device.id))
     mine = deployables.c.device_id == device.id
-    # MariaDB looks at references row by row, so a parent could not go before its child.
+    # MariaDB checks references row by row, so a parent cannot be deleted before its child.
     tx.execute(deployables.update().where(mine).values(parent_id=None, root_id=None))
     tx.execute(deployables.delete().where(mine))
     tx.execute(devices.delete().where(devices.c.id == device.id))
@@ -326,47 +321,47 @@ def insert_deployable(tx: Connection, values: Mapping[str, Any]) -> int:
 
 
 def set_resource_class(tx: Connection, deployable: DeployableRecord, resource_class: str) -> None:
-    """Note the class of the drive that is in the slot now; only while the device is idle."""
+    """Write the resource class of the drive now in the slot; only while the device is idle."""
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(resource_class=resource_class))
 
 
 def set_accelerators(tx: Connection, deployable: DeployableRecord, number: int) -> None:
-    """Note how many handles the deployable has, which is the total of its inventory."""
+    """Write the number of handles of the deployable, which is the total of its inventory."""
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(num_accelerators=number))
 
 
 def set_published_total(tx: Connection, deployable: DeployableRecord, total: int) -> None:
-    """Note which total Placement has by Autoclave's own writing."""
-    # The deployable itself is not changed by it, so its updated_at stays.
+    """Write the total that Autoclave has written to Placement."""
+    # Keep updated_at, because the deployable itself has not changed.
     values = {"published_total": total, "updated_at": deployables.c.updated_at}
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(values))
 
 
 def set_driver(tx: Connection, deployable: DeployableRecord, driver_name: str) -> None:
-    """Note which driver serves the device."""
+    """Write the name of the driver that serves the device."""
     tx.execute(deployables.update().where(deployables.c.id == deployable.id).values(driver_name=driver_name))
 
 
 def by_provider(tx: Connection, rp_uuid: str) -> tuple[DeployableRecord, DeviceRecord] | None:
-    """The deployable whose resource provider is *rp_uuid*, and its device."""
+    """Return the deployable with the resource provider *rp_uuid* and its device, or None."""
     row = tx.execute(_BY_PROVIDER, {"key": rp_uuid}).one_or_none()
     width = len(_DEPLOYABLE)
     return (DeployableRecord(*row[:width]), DeviceRecord(*row[width:])) if row else None
 
 
 def providers_of(tx: Connection, uuid: str) -> list[str] | None:
-    """The resource providers of the device with *uuid*; None if there is no such device."""
+    """Return the resource providers of the device with *uuid*; None if there is no such device."""
     found = list(tx.scalars(_PROVIDERS, {"key": uuid}))
     return [rp_uuid for rp_uuid in found if rp_uuid is not None] if found else None
 
 
 def handles_of(tx: Connection, device: DeviceRecord) -> int:
-    """How many attach handles a device is on record with, whoever uses them."""
+    """Return the number of attach handles of a device, in use or not."""
     return int(tx.scalar(_HANDLES, {"key": device.id}) or 0)
 
 
 def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> list[DeployableRecord]:
-    """All deployables, or those of *device_ids*, in order of their id."""
+    """Return all deployables, or those of *device_ids*, ordered by id."""
     query = sa.select(*_DEPLOYABLE).order_by(deployables.c.id)
     if device_ids is not None:
         query = query.where(deployables.c.device_id.in_(device_ids))
@@ -374,9 +369,9 @@ def deployables_of(tx: Connection, device_ids: Sequence[int] | None = None) -> l
 
 
 class DeviceSummary(NamedTuple):
-    """What every client of the API may see of a device; the enums as their values.
+    """Represent the columns of a device that every API client may see, with enums as their values.
 
-    ``device_state`` is the state that the device is shown with, next to ``status``; see ``db.query``.
+    ``device_state`` is the state shown next to ``status``; see ``db.query``.
     """
 
     uuid: str
@@ -392,13 +387,12 @@ class DeviceSummary(NamedTuple):
     updated_at: datetime | None
 
 
-# The enums as text: what they are is decided elsewhere, and a type that does not exist is then no error. No CAST, whose
-# result MariaDB compares without case.
+# Enums as text, so that an unknown type is no error. No CAST: MariaDB would compare its result without case.
 _STATUS = sa.case(
     (devices.c.host_maintained.is_(True), DeviceStatus.MAINTAINING.value),
     else_=sa.type_coerce(devices.c.status, sa.String),
 ).label("status")
-"""A device in a host in maintenance is in maintenance, too."""
+"""Status as shown: a device of a host in maintenance is in maintenance as well."""
 _MADE = {"status": _STATUS, "device_state": SHOWN_BESIDE_STATUS.label("device_state")}
 _COLUMNS: list[sa.ColumnElement[Any]] = [
     _MADE[column.name]
@@ -411,7 +405,7 @@ _COLUMNS: list[sa.ColumnElement[Any]] = [
 
 
 def find(tx: Connection, uuid: str) -> DeviceSummary | None:
-    """The device with *uuid*."""
+    """Return the device with *uuid*, or None."""
     row = tx.execute(sa.select(*_COLUMNS).where(devices.c.uuid == uuid)).one_or_none()
     return DeviceSummary._make(row) if row else None
 
@@ -427,7 +421,7 @@ def summaries(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceSummary]:
-    """Devices in *order*, filtered.
+    """Return devices in *order*, filtered.
 
     :param related: values by field, see :data:`autoclave.db.query.FIELDS`.
     :param after: the uuid of the last one already seen.

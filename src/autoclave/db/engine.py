@@ -1,20 +1,12 @@
 """Open the database, and run transactions in it.
 
-Connections and transactions.
+SQLite gets two engines on one file. Writers begin with BEGIN IMMEDIATE and wait for one lock. A transaction that
+reads before it writes then cannot fail with "database is locked". Readers never wait. ``synchronous=FULL`` keeps a
+committed ``allocated`` across a power failure, because Placement may have been updated already.
 
-SQLite gets two engines on one file: writers begin with BEGIN IMMEDIATE behind one lock, so that a
-transaction that reads before it writes can never fail half-way with "database is locked"; readers
-never wait. ``synchronous=FULL``: a power cut must not take back ``allocated`` after Placement has
-been told. PostgreSQL and MariaDB get one engine, whose writers are at READ COMMITTED: there the rows
-are locked by ``FOR UPDATE``, and what no row stands for is decided in a serializable transaction.
-Readers are at REPEATABLE READ, or two of their statements would see two moments. Either engine may give
-up one of several transactions to let the others go on; :meth:`Database.transact` runs it again.
-
-What a database's errors mean: it did not answer, or it answered and refused.
-
-SQLite files: their URL, whatever their name is, and whether they can be used at all.
-
-The clock of the database's server, which all services of a cloud can compare theirs with.
+PostgreSQL and MariaDB get one engine. Writers run at READ COMMITTED and lock rows by ``FOR UPDATE``. A decision about
+rows that do not exist yet needs a serializable transaction. Readers run at REPEATABLE READ, so that all statements see
+one snapshot. These engines may abort one of several transactions; :meth:`Database.transact` retries it.
 """
 
 import random
@@ -36,32 +28,32 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration, TransactionAborted
 
-# DatabaseError itself, not what is derived from it, is a file that SQLite cannot read.
+# A plain DatabaseError, not a subclass, means that SQLite cannot read the file.
 _NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
 
-# A row that breaks a CHECK, which PyMySQL calls operational: MariaDB's number, and MySQL's.
+# Error numbers of MariaDB and MySQL for a violated CHECK, which PyMySQL calls operational.
 _CHECK_FAILED = {4025, 3819}
 
-# What the engine does to one of two transactions that cannot both go on: MariaDB's numbers (deadlock, also Galera's at
-# the commit; a row that changed under a snapshot), PostgreSQL's states. Not 1205, a lock that was not to be had
-# within [database] timeout: that wait is too long to be repeated.
+# Errors of a transaction that was aborted in favour of another. MariaDB's numbers: deadlock (in Galera also at the
+# commit), and a row changed under a snapshot. PostgreSQL's are states. Excluded is 1205, a lock not acquired within
+# [database] timeout: that wait is too long to be repeated.
 _GIVEN_UP = {1213, 1020, "40P01", "40001"}
 
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Tell apart a database that did not answer from a statement that it refused.
+    """Translate errors, to distinguish a database that did not answer from a refused statement.
 
-    :raises TransactionAborted: the engine broke a deadlock, or could not put the transaction in order with others.
-    :raises DatabaseUnavailable: the connection was lost or refused, or a lock was not to be had.
-    :raises oslo_db.exception.DBError: the statement broke a constraint, or named what does not exist; a subclass
-        says which, such as DBDuplicateEntry.
+    :raises TransactionAborted: the engine broke a deadlock, or could not serialize the transaction.
+    :raises DatabaseUnavailable: the connection was lost or refused, or a lock was not acquired.
+    :raises oslo_db.exception.DBError: the statement violates a constraint, or names what does not exist; a subclass
+        specifies it, such as DBDuplicateEntry.
     """
     try:
         yield
-    except db_exc.DBNonExistentTable:  # SQLite calls it operational, but it is a schema that nobody made
+    except db_exc.DBNonExistentTable:  # operational for SQLite, but the schema is missing
         raise
-    except (db_exc.DBError, sa.exc.OperationalError) as error:  # oslo.db lets through what it has no name for
+    except (db_exc.DBError, sa.exc.OperationalError) as error:  # oslo.db passes unknown errors through
         cause = error.inner_exception if isinstance(error, db_exc.DBError) else error
         if _codes(cause) & _CHECK_FAILED:
             raise db_exc.DBError(cause) from error
@@ -74,20 +66,20 @@ def translated_errors() -> Iterator[None]:
 
 
 def _codes(error: BaseException | None) -> set[object]:
-    """PostgreSQL's SQLSTATE, or the number that MariaDB and MySQL put first in an error."""
+    """Return PostgreSQL's SQLSTATE, or the error number of MariaDB and MySQL."""
     original = getattr(error, "orig", None)
     return {getattr(original, "sqlstate", None), *getattr(original, "args", ())[:1]}
 
 
 def _ended_savepoint(error: BaseException) -> BaseException | None:
-    """The error for which MariaDB gave up a transaction with its savepoints, one of which *error* misses."""
-    missed: object = getattr(error, "cause", None)  # where oslo.db keeps it
+    """Return the error by which MariaDB aborted a transaction, if *error* reports its missing savepoint."""
+    missed: object = getattr(error, "cause", None)  # set by oslo.db
     inner = missed.inner_exception if isinstance(missed, db_exc.DBError) else None
     return inner if _codes(inner) & _GIVEN_UP else None
 
 
 def _plain(error: BaseException | None) -> str:
-    """What the engine said, in one line and without the statement."""
+    """Return the engine's message on one line, without the statement."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
@@ -96,21 +88,21 @@ LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 BACKENDS = ("sqlite", "postgresql", "mysql", "mariadb")
-"""The engines that the statements are tested on, as URLs name them."""
+"""Supported engines, by their names in URLs."""
 
 ATTEMPTS = 10
-"""How often a transaction is tried that the engine gives up for the sake of others."""
+"""Maximum number of attempts for a transaction that the engine aborts."""
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-"""Seconds at most before the second try, and before any: ten of them last about two seconds."""
+"""Maximum seconds before the second attempt and before any attempt; ten attempts take about two seconds."""
 
 CONNECT_TIMEOUT = 10
-"""Seconds that a new connection may take at most, even where a statement may take as long as it must."""
+"""Maximum seconds for opening a connection, even if statements have no timeout."""
 _GRACE = 5
-"""Seconds after which a statement is given up here that the server should have given up by itself."""
+"""Seconds after the server's own timeout when the client aborts a statement."""
 
 _SQLITE_BUSY_TIMEOUT = 30
-"""Seconds that one writer of the file waits for another process."""
+"""Seconds for which a writer of the file waits for another process."""
 
 _SQLITE_PRAGMAS = (
     f"PRAGMA busy_timeout={1000 * _SQLITE_BUSY_TIMEOUT}",
@@ -120,25 +112,25 @@ _SQLITE_PRAGMAS = (
 
 
 class Database:
-    """One database, shared by the threads of one process.
+    """Connect the threads of one process to one database.
 
-    :param url: SQLAlchemy URL (``[database] connection``). What it says of connections, such as
-        ``?connect_timeout=3``, goes before what is said here.
-    :param timeout: seconds that one statement, and what it waits for, may take on PostgreSQL and MariaDB; None
-        for as long as it takes, as a migration must.
-    :raises InvalidConfiguration: the URL cannot be parsed or names an engine that is not supported.
+    :param url: SQLAlchemy URL (``[database] connection``). Its connection options, such as ``?connect_timeout=3``, take
+        precedence.
+    :param timeout: maximum seconds for one statement on PostgreSQL and MariaDB, including its waits for locks; None for
+        no limit, as a migration needs.
+    :raises InvalidConfiguration: the URL cannot be parsed, or names an unsupported engine.
     """
 
     def __init__(self, url: str | sa.URL, *, timeout: int | None = None) -> None:
         try:
             parsed = make_url(url)
-        except (sa.exc.ArgumentError, ValueError) as error:  # the latter for a port that is no number
+        except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: the port is not a number
             raise InvalidConfiguration(
                 "not an SQLAlchemy URL; write for example sqlite:////var/lib/autoclave/autoclave.db",
                 option="[database] connection",
             ) from error
         self.shown = parsed.render_as_string(hide_password=True)
-        """The URL as an operator may be shown it."""
+        """The URL without its password, for operators."""
         self.backend = parsed.get_backend_name()
         if self.backend not in BACKENDS:
             raise InvalidConfiguration(
@@ -150,7 +142,7 @@ class Database:
                 "sqlite:////var/lib/autoclave/autoclave.db",
                 option="[database] connection",
             )
-        if self.backend == "mariadb":  # the same to us; oslo.db knows its errors by the other name only
+        if self.backend == "mariadb":  # equivalent; oslo.db knows its errors as those of mysql only
             self.backend = "mysql"
             parsed = parsed.set(drivername=parsed.drivername.replace("mariadb", "mysql", 1))
         self._lock: AbstractContextManager[Any]
@@ -172,7 +164,7 @@ class Database:
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
                 )
                 self._lock = nullcontext()
-            # SQLite's writers come one after the other whatever they are told.
+            # SQLite serializes writers in any case.
             self._serial_writer = (
                 self._writer
                 if self.backend == "sqlite"
@@ -185,35 +177,34 @@ class Database:
                 option="[database] connection",
             ) from error
         exc_filters.register_engine(self._writer)
-        if self.backend == "sqlite":  # elsewhere the reader is the writer's engine, with other options
+        if self.backend == "sqlite":  # elsewhere the reader uses the writer's engine
             exc_filters.register_engine(self._reader)
 
     @property
     def writer_engine(self) -> Engine:
-        """The engine that writes, for migrations and for tests that look at its pragmas."""
+        """Return the engine that writes, for migrations and for tests of its pragmas."""
         return self._writer
 
     @contextmanager
     def write(self, *, serializable: bool = False) -> Iterator[Connection]:
-        """One transaction that may write; commits at the end, rolls back on any exception.
+        """Open a transaction that may write; commit at the end, or roll back on any exception.
 
-        :param serializable: it must come out as if it and others of the kind ran one after the other,
-            also where they read what another has yet to insert.
-        :raises TransactionAborted: the engine let another transaction go first. Use :meth:`transact` where
-            that can happen.
-        :raises DatabaseUnavailable: the database is gone, or locked by another for too long.
+        :param serializable: serialize it with others of this kind, including reads of rows that others insert.
+        :raises TransactionAborted: the engine aborted it in favour of another. Use :meth:`transact` where that can
+            happen.
+        :raises DatabaseUnavailable: the database is unreachable, or locked for too long.
         """
         engine = self._serial_writer if serializable else self._writer
         with self._lock, translated_errors(), engine.begin() as connection:
             yield connection
 
     def transact(self, work: Callable[[Connection], Result], *, serializable: bool = False) -> Result:
-        """Run *work* in a transaction of its own, again if the engine gives it up, and return its result.
+        """Run *work* in its own transaction, retry if the engine aborts it, and return its result.
 
-        :param work: speaks to the database and to nothing else, and decides by what it reads there each time.
+        :param work: uses only the database, and reads again in each attempt what it decides by.
         :param serializable: see :meth:`write`.
-        :raises TransactionAborted: it was given up :data:`ATTEMPTS` times.
-        :raises DatabaseUnavailable: see :meth:`write`; it may have been committed, so it is not tried again.
+        :raises TransactionAborted: :data:`ATTEMPTS` attempts were aborted.
+        :raises DatabaseUnavailable: see :meth:`write`. The transaction may have been committed, so it is not retried.
         """
         pause = _FIRST_PAUSE
         for _ in range(ATTEMPTS - 1):
@@ -222,7 +213,7 @@ class Database:
                     return work(tx)
             except TransactionAborted as error:
                 LOG.debug("A transaction is tried again: %s", error)
-                # Of uneven length, or the same transactions would meet again.
+                # Random, so that the same transactions do not collide again.
                 time.sleep(random.uniform(0, pause))  # noqa: S311
                 pause = min(2 * pause, _LONGEST_PAUSE)
         with self.write(serializable=serializable) as tx:
@@ -230,9 +221,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view, as of its first statement; for reading only.
+        """Open a read-only transaction with one consistent snapshot, as of its first statement.
 
-        :raises DatabaseUnavailable: as for :meth:`write`.
+        :raises DatabaseUnavailable: see :meth:`write`.
         """
         with translated_errors(), self._reader.begin() as connection:
             yield connection
@@ -244,9 +235,9 @@ class Database:
 
 
 def _connect_args(url: sa.URL, timeout: int | None) -> dict[str, Any]:
-    """What keeps a server that does not answer from keeping us.
+    """Return connection arguments that limit the wait for an unresponsive server.
 
-    A server that is alive gives a statement up before we do, and says why.
+    A responsive server times out first, and reports the reason.
     """
     arguments: dict[str, Any] = {"connect_timeout": min(CONNECT_TIMEOUT, timeout or CONNECT_TIMEOUT)}
     if url.get_backend_name() == "postgresql":
@@ -265,7 +256,7 @@ def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:
 
     @sa.event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # we send BEGIN ourselves
+        connection.isolation_level = None  # the begin listener sends BEGIN
         for pragma in _SQLITE_PRAGMAS:
             connection.execute(pragma)
         _write_ahead(connection)
@@ -280,10 +271,10 @@ def _sqlite_engine(url: sa.URL, begin: str, *, query_only: bool) -> Engine:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Have the file keep a write-ahead log, as it does ever after.
+    """Switch the file to a write-ahead log, permanently.
 
-    SQLite does not apply the busy timeout where two processes change the mode of a new file at once: each holds
-    what the other needs, so one of them is refused at once and has to ask again.
+    If two processes switch the mode of a new file concurrently, SQLite ignores the busy timeout. Each holds what the
+    other needs, so one is refused at once and must retry.
     """
     deadline = time.monotonic() + _SQLITE_BUSY_TIMEOUT
     while True:
@@ -297,22 +288,22 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def sqlite_url(path: Path) -> sa.URL:
-    """The URL of a file. Kept as an object: in a string, a ``?``, ``%`` or ``#`` of the name would mean something."""
+    """Return the URL of a file as an object, because in a string its ``?``, ``%`` or ``#`` would have a meaning."""
     return sa.URL.create("sqlite", database=str(path))
 
 
 def require_sound(path: Path, remedy: str) -> None:
-    """Read a file through before anything is built on it. One that does not exist yet is sound.
+    """Check a file completely before it is used. A file that does not exist yet is sound.
 
-    :param remedy: what to do about a file that is damaged, or is no database.
-    :raises DatabaseUnavailable: it cannot be used; names the file.
+    :param remedy: what to do about a file that is damaged or no database.
+    :raises DatabaseUnavailable: the file cannot be used; the message names it.
     """
     if not path.exists():
         return
     try:
         with closing(sqlite3.connect(path)) as connection:
             [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError as error:  # it may well be sound, but cannot be had
+    except sqlite3.OperationalError as error:  # the file may be sound, but is not accessible
         raise DatabaseUnavailable(f"{path} cannot be used: {error}") from error
     except sqlite3.DatabaseError as error:
         raise DatabaseUnavailable(f"{path} is damaged, or no SQLite database ({error}): {remedy}") from error
@@ -324,17 +315,49 @@ _NOW = {"postgresql": "clock_timestamp() AT TIME ZONE 'UTC'", "mysql": "UTC_TIME
 
 
 def ahead_by(database: Database) -> timedelta:
-    """How far the clock of this machine is ahead of the server's, at least; negative if it is behind.
+    """Return how far the clock of this machine is ahead of the server's, at least; negative if it is behind.
 
-    Nothing for a file, which has no other clock.
+    A file has no other clock, so the result is zero.
 
     :raises DatabaseUnavailable: the database does not answer.
     """
     if database.backend not in _NOW:
         return timedelta()
     with database.read() as tx:
-        tx.execute(sa.text("SELECT 1"))  # it connects, which may take its time
+        tx.execute(sa.text("SELECT 1"))  # connect first, because that may take long
         before = utcnow()
         theirs: datetime = tx.execute(sa.text(f"SELECT {_NOW[database.backend]}")).scalar_one()
         after = utcnow()
     return max(before - theirs, timedelta()) or min(after - theirs, timedelta())
+
+
+_RECORDED = sa.table("alembic_version", sa.column("version_num", sa.String))
+
+_SEE = {
+    True: "see that it is an SQLite file, and that the user of this process may write to it and to its directory",
+    False: "see that the server runs there, and that user, password and database are right",
+}
+"""What to do, by whether it is a file."""
+
+
+def current_revision(database: Database) -> str | None:
+    """Return the revision of the schema, or None for a database without one. Alembic is not loaded for it.
+
+    Services call this first, so its error explains a wrong ``[database] connection``.
+
+    :raises DatabaseUnavailable: the database does not answer.
+    """
+    try:
+        with database.read() as connection:
+            return recorded_revision(connection)
+    except DatabaseUnavailable as error:
+        raise DatabaseUnavailable(
+            f"[database] connection: {database.shown} cannot be used: {error}; {_SEE[database.backend == 'sqlite']}"
+        ) from error
+
+
+def recorded_revision(connection: Connection) -> str | None:
+    """The revision that Alembic has recorded in the database, or None if it has recorded nothing."""
+    if not sa.inspect(connection).has_table(_RECORDED.name):
+        return None
+    return connection.execute(sa.select(_RECORDED.c.version_num)).scalar_one_or_none()

@@ -1,4 +1,4 @@
-"""Flavors: what an instance is given, and what its extra specs ask for."""
+"""Store flavors: resources of an instance, and the requests in its extra specs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from autoclave.db.tables import flavors
 
 @dataclass(frozen=True)
 class FlavorRecord:
-    """A flavor row. ``ram`` and ``swap`` are in MiB, ``disk`` and ``ephemeral`` in GiB.
+    """Represent a flavor row. ``ram`` and ``swap`` are in MiB, ``disk`` and ``ephemeral`` in GiB.
 
-    ``flavorid`` is what users know it by; ``id`` never leaves the database.
+    ``flavorid`` is the public id; ``id`` is internal to the database.
     """
 
     id: int
@@ -37,7 +37,7 @@ class FlavorRecord:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        """What an instance keeps of it (``instances.flavor``), whatever becomes of the flavor."""
+        """Return the copy that an instance keeps (``instances.flavor``), independent of later changes."""
         names = ("flavorid", "name", "vcpus", "ram", "disk", "ephemeral", "swap")
         return {**{name: getattr(self, name) for name in names}, "extra_specs": dict(self.extra_specs)}
 
@@ -46,17 +46,20 @@ _FLAVOR = columns(FlavorRecord, flavors)
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
-    """Insert a flavor row and return its id. A name or flavorid that is taken raises DBDuplicateEntry."""
+    """Insert a flavor row and return its id.
+
+    :raises DBDuplicateEntry: the name or flavorid is in use.
+    """
     return int(tx.execute(flavors.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
 
 
 def get(tx: Connection, flavorid: str, *, lock: bool = False) -> FlavorRecord | None:
-    """The flavor with *flavorid*; with *lock*, its row stays locked until the transaction ends."""
+    """Return the flavor with *flavorid*, or None; with *lock*, its row stays locked until the transaction ends."""
     return _one(tx, flavors.c.flavorid == flavorid, lock=lock)
 
 
 def find(tx: Connection, name: str) -> FlavorRecord | None:
-    """The flavor with that name."""
+    """Return the flavor with that name, or None."""
     return _one(tx, flavors.c.name == name, lock=False)
 
 
@@ -74,9 +77,9 @@ def list_all(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[FlavorRecord]:
-    """Flavors in order of their flavorid, as Nova has them.
+    """Return flavors ordered by flavorid, as Nova does.
 
-    :param is_public: None: both those that are and those that are not.
+    :param is_public: select public or private flavors; None for both.
     :param after: the flavorid of the last one already seen.
     """
     query = sa.select(*_FLAVOR).where(flavors.c.disk >= min_disk, flavors.c.ram >= min_ram)
@@ -89,10 +92,10 @@ def list_all(
 
 
 def update(tx: Connection, flavor: FlavorRecord, values: Mapping[str, Any]) -> None:
-    """Write columns; extra specs as a whole, so read the row with ``lock`` before."""
+    """Write columns. Extra specs are replaced as a whole, so read the row with ``lock`` first."""
     tx.execute(flavors.update().where(flavors.c.id == flavor.id).values(updated_at=utcnow(), **values))
 
 
 def delete(tx: Connection, flavorid: str) -> bool:
-    """Remove a flavor; instances keep what they have of it. False if there was none."""
+    """Remove a flavor; instances keep their copy. Return False if there was none."""
     return tx.execute(flavors.delete().where(flavors.c.flavorid == flavorid)).rowcount > 0

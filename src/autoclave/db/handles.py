@@ -1,4 +1,4 @@
-"""Attach handles. A handle is in use iff an active ARQ names it: derived, never stored."""
+"""Store attach handles. A handle is in use if and only if an active ARQ names it; this is never stored."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from autoclave.rules.device_lifecycle import ACTIVE
 
 @dataclass(frozen=True)
 class HandleRecord:
-    """An attach handle row; ``attach_info`` is JSON, ``identity`` what stays when that changes."""
+    """Represent an attach handle row. ``attach_info`` is JSON; ``identity`` is constant when it changes."""
 
     id: int
     uuid: str
@@ -27,7 +27,7 @@ class HandleRecord:
 
 @dataclass(frozen=True)
 class HandleUse:
-    """A handle, and whether an active ARQ names it."""
+    """Represent a handle, and whether an active ARQ names it."""
 
     handle: HandleRecord
     in_use: bool
@@ -52,12 +52,12 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 
 def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
-    """The handles of a deployable that no active ARQ names, in order of their id."""
+    """Return the handles of a deployable that no active ARQ names, ordered by id."""
     return fetch_all(tx, HandleRecord, _FREE, {"key": deployable_id})
 
 
 def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, list[HandleUse]]:
-    """The handles of each deployable in order of their id, in one query."""
+    """Return the handles of each deployable, ordered by id, in one query."""
     query = sa.select(*_HANDLE, _IN_USE.label("in_use")).where(attach_handles.c.deployable_id.in_(deployable_ids))
     found: dict[int, list[HandleUse]] = defaultdict(list)
     for *columns_, in_use in tx.execute(query.order_by(attach_handles.c.id)):
@@ -67,13 +67,13 @@ def of_deployables(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, l
 
 
 def identities(tx: Connection, ids: Collection[int]) -> list[str]:
-    """Return the ``identity`` of each handle: of a PCI function, the full address."""
+    """Return the ``identity`` of each handle; for a PCI function, its full address."""
     query = sa.select(attach_handles.c.identity).where(attach_handles.c.id.in_(ids))
     return list(tx.execute(query.order_by(attach_handles.c.id)).scalars())
 
 
 def stored(tx: Connection) -> list[tuple[str, str]]:
-    """``attach_info`` of every PCI handle, behind where its device is (``HOST/PCI-ADDRESS``)."""
+    """Return pairs of device slot (``HOST/PCI-ADDRESS``) and ``attach_info``, for every PCI handle."""
     query = (
         sa.select(devices.c.hostname, devices.c.pci_address, attach_handles.c.attach_info)
         .join(deployables, deployables.c.id == attach_handles.c.deployable_id)
@@ -85,10 +85,10 @@ def stored(tx: Connection) -> list[tuple[str, str]]:
 
 
 def set_attach_info(tx: Connection, handle: HandleRecord, attach_info: str) -> None:
-    """Say how a guest is to get the handle from now on."""
+    """Write how a guest gets the handle from now on."""
     tx.execute(attach_handles.update().where(attach_handles.c.id == handle.id).values(attach_info=attach_info))
 
 
 def delete(tx: Connection, handle: HandleRecord) -> None:
-    """Remove a handle. The caller has made sure that no ARQ names it."""
+    """Remove a handle. The caller has verified that no ARQ names it."""
     tx.execute(attach_handles.delete().where(attach_handles.c.id == handle.id))

@@ -1,8 +1,6 @@
 """Store the history of devices, and the ledger of dirty serial numbers.
 
-The history of devices. It is written in the transaction that changes the state, or not at all.
-
-The ledger of dirty serial numbers: a drive stays dirty whatever slot it is moved to.
+An event is written in the transaction of the change. A drive stays dirty in every slot.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +20,7 @@ from autoclave.rules.plain_text import evidence_text
 
 @dataclass(frozen=True)
 class EventRecord:
-    """One line of a device's history; ``evidence`` is JSON."""
+    """Represent one event of a device's history; ``evidence`` is JSON."""
 
     id: int
     device_uuid: str
@@ -63,7 +61,7 @@ def append(
     reason: str | None,
     evidence: Mapping[str, Any] | None = None,
 ) -> None:
-    """Append one event. Evidence that is too long is shortened, and says so."""
+    """Append one event. Evidence that is too long is shortened and marked as such."""
     tx.execute(
         _INSERT,
         {
@@ -81,19 +79,19 @@ def append(
 
 
 def history(tx: Connection, device_uuid: str) -> list[EventRecord]:
-    """The events of one device, oldest first."""
+    """Return the events of one device, oldest first."""
     query = sa.select(*_EVENT).where(device_events.c.device_uuid == device_uuid).order_by(device_events.c.id)
     return fetch_all(tx, EventRecord, query)
 
 
 def history_of_drive(tx: Connection, serial: str) -> list[EventRecord]:
-    """The events of one drive in all slots that it was in, oldest first. Another drive may have the same serial."""
+    """Return the events of one drive in all its slots, oldest first. Another drive may have the same serial number."""
     query = sa.select(*_EVENT).where(device_events.c.serial == serial).order_by(device_events.c.id)
     return fetch_all(tx, EventRecord, query)
 
 
 def last_of(tx: Connection, device_uuid: str, kinds: Sequence[str]) -> str | None:
-    """The last event of a device that is one of *kinds*, or None if none is recorded."""
+    """Return the last event of a device that is one of *kinds*, or None."""
     query = sa.select(device_events.c.event).where(
         device_events.c.device_uuid == device_uuid, device_events.c.event.in_(kinds)
     )
@@ -101,14 +99,14 @@ def last_of(tx: Connection, device_uuid: str, kinds: Sequence[str]) -> str | Non
 
 
 def last_move(tx: Connection, device_uuid: str) -> str | None:
-    """The event that brought a device into the state that it is in, or None if none is recorded."""
+    """Return the event by which a device got its current state, or None."""
     return tx.execute(_LAST_MOVE, {"key": device_uuid}).scalar_one_or_none()
 
 
 def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> bool:
-    """Note that the drive holds, or may hold, a tenant's data.
+    """Record that the drive contains, or may contain, a tenant's data.
 
-    :returns: whether *device_uuid* has noted it now; False if it was noted before, or by another at this moment.
+    :returns: whether this call recorded it for *device_uuid*; False if it was recorded before or concurrently.
     """
     if contains(tx, serial, drive_model):
         return False
@@ -119,12 +117,12 @@ def add(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> bool
 
 
 def remove(tx: Connection, serial: str, drive_model: str) -> None:
-    """Note that the drive was proved clean."""
+    """Record that the drive was proved clean."""
     tx.execute(_entry_of(serial, drive_model))
 
 
 def take_back(tx: Connection, serial: str, drive_model: str, device_uuid: str) -> None:
-    """Note that nothing became of what *device_uuid* has noted; what another device has noted of the drive stays."""
+    """Remove the record that *device_uuid* made; a record of another device stays."""
     tx.execute(_entry_of(serial, drive_model).where(dirty_serials.c.device_uuid == device_uuid))
 
 
@@ -133,7 +131,7 @@ def _entry_of(serial: str, drive_model: str) -> sa.Delete:
 
 
 def noted_by(tx: Connection, serial: str, drive_model: str) -> str | None:
-    """The uuid of the device that noted the drive as dirty, or None if nobody did."""
+    """Return the uuid of the device that recorded the drive as dirty, or None."""
     query = sa.select(dirty_serials.c.device_uuid).where(
         dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model
     )
@@ -141,7 +139,7 @@ def noted_by(tx: Connection, serial: str, drive_model: str) -> str | None:
 
 
 def contains(tx: Connection, serial: str, drive_model: str) -> bool:
-    """Whether the drive is known to be dirty."""
+    """Return whether the drive is recorded as dirty."""
     query = sa.select(dirty_serials.c.id).where(
         dirty_serials.c.serial == serial, dirty_serials.c.drive_model == drive_model
     )
@@ -149,7 +147,7 @@ def contains(tx: Connection, serial: str, drive_model: str) -> bool:
 
 
 def among(tx: Connection, serials: Collection[str] | None) -> set[tuple[str, str]]:
-    """Those dirty drives, as (serial, model), whose serial number is one of *serials*; None: all of them."""
+    """Return dirty drives as (serial, model), limited to *serials*; None selects all."""
     query = sa.select(dirty_serials.c.serial, dirty_serials.c.drive_model)
     if serials is not None:
         query = query.where(dirty_serials.c.serial.in_(serials))

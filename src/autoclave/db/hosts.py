@@ -1,13 +1,4 @@
-"""Store compute hosts, their maintenance and their renames.
-
-Hosts that run instances: what their agents say of them, and what the operator wants of them.
-
-Every row that names a host, for the one command that gives a host another name.
-
-Hosts that the operator has put into maintenance, and the devices that do not follow their host yet.
-
-Renames of hosts that have begun and are not complete: until then, no agent serves either name.
-"""
+"""Store compute hosts, their maintenance and their renames."""
 
 import uuid
 from collections.abc import Collection, Mapping
@@ -37,10 +28,10 @@ from autoclave.db.tables import (
 
 @dataclass(frozen=True)
 class ComputeHostRecord:
-    """A host row. ``memory_mb`` is in MiB, ``local_gb`` in GiB; ``rp_uuid`` is the root of its provider tree.
+    """Represent a host row. ``memory_mb`` is in MiB, ``local_gb`` in GiB; ``rp_uuid`` is the root of its provider tree.
 
-    ``uuid`` is what the API shows as the id of its service and of its hypervisor. ``disabled``: gets no new
-    instances. ``forced_down``: the operator knows that it is dead.
+    ``uuid`` is the id of its service and of its hypervisor in the API. ``disabled``: the host gets no new instances.
+    ``forced_down``: the operator has declared it dead.
     """
 
     id: int
@@ -63,7 +54,7 @@ _HOST = columns(ComputeHostRecord, compute_hosts)
 
 
 def report(tx: Connection, hostname: str, values: Mapping[str, Any]) -> ComputeHostRecord:
-    """Note what an agent says of its host; the first time, the host gets its uuid. What is known already costs a read.
+    """Write what an agent reports about its host, which gets its uuid the first time. Unchanged values cost one read.
 
     :param values: ``rp_uuid``, ``hypervisor_type``, ``hypervisor_version``, ``vcpus``, ``memory_mb``, ``local_gb``.
     """
@@ -80,12 +71,12 @@ def report(tx: Connection, hostname: str, values: Mapping[str, Any]) -> ComputeH
 
 
 def get(tx: Connection, host_uuid: str) -> ComputeHostRecord | None:
-    """The host with that uuid."""
+    """Return the host with that uuid, or None."""
     return _one(tx, compute_hosts.c.uuid == host_uuid)
 
 
 def find(tx: Connection, hostname: str) -> ComputeHostRecord | None:
-    """The host with that name."""
+    """Return the host with that name, or None."""
     return _one(tx, compute_hosts.c.hostname == hostname)
 
 
@@ -94,25 +85,25 @@ def _one(tx: Connection, where: sa.ColumnElement[bool]) -> ComputeHostRecord | N
 
 
 def list_all(tx: Connection, hosts: Collection[str] | None = None) -> list[ComputeHostRecord]:
-    """All hosts, by name; with *hosts*, at least these."""
+    """Return all hosts, ordered by name; with *hosts*, at least these."""
     query = restricted(sa.select(*_HOST), compute_hosts.c.hostname, hosts)
     return fetch_all(tx, ComputeHostRecord, query.order_by(compute_hosts.c.hostname))
 
 
 def update(tx: Connection, host: ComputeHostRecord, values: Mapping[str, Any]) -> None:
-    """Write columns."""
+    """Write columns of a host."""
     tx.execute(compute_hosts.update().where(compute_hosts.c.id == host.id).values(updated_at=utcnow(), **values))
 
 
 def delete(tx: Connection, host: ComputeHostRecord) -> None:
-    """Remove a host; one that reports again gets another uuid."""
+    """Remove a host; if it reports again, it gets another uuid."""
     tx.execute(compute_hosts.delete().where(compute_hosts.c.id == host.id))
 
 
 _OF_HOST = (agents.c.hostname, compute_hosts.c.hostname, host_maintenances.c.hostname)
-"""Columns of tables that have one row for each host."""
+"""Columns with host names, of tables with one row per host."""
 _OF_DEVICES = (devices.c.hostname, pci_providers.c.hostname, pci_functions.c.hostname, instances.c.host)
-"""Columns of what a host has: a host that has any of it cannot give its name to another."""
+"""Columns with host names, of things that a host has; no other host can be renamed to a host that has any."""
 _OTHERS = (instances.c.requested_host, arqs.c.hostname, provider_config_additions.c.hostname)
 
 
@@ -127,10 +118,10 @@ def has_devices(tx: Connection, hostname: str) -> bool:
 
 
 def rename(tx: Connection, hostname: str, new_hostname: str) -> None:
-    """Let every row that names *hostname* name *new_hostname*.
+    """Rename *hostname* to *new_hostname* in every row.
 
-    Of an idle host that has the new name already, what the renamed host brings is replaced. Its maintenance stays,
-    unless the renamed host brings one.
+    Rows of an idle host of the new name are replaced by those of the renamed host. Its maintenance stays, unless the
+    renamed host is in maintenance.
     """
     for column in _OF_HOST:
         if _count(tx, column, hostname):
@@ -140,7 +131,7 @@ def rename(tx: Connection, hostname: str, new_hostname: str) -> None:
     _rename_deployables(tx, hostname, new_hostname)
     for column in (*_OF_HOST, *_OF_DEVICES, *_OTHERS):
         table = column.table
-        # The last sign of life of what works on an instance stays what it is.
+        # For an instance, updated_at is the last report of the service that works on it.
         same = {"updated_at": table.c.updated_at} if "updated_at" in table.c else {}
         tx.execute(table.update().where(column == hostname).values({column.key: new_hostname, **same}))
 
@@ -153,7 +144,7 @@ def _rename_deployables(tx: Connection, hostname: str, new_hostname: str) -> Non
 
 
 def renamed(name: str, hostname: str, new_hostname: str) -> str:
-    """Return the name of a provider of a renamed host; a name without the host's stays."""
+    """Return the new name of a provider of a renamed host; a name without the host's is unchanged."""
     rest = name.removeprefix(hostname)
     return new_hostname + rest if name == hostname or (rest != name and rest.startswith("_")) else name
 
@@ -164,7 +155,7 @@ def _count(tx: Connection, column: sa.Column[str], hostname: str) -> int:
 
 @dataclass(frozen=True)
 class MaintenanceRecord:
-    """A host in maintenance. ``actor``: the caller that has put it there."""
+    """Represent a host in maintenance. ``actor``: the caller that began it."""
 
     id: int
     hostname: str
@@ -214,7 +205,7 @@ def unlike_their_host(tx: Connection) -> list[str]:
 
 @dataclass(frozen=True)
 class RenameRecord:
-    """A rename row. ``actor``: the operator that began it."""
+    """Represent a rename row. ``actor``: the operator that began it."""
 
     id: int
     hostname: str
@@ -239,5 +230,5 @@ def insert_rename(tx: Connection, hostname: str, new_hostname: str, actor: str) 
 
 
 def delete_rename(tx: Connection, hostname: str) -> None:
-    """Remove the record of a rename: it is complete, or was given up before anything was renamed."""
+    """Remove the record of a rename that is complete, or that was given up before any change."""
     tx.execute(host_renames.delete().where(host_renames.c.hostname == hostname))

@@ -1,4 +1,7 @@
-"""Images: what guests are started from, and what their properties ask for. The data is in files beside the database."""
+"""Store images: the disks that guests start from, and the requests in their properties.
+
+The data is stored in files, not in the database.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,21 +16,22 @@ from autoclave.db.query import NEWEST_FIRST, columns, fetch_all, fetch_one, page
 from autoclave.db.tables import images
 
 QUEUED = "queued"
-"""It has no data yet."""
+"""The image has no data yet."""
 SAVING = "saving"
-"""Its data is on the way."""
+"""The image's data is being uploaded."""
 ACTIVE = "active"
-"""Its data is there and does not change any more."""
+"""The image's data is complete, and no longer changes."""
 
 PUBLIC = "public"
-"""Everybody may use it; all other visibilities are for the project that owns it."""
+"""Every project may use the image; with any other visibility, only its owner may."""
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """An image row. ``min_ram`` is in MiB, ``min_disk`` in GiB, ``size`` in bytes; ``os_hash_value`` is SHA-512.
+    """Represent an image row.
 
-    ``properties`` are the free ones, such as ``trait:CUSTOM_TRUSTED``.
+    ``min_ram`` is in MiB, ``min_disk`` in GiB, ``size`` in bytes; ``os_hash_value`` is SHA-512.
+    ``properties`` are free-form, such as ``trait:CUSTOM_TRUSTED``.
     """
 
     id: int
@@ -50,7 +54,7 @@ class ImageRecord:
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        """What an instance keeps of it (``instances.image``), whatever becomes of the image."""
+        """Return the copy that an instance keeps (``instances.image``), independent of later changes."""
         return {"name": self.name, "properties": dict(self.properties)}
 
 
@@ -58,12 +62,15 @@ _IMAGE = columns(ImageRecord, images)
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
-    """Insert an image row and return its id. A uuid that is taken raises DBDuplicateEntry."""
+    """Insert an image row and return its id.
+
+    :raises DBDuplicateEntry: the uuid is in use.
+    """
     return int(tx.execute(images.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ImageRecord | None:
-    """The image with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    """Return the image with *uuid*, or None; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_IMAGE).where(images.c.uuid == uuid)
     return fetch_one(tx, ImageRecord, query.with_for_update() if lock else query)
 
@@ -77,11 +84,11 @@ def list_for(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[ImageRecord]:
-    """Images, the newest first.
+    """Return images, newest first.
 
-    :param project_id: only those that it may use; None: all.
-    :param uuids: only these.
-    :param filters: columns and the values that they must have.
+    :param project_id: select images that this project may use; None for all.
+    :param uuids: select only these.
+    :param filters: required values by column.
     :param after: the uuid of the last one already seen.
     """
     query = sa.select(*_IMAGE)
@@ -95,19 +102,19 @@ def list_for(
 
 
 def all_uuids(tx: Connection) -> set[str]:
-    """The uuids of all images."""
+    """Return the uuids of all images."""
     return set(tx.execute(sa.select(images.c.uuid)).scalars())
 
 
 def update(tx: Connection, image: ImageRecord, values: Mapping[str, Any]) -> None:
-    """Write columns other than the status; properties as a whole, so read the row with ``lock`` before."""
+    """Write columns other than the status. Properties are replaced as a whole, so read the row with ``lock`` first."""
     tx.execute(images.update().where(images.c.id == image.id).values(updated_at=utcnow(), **values))
 
 
 def swap_status(
     tx: Connection, uuid: str, source: str, target: str, values: Mapping[str, Any] | None = None
 ) -> ImageRecord | None:
-    """Move an image from one status to another, and write what comes with it.
+    """Move an image from one status to another, and write *values*.
 
     :returns: the image as it is now; None if it is not in *source*, or is gone.
     """
@@ -117,5 +124,5 @@ def swap_status(
 
 
 def delete(tx: Connection, uuid: str) -> bool:
-    """Remove an image's row. False if there was none."""
+    """Remove an image's row; return False if there was none."""
     return tx.execute(images.delete().where(images.c.uuid == uuid)).rowcount > 0

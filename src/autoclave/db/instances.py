@@ -1,8 +1,6 @@
 """Store instances, and read which PCI functions they have.
 
-Instances: one row each, from the request to the moment when everything of it is given back.
-
-What PCI functions instances have, whichever way they got them, for those who show it.
+A row exists from the request until everything that the instance holds has been given back.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,15 +32,16 @@ from autoclave.rules.resource_names import read
 
 @dataclass(frozen=True)
 class InstanceRecord:
-    """An instance row.
+    """Represent an instance row.
 
-    ``flavor`` is :attr:`FlavorRecord.snapshot <autoclave.db.flavors.FlavorRecord.snapshot>` and ``image`` is
-    :attr:`ImageRecord.snapshot <autoclave.db.images.ImageRecord.snapshot>`, as they were when they were asked for.
-    While it is rebuilt, ``rebuild`` is ``{"image_uuid": …, "image": snapshot}`` of the image that it shall have, with
-    ``"checked": true`` from the moment that a conductor has found that it may, and with ``"touched"`` from the moment
-    that an agent has begun: whether the disk that it had may have been touched.
-    ``requested_host`` is the only host that will do. ``agent_run_id`` is the agent run that works on it.
-    ``state_version`` grows with every :func:`swap`.
+    :param flavor: :attr:`FlavorRecord.snapshot <autoclave.db.flavors.FlavorRecord.snapshot>` as of the request.
+    :param image: :attr:`ImageRecord.snapshot <autoclave.db.images.ImageRecord.snapshot>` as of the request.
+    :param rebuild: during a rebuild, ``{"image_uuid": …, "image": snapshot}`` of the requested image. A conductor adds
+        ``"checked": true`` when the image is permitted. An agent adds ``"touched"`` when it begins: whether the old
+        disk may have been changed.
+    :param requested_host: the only permitted host.
+    :param agent_run_id: the agent run that works on it.
+    :param state_version: incremented by every :func:`swap`.
     """
 
     id: int
@@ -75,7 +74,7 @@ class InstanceRecord:
 
     @property
     def power(self) -> PowerState:
-        """``power_state`` by its name."""
+        """Return ``power_state`` as an enum."""
         return PowerState(self.power_state)
 
 
@@ -83,12 +82,15 @@ _INSTANCE = columns(InstanceRecord, instances)
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
-    """Insert an instance row and return its id. A uuid that is taken raises DBDuplicateEntry."""
+    """Insert an instance row and return its id.
+
+    :raises DBDuplicateEntry: the uuid is in use.
+    """
     return int(tx.execute(instances.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> InstanceRecord | None:
-    """The instance with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    """Return the instance with *uuid*, or None; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_INSTANCE).where(instances.c.uuid == uuid)
     return fetch_one(tx, InstanceRecord, query.with_for_update() if lock else query)
 
@@ -102,11 +104,11 @@ def list_for(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[InstanceRecord]:
-    """Instances, the newest first.
+    """Return instances, newest first.
 
-    :param project_id: only those of this project; None: of all.
-    :param filters: columns and the values that they must have; a None is a column without a value.
-    :param conditions: what else must be true of their columns.
+    :param project_id: select instances of this project; None for all.
+    :param filters: required values by column; None requires NULL.
+    :param conditions: additional conditions.
     :param after: the uuid of the last one already seen.
     """
     query = sa.select(*_INSTANCE).where(*conditions)
@@ -118,13 +120,13 @@ def list_for(
 
 
 def on_host(tx: Connection, host: str) -> list[InstanceRecord]:
-    """The instances that are on *host* or on their way to it or from it, the oldest first."""
+    """Return the instances on *host*, or on their way to it or from it, oldest first."""
     query = sa.select(*_INSTANCE).where(instances.c.host == host).order_by(instances.c.id)
     return fetch_all(tx, InstanceRecord, query)
 
 
 def named_on(tx: Connection, hosts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
-    """Uuid and name of every instance on each of *hosts*, the newest first; nothing is said of one that has none."""
+    """Return uuid and name of the instances on each of *hosts*, newest first; hosts without instances are absent."""
     wanted = instances.c.host, instances.c.uuid, instances.c.name
     query = sa.select(*wanted).where(instances.c.host.in_(hosts)).order_by(instances.c.id.desc())
     found: dict[str, list[tuple[str, str]]] = {}
@@ -136,10 +138,10 @@ def named_on(tx: Connection, hosts: Collection[str]) -> dict[str, list[tuple[str
 def swap(
     tx: Connection, record: InstanceRecord, *, expect_task: TaskState | None, **values: Any
 ) -> InstanceRecord | None:
-    """Write *values* if the row still is what the caller read, and does what the caller takes it to do.
+    """Write *values* if the row is unchanged and has the expected task.
 
-    :param expect_task: the ``task_state`` that the row must have.
-    :returns: the instance as it is now; None: somebody else was there first, and nothing was written.
+    :param expect_task: the required ``task_state``.
+    :returns: the instance as it is now; None if it was changed concurrently, and nothing was written.
     """
     task = instances.c.task_state
     statement = instances.update().where(
@@ -147,15 +149,15 @@ def swap(
         instances.c.state_version == record.state_version,
         task.is_(None) if expect_task is None else task == expect_task,
     )
-    # updated_at is named so that MySQL's "rows changed" is never zero for a row that matched
+    # Set updated_at explicitly, because MySQL counts changed rows, and a matched row must count.
     values = {"updated_at": utcnow(), **values, "state_version": record.state_version + 1}
     return get(tx, record.uuid) if tx.execute(statement.values(**values)).rowcount == 1 else None
 
 
 def update(tx: Connection, record: InstanceRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that say nothing of its state, such as its name or metadata.
+    """Write columns that do not describe its state, such as its name or metadata.
 
-    While something is done with it, ``updated_at`` is the last sign of life of whoever does it, and stays.
+    During a task, ``updated_at`` is the last report of the service that works on it, and is kept.
     """
     idle = instances.c.task_state.is_(None)
     when = sa.case((idle, sa.bindparam("now", utcnow(), instances.c.updated_at.type)), else_=instances.c.updated_at)
@@ -163,18 +165,17 @@ def update(tx: Connection, record: InstanceRecord, values: Mapping[str, Any]) ->
 
 
 def delete(tx: Connection, uuid: str) -> bool:
-    """Remove the row of an instance that is being deleted. False if there is none, or it is not being deleted."""
+    """Remove the row of an instance in ``deleting``; return False if there is none, or it is in another state."""
     gone = instances.delete().where(instances.c.uuid == uuid, instances.c.task_state == TaskState.DELETING)
     return tx.execute(gone).rowcount > 0
 
 
 @dataclass(frozen=True)
 class Hostdev:
-    """A PCI function of a host that an instance has.
+    """Represent a PCI function that an instance has.
 
-    ``arq_uuid`` is the accelerator request that it came by; None: a claim of the flavor's. ``burned``: it is
-    given to nobody else before the operator says so. ``managed``: whether libvirt manages it; None: that cannot
-    be read.
+    ``arq_uuid``: its accelerator request; None if the flavor's alias claimed it. ``burned``: no other instance may get
+    it before the operator releases it. ``managed``: libvirt manages it; None if that cannot be read.
     """
 
     instance_uuid: str
@@ -188,7 +189,7 @@ class Hostdev:
 
 
 def of_instances(tx: Connection, instance_uuids: Collection[str]) -> dict[str, list[Hostdev]]:
-    """What each of *instance_uuids* has, in order of the addresses; nothing is said of one that has nothing."""
+    """Return the functions of each of *instance_uuids*, ordered by address; instances without functions are absent."""
     found = [*_claimed(tx, instance_uuids), *_bound(tx, instance_uuids)]
     found.sort(key=attrgetter("instance_uuid", "address"))
     return {uuid: list(devices_of) for uuid, devices_of in groupby(found, attrgetter("instance_uuid"))}
@@ -249,6 +250,6 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
 
 
 def _address(info: Mapping[str, str], slot: str) -> str:
-    """The handle's own address: a virtual function is not where its device is."""
+    """Return the handle's own address, which for a virtual function differs from that of the device."""
     parts = [info.get(name) for name in ("domain", "bus", "device", "function")]
     return slot if None in parts else "{}:{}:{}.{}".format(*parts)

@@ -1,4 +1,4 @@
-"""Bound accelerator requests whose servers another service keeps, and what is known of those that it has deleted."""
+"""Store what is known about the servers of another service that have bound accelerator requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,11 +15,11 @@ from autoclave.rules.device_lifecycle import ARQState
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound request, its device, and what of that a guest gets.
+    """Represent a bound request, its device, and its attach handle.
 
-    :param address: the identity of its attach handle: of a PCI function, the full address.
-    :param orphan_since: when its server was first found to be deleted; None: it was not.
-    :param orphan_reason: why the device waits for an operator; None: it does not.
+    :param address: identity of the attach handle; for a PCI function, its full address.
+    :param orphan_since: when the server was first found deleted, or None.
+    :param orphan_reason: why the device waits for an operator, or None.
     :param server_seen: Nova has shown the server since the request was bound.
     """
 
@@ -37,7 +37,7 @@ class Bound:
 
 
 _AT_ONCE = 1000
-"""Requests that one statement writes: SQLite takes 32766 parameters."""
+"""Maximum number of requests per statement: SQLite permits 32766 parameters."""
 
 _OF_ARQ = ("uuid", "instance_uuid", "project_id", "device_id", "device_rp_uuid", "orphan_since", "orphan_reason",
            "server_seen")  # fmt: skip
@@ -55,12 +55,12 @@ assert len(fields(Bound)) == len(_BOUND.selected_columns)
 
 
 def bound(tx: Connection) -> list[Bound]:
-    """Return the bound requests of servers that are not our own, in one query."""
+    """Return the bound requests of servers that Autoclave does not run, in one query."""
     return fetch_all(tx, Bound, _BOUND)
 
 
 def note(tx: Connection, requests: Sequence[Bound], since: datetime | None, reason: str | None) -> None:
-    """Record what is known of the servers of *requests*, unless those have moved on since they were read."""
+    """Record what is known about the servers of *requests*, except for requests changed since they were read."""
     for earlier in {each.orphan_since for each in requests}:
         same = [each for each in requests if each.orphan_since == earlier]
         unchanged = arqs.c.orphan_since.is_(None) if earlier is None else arqs.c.orphan_since == earlier
@@ -68,14 +68,14 @@ def note(tx: Connection, requests: Sequence[Bound], since: datetime | None, reas
 
 
 def note_seen(tx: Connection, requests: Sequence[Bound]) -> None:
-    """Record that Nova has shown the servers of *requests*, as far as those are still theirs."""
+    """Record that Nova has shown the servers of *requests*, for requests still bound for them."""
     _update(tx, requests, {"server_seen": True})
 
 
 def _update(
     tx: Connection, requests: Sequence[Bound], values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
 ) -> None:
-    """Write *values* to those of *requests* that are still bound for the servers that they were read with."""
+    """Write *values* to those of *requests* that are still bound for the same servers."""
     for start in range(0, len(requests), _AT_ONCE):
         pairs = [(each.uuid, each.instance_uuid) for each in requests[start : start + _AT_ONCE]]
         same = (
@@ -83,12 +83,12 @@ def _update(
             sa.tuple_(arqs.c.uuid, arqs.c.instance_uuid).in_(pairs),
             arqs.c.state == ARQState.BOUND,
         )
-        # The request itself is not changed by it, so its updated_at stays.
+        # Keep updated_at, because the request itself has not changed.
         tx.execute(arqs.update().where(*same, *conditions).values({**values, "updated_at": arqs.c.updated_at}))
 
 
 def is_still(tx: Connection, request: Bound) -> bool:
-    """Lock a request, and return whether it is as it was read."""
+    """Lock a request, and return whether it is unchanged since it was read."""
     query = sa.select(arqs.c.state, arqs.c.instance_uuid, arqs.c.orphan_since).where(arqs.c.uuid == request.uuid)
     row = tx.execute(query.with_for_update()).one_or_none()
     return row is not None and tuple(row) == (ARQState.BOUND, request.instance_uuid, request.orphan_since)

@@ -1,12 +1,7 @@
 """Store the PCI functions that flavors ask for, and which of them are burned.
 
-Providers of PCI functions, and their functions: what a host lends to instances.
-
-Burned devices with what is known of their functions.
-
-What the operator's provider config has added to providers, remembered before it is written to Placement.
-
-The ledger of burned cards: a card stays burned in whatever slot of whatever host it is.
+A burned card stays burned in every slot of every host. Additions of the operator's provider configuration are recorded
+before they are written to Placement.
 """
 
 import json
@@ -32,7 +27,7 @@ from autoclave.rules.burn import BurnFacts, BurnState
 def note(tx: Connection, serial: str, rp_uuid: str) -> None:
     """Record that the card is burned, and the provider whose release ends that."""
     if noted_by(tx, serial) is None:
-        # Another may note a card with the same serial at this moment.
+        # Another transaction may insert a card with the same serial concurrently.
         with suppress(DBDuplicateEntry), tx.begin_nested():
             tx.execute(burned_cards.insert().values(serial=serial, rp_uuid=rp_uuid))
             return
@@ -51,12 +46,15 @@ def noted_by(tx: Connection, serial: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProviderRecord:
-    """A provider row. ``uuid`` is that of the resource provider, committed before that is made.
+    """Represent a provider row.
 
-    ``traits`` is a JSON list, sorted. ``burned_for`` is the instance that burned it. ``waiting_for``: which change of
-    host or configuration takes effect later, and why; None if none does. ``outdated``: that change ends what is
-    offered of it now. ``unreadable_reason``: why its agent could not look at it for ``[agent] unreadable_patience``.
-    ``withheld``: Autoclave has reserved it for one of the two, and is to lower that afterwards.
+    :param uuid: uuid of the resource provider, committed before the provider is created.
+    :param traits: sorted JSON list.
+    :param burned_for: the instance that burned it.
+    :param waiting_for: the change of host or configuration that takes effect later, and why; None if there is none.
+    :param outdated: because of that change, it is no longer offered.
+    :param unreadable_reason: why its agent could not read it for ``[agent] unreadable_patience``.
+    :param withheld: Autoclave has reserved it for one of these two reasons, and must lower ``reserved`` afterwards.
     """
 
     id: int
@@ -64,7 +62,7 @@ class ProviderRecord:
     hostname: str
     address: str
     serial: str | None
-    """Tells the card in the slot from all others; None: not known."""
+    """Unique identifier of the card in the slot; None if unknown."""
     resource_class: str
     traits: str
     total: int
@@ -84,17 +82,17 @@ class ProviderRecord:
 
     @property
     def trait_names(self) -> frozenset[str]:
-        """``traits`` as a set."""
+        """Return ``traits`` as a set."""
         return frozenset(json.loads(self.traits))
 
     @property
     def card_serial(self) -> str | None:
-        """``serial`` as the card has it, without the ids and the function that are kept before it."""
+        """Return the serial number of the card itself, without the ids and the function stored before it."""
         return self.serial.partition(" ")[2] if self.serial else None
 
     @property
     def burn_state(self) -> BurnState:
-        """Where it is in its life, in one word."""
+        """Return its state in the life cycle of a burn."""
         if not self.burned:
             return BurnState.NOT_BURNED
         if self.release_pending:
@@ -103,13 +101,13 @@ class ProviderRecord:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether nothing of it may be given to a further instance, burned or not."""
+        """Return whether no further instance may get it, burned or not."""
         return self.outdated or self.unreadable_reason is not None
 
     def facts(self, *, claimed: int, missing: bool = False) -> BurnFacts:
-        """What ``rules.burn`` needs to know.
+        """Return what ``rules.burn`` decides by.
 
-        :param claimed: how many of its functions instances have.
+        :param claimed: number of its functions that instances have.
         """
         return BurnFacts(
             self.one_time_use,
@@ -125,7 +123,7 @@ class ProviderRecord:
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """A function row; ``missing``: the host or its configuration has it no more."""
+    """Represent a function row. ``missing``: it is no longer on the host or in its configuration."""
 
     id: int
     provider_id: int
@@ -148,7 +146,7 @@ NOT_BURNED: Mapping[str, Any] = {
     "burned_for": None,
     "release_pending": False,
 }
-"""The columns of a provider whose burn is over."""
+"""Columns of a provider whose burn has ended."""
 
 _PROVIDER = columns(ProviderRecord, pci_providers)
 _FUNCTION = columns(FunctionRecord, pci_functions)
@@ -160,9 +158,9 @@ _CLAIMED = (
 
 
 def burned_for(instance_uuid: str | None, now: datetime) -> dict[str, Any]:
-    """The columns of a provider that *instance_uuid* burns; whatever was asked about it before is void.
+    """Return the columns of a provider that *instance_uuid* burns; an earlier release becomes void.
 
-    :param instance_uuid: None: one of which nothing is on record.
+    :param instance_uuid: None if no instance is on record.
     """
     return {
         "burned": True,
@@ -185,13 +183,13 @@ def insert_functions(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | None:
-    """The provider with *uuid*; with *lock*, its row stays locked until the transaction ends."""
+    """Return the provider with *uuid*, or None; with *lock*, its row stays locked until the transaction ends."""
     query = sa.select(*_PROVIDER).where(pci_providers.c.uuid == uuid)
     return fetch_one(tx, ProviderRecord, query.with_for_update() if lock else query)
 
 
 def with_serial(tx: Connection, serial: str) -> list[ProviderRecord]:
-    """Return the providers, of whatever host, in whose slot the card with *serial* was seen last."""
+    """Return the providers of any host in whose slot the card with *serial* was last seen."""
     query = sa.select(*_PROVIDER).where(pci_providers.c.serial == serial).order_by(pci_providers.c.id)
     return fetch_all(tx, ProviderRecord, query)
 
@@ -199,7 +197,7 @@ def with_serial(tx: Connection, serial: str) -> list[ProviderRecord]:
 def providers(
     tx: Connection, hostname: str | None = None, *, burned: bool | None = None, lock: bool = False
 ) -> list[ProviderRecord]:
-    """Providers in order of their id, of one host or of all."""
+    """Return providers ordered by id, of one host or of all."""
     query = sa.select(*_PROVIDER).order_by(pci_providers.c.id)
     if hostname is not None:
         query = query.where(pci_providers.c.hostname == hostname)
@@ -209,7 +207,7 @@ def providers(
 
 
 def functions(tx: Connection, hostname: str | None = None) -> list[FunctionRecord]:
-    """Functions in order of host and address, of one host or of all."""
+    """Return functions ordered by host and address, of one host or of all."""
     query = sa.select(*_FUNCTION).order_by(pci_functions.c.hostname, pci_functions.c.address)
     return fetch_all(
         tx, FunctionRecord, query if hostname is None else query.where(pci_functions.c.hostname == hostname)
@@ -217,13 +215,13 @@ def functions(tx: Connection, hostname: str | None = None) -> list[FunctionRecor
 
 
 def functions_of(tx: Connection, provider: ProviderRecord) -> list[FunctionRecord]:
-    """The functions of a provider in order of their address."""
+    """Return the functions of a provider, ordered by address."""
     query = sa.select(*_FUNCTION).where(pci_functions.c.provider_id == provider.id).order_by(pci_functions.c.address)
     return fetch_all(tx, FunctionRecord, query)
 
 
 def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> list[FunctionRecord]:
-    """What instances have, in order of host and address."""
+    """Return the functions of instances, ordered by host and address."""
     query = (
         sa.select(*_FUNCTION)
         .where(pci_functions.c.instance_uuid.in_(list(instance_uuids)))
@@ -233,7 +231,7 @@ def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> l
 
 
 def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRecord]:
-    """The providers that an instance has functions of, and those that it has burned, even if it has them no more."""
+    """Return the providers whose functions an instance has, and those that it has burned, even after it was freed."""
     has_function = sa.exists().where(
         pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid == instance_uuid
     )
@@ -242,7 +240,7 @@ def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRe
 
 
 def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
-    """Whether an instance has one of the provider's functions."""
+    """Return whether an instance has one of the provider's functions."""
     query = sa.select(sa.func.count()).where(
         pci_functions.c.provider_id == provider.id, pci_functions.c.instance_uuid.is_not(None)
     )
@@ -250,7 +248,7 @@ def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
 
 
 def count_unreadable(tx: Connection) -> list[tuple[str, int]]:
-    """Return each host that has functions on record, and how many of them are not offered as they cannot be read."""
+    """Return each host with functions on record, and how many of them are withheld as unreadable."""
     unreadable = sa.case((pci_providers.c.unreadable_reason.is_not(None), 1), else_=0)
     query = (
         sa.select(pci_providers.c.hostname, sa.func.sum(unreadable))
@@ -262,7 +260,7 @@ def count_unreadable(tx: Connection) -> list[tuple[str, int]]:
 
 
 def owners(tx: Connection) -> dict[int, dict[str, str | None]]:
-    """The instance that has it, or None, by the id of the provider and the address of each function."""
+    """Return the instance of each function, or None, by provider id and address."""
     of = pci_functions.c
     found: dict[int, dict[str, str | None]] = {}
     for row in tx.execute(sa.select(of.provider_id, of.address, of.instance_uuid)):
@@ -271,10 +269,10 @@ def owners(tx: Connection) -> dict[int, dict[str, str | None]]:
 
 
 def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *, idle: bool = False) -> bool:
-    """Write what a provider is burned for, or that it is not, if its row is still at the version of *provider*.
+    """Write the burn columns of a provider, if its row still has the version of *provider*.
 
-    :param idle: only if no instance has a function of it.
-    :returns: whether it was; False means that somebody else was there first, and nothing was written.
+    :param idle: write only if no instance has a function of the provider.
+    :returns: whether the row was written; False if it was changed concurrently.
     """
     statement = pci_providers.update().where(
         pci_providers.c.id == provider.id, pci_providers.c.state_version == provider.state_version
@@ -286,11 +284,11 @@ def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *,
 
 
 def note_withheld(tx: Connection, provider: ProviderRecord, *, withheld: bool) -> bool:
-    """Write whether Autoclave has reserved a provider for a doubt, if its row still is as *provider* says.
+    """Record whether Autoclave has reserved a doubted provider, if its row is unchanged.
 
-    Its version stays, since nothing of what it is burned for has changed.
+    The version is kept, because the burn has not changed.
 
-    :returns: whether it was; False: nothing was written.
+    :returns: whether the row was written.
     """
     of = pci_providers.c
     statement = pci_providers.update().where(
@@ -303,19 +301,19 @@ def note_withheld(tx: Connection, provider: ProviderRecord, *, withheld: bool) -
 
 
 def describe(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that say what the provider is; what it is burned for only :func:`swap` writes."""
+    """Write the descriptive columns of a provider; only :func:`swap` writes its burn columns."""
     tx.execute(pci_providers.update().where(pci_providers.c.id == provider.id).values(**values))
 
 
 def describe_function(tx: Connection, function: FunctionRecord, values: Mapping[str, Any]) -> None:
-    """Write columns that say what a function is; who has it, only :func:`claim` and :func:`free` write."""
+    """Write the descriptive columns of a function; only :func:`claim` and :func:`free` write its instance."""
     tx.execute(pci_functions.update().where(pci_functions.c.id == function.id).values(**values))
 
 
 def claim(tx: Connection, function_ids: Sequence[int], instance_uuid: str) -> bool:
-    """Give functions to an instance if nobody has them and they are not missing.
+    """Assign functions to an instance if they are free and not missing.
 
-    :returns: whether it has got all of them; if not, the caller must not commit.
+    :returns: whether all were assigned; if not, the caller must not commit.
     """
     statement = pci_functions.update().where(
         pci_functions.c.id.in_(function_ids),
@@ -327,13 +325,13 @@ def claim(tx: Connection, function_ids: Sequence[int], instance_uuid: str) -> bo
 
 
 def free(tx: Connection, instance_uuid: str) -> int:
-    """Take all functions back from an instance and return how many it had. What is burned stays burned."""
+    """Free all functions of an instance, and return their number. Burned functions stay burned."""
     statement = pci_functions.update().where(pci_functions.c.instance_uuid == instance_uuid)
     return int(tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount)
 
 
 def take_back(tx: Connection, function: FunctionRecord) -> bool:
-    """Take a function back from the instance that *function* names, and from no other; whether it was."""
+    """Free a function if it still has the instance of *function*; return whether it was freed."""
     statement = pci_functions.update().where(
         pci_functions.c.id == function.id, pci_functions.c.instance_uuid == function.instance_uuid
     )
@@ -341,7 +339,7 @@ def take_back(tx: Connection, function: FunctionRecord) -> bool:
 
 
 def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:
-    """Remove functions that nobody has."""
+    """Remove functions that no instance has."""
     tx.execute(
         pci_functions.delete().where(
             pci_functions.c.id.in_(list(function_ids)), pci_functions.c.instance_uuid.is_(None)
@@ -350,9 +348,9 @@ def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:
 
 
 def delete(tx: Connection, provider: ProviderRecord) -> bool:
-    """Remove a provider with its functions, if it still is as *provider* says, idle and not burned, or released.
+    """Remove a provider with its functions, if it is unchanged, idle, and either not burned or released.
 
-    :returns: whether it was.
+    :returns: whether it was removed.
     """
     found = get(tx, provider.uuid, lock=True)
     if found is None or found.state_version != provider.state_version or is_claimed(tx, found):
@@ -368,24 +366,24 @@ def delete(tx: Connection, provider: ProviderRecord) -> bool:
 
 @dataclass(frozen=True)
 class BurnedView:
-    """A provider that is burned; of one time use are whole devices only, which have one function."""
+    """Represent a burned provider. Only whole devices are one-time-use, and these have one function."""
 
     provider: ProviderRecord
     functions: Sequence[FunctionRecord]
 
     @property
     def instance_uuid(self) -> str | None:
-        """The instance that has it now; None: it is idle."""
+        """Return the instance that has it now; None if it is idle."""
         return next((each.instance_uuid for each in self.functions if each.instance_uuid is not None), None)
 
     @property
     def missing(self) -> bool:
-        """Whether its host, or the configuration there, has it no more."""
+        """Return whether it is no longer on its host, or in the configuration there."""
         return all(each.missing for each in self.functions)
 
 
 def list_all(tx: Connection, hostname: str | None = None) -> list[BurnedView]:
-    """All that is burned, of one host or of all. Two queries."""
+    """Return all burned providers, of one host or of all, with two queries."""
     query = (
         sa.select(*columns(FunctionRecord, pci_functions))
         .join(pci_providers, pci_functions.c.provider_id == pci_providers.c.id)
@@ -401,12 +399,12 @@ def list_all(tx: Connection, hostname: str | None = None) -> list[BurnedView]:
 
 
 def view(tx: Connection, provider: ProviderRecord) -> BurnedView:
-    """The same of one provider."""
+    """Return the burned view of one provider."""
     return BurnedView(provider, functions_of(tx, provider))
 
 
 class AdditionKind(StrEnum):
-    """What was added."""
+    """Name the kind of an addition."""
 
     INVENTORY = "inventory"
     TRAIT = "trait"
@@ -414,7 +412,7 @@ class AdditionKind(StrEnum):
 
 @dataclass(frozen=True)
 class Addition:
-    """One inventory or trait of one provider. ``name`` is the resource class's, or the trait's."""
+    """Represent an added inventory or trait of one provider. ``name`` is that of the resource class or the trait."""
 
     rp_uuid: str
     kind: AdditionKind
@@ -422,13 +420,13 @@ class Addition:
 
 
 def of_host(tx: Connection, hostname: str) -> frozenset[Addition]:
-    """All that is remembered for a host."""
+    """Return all additions on record for a host."""
     query = sa.select(additions.c.rp_uuid, additions.c.kind, additions.c.name).where(additions.c.hostname == hostname)
     return frozenset(Addition(row.rp_uuid, AdditionKind(row.kind), row.name) for row in tx.execute(query))
 
 
 def added_classes(tx: Connection, rp_uuid: str) -> frozenset[str]:
-    """The resource classes that were added to a provider."""
+    """Return the resource classes added to a provider."""
     query = sa.select(additions.c.name).where(
         additions.c.rp_uuid == rp_uuid, additions.c.kind == AdditionKind.INVENTORY.value
     )
@@ -436,7 +434,7 @@ def added_classes(tx: Connection, rp_uuid: str) -> frozenset[str]:
 
 
 def remember(tx: Connection, hostname: str, added: frozenset[Addition]) -> None:
-    """Remember what is about to be added and is not remembered yet."""
+    """Record additions before they are written to Placement; none of them may be on record."""
     tx.execute(
         additions.insert(),
         [{"hostname": hostname, "rp_uuid": each.rp_uuid, "kind": each.kind.value, "name": each.name} for each in added],
@@ -444,7 +442,7 @@ def remember(tx: Connection, hostname: str, added: frozenset[Addition]) -> None:
 
 
 def forget(tx: Connection, hostname: str, removed: frozenset[Addition]) -> None:
-    """Forget what is no longer in Placement."""
+    """Remove the record of additions that are no longer in Placement."""
     for each in removed:
         tx.execute(
             additions.delete().where(

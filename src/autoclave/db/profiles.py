@@ -1,4 +1,4 @@
-"""Device profiles."""
+"""Store device profiles."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from autoclave.db.tables import arqs, device_profiles
 
 @dataclass(frozen=True)
 class ProfileRecord:
-    """A device profile row; ``profile_json`` is ``{"groups": [...]}``, as Cyborg stores it."""
+    """Represent a device profile row; ``profile_json`` is ``{"groups": [...]}``, as Cyborg stores it."""
 
     id: int
     uuid: str
@@ -27,7 +27,7 @@ class ProfileRecord:
 
     @property
     def groups(self) -> list[dict[str, str]]:
-        """The request groups."""
+        """Return the request groups."""
         return list(json.loads(self.profile_json)["groups"])
 
 
@@ -37,12 +37,15 @@ _BY_NAME = sa.select(*_PROFILE).where(device_profiles.c.name == sa.bindparam("ke
 
 
 def insert(tx: Connection, values: Mapping[str, Any]) -> int:
-    """Insert a profile row and return its id. A name or uuid that is taken raises DBDuplicateEntry."""
+    """Insert a profile row and return its id.
+
+    :raises DBDuplicateEntry: the name or uuid is in use.
+    """
     return int(tx.execute(device_profiles.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
 
 
 def find(tx: Connection, *, uuid: str | None = None, name: str | None = None) -> ProfileRecord | None:
-    """The profile with that uuid or that name."""
+    """Return the profile with that uuid or that name, or None."""
     query, key = (_BY_UUID, uuid) if uuid is not None else (_BY_NAME, name)
     return fetch_one(tx, ProfileRecord, query, {"key": key})
 
@@ -50,7 +53,7 @@ def find(tx: Connection, *, uuid: str | None = None, name: str | None = None) ->
 def list_all(
     tx: Connection, *, names: Sequence[str] | None = None, after: str | None = None, limit: int | None = None
 ) -> list[ProfileRecord]:
-    """Profiles in order of their id."""
+    """Return profiles ordered by id."""
     query = sa.select(*_PROFILE)
     if names is not None:
         query = query.where(device_profiles.c.name.in_(names))
@@ -58,10 +61,10 @@ def list_all(
 
 
 def in_use(tx: Connection, profile: ProfileRecord) -> bool:
-    """Whether an ARQ refers to the profile."""
+    """Return whether an ARQ refers to the profile."""
     return tx.execute(sa.select(arqs.c.id).where(arqs.c.device_profile_id == profile.id).limit(1)).first() is not None
 
 
 def delete(tx: Connection, profile: ProfileRecord) -> None:
-    """Remove a profile that nothing refers to."""
+    """Remove a profile without references."""
     tx.execute(device_profiles.delete().where(device_profiles.c.id == profile.id))

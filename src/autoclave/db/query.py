@@ -1,13 +1,4 @@
-"""Share statements among the nouns: records of rows, pages, filters, shown states.
-
-From rows to typed records.
-
-The order of a list, and pages of it.
-
-Filters of devices and deployables by what hangs on them (Cyborg's ``filters.field``).
-
-``rules.device_lifecycle.shown_state`` in SQL.
-"""
+"""Share statements among the nouns: records of rows, pages, filters, shown states."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -22,18 +13,18 @@ from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Withheld
 R = TypeVar("R")
 
 MOST_NAMED = 500
-"""Rows that a query names. Beyond that, all rows cost less than a list of names, which an engine may not even take."""
+"""Maximum length of a list in a query. Beyond it, reading all rows is cheaper, and an engine may refuse the list."""
 
 
 def columns(record: type[Any], table: sa.Table) -> list[sa.Column[Any]]:
-    """The columns of *table* that the dataclass *record* has fields for, in its order."""
+    """Return the columns of *table* for the fields of the dataclass *record*, in the order of its fields."""
     return [table.c[field.name] for field in fields(record)]
 
 
 def fetch_one(
     tx: Connection, record: Callable[..., R], query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
 ) -> R | None:
-    """The only row of *query*, which selects :func:`columns`, as a *record*; None if there is none."""
+    """Return the only row of *query*, which selects :func:`columns`, as a *record*; None if there is none."""
     row = tx.execute(query, parameters).one_or_none()
     return record(*row) if row else None
 
@@ -41,24 +32,24 @@ def fetch_one(
 def fetch_all(
     tx: Connection, record: Callable[..., R], query: sa.Select[Any], parameters: Mapping[str, Any] | None = None
 ) -> list[R]:
-    """All rows of *query*, likewise."""
+    """Return all rows of *query*, which selects :func:`columns`, as *record* objects."""
     return [record(*row) for row in tx.execute(query, parameters)]
 
 
 def restricted(query: sa.Select[Any], column: sa.ColumnElement[Any], only: Collection[Any] | None) -> sa.Select[Any]:
-    """*query* for the rows in which *column* is one of *only*. It may find others, too, where those are many.
+    """Restrict *query* to rows in which *column* is in *only*. A long list is ignored, so that more rows are found.
 
-    :param only: None: all rows.
+    :param only: values to select; None for all.
     """
     return query if only is None or len(only) > MOST_NAMED else query.where(column.in_(list(only)))
 
 
 @dataclass(frozen=True)
 class Order:
-    """Rows in order of a column, and those that are alike in it in order of their id.
+    """Order rows by a column, then by id.
 
-    :param key: the name of the column; ``updated_at`` of a row that was never changed is its ``created_at``. No
-        other column is one that a row can lack.
+    :param key: name of the column. For ``updated_at``, a row that was never changed has its ``created_at``. Any other
+        column must be NOT NULL.
     """
 
     key: str = "id"
@@ -72,9 +63,9 @@ NEWEST_FIRST = Order("created_at", descending=True)
 def paged(
     query: sa.Select[Any], table: sa.Table, order: Order = BY_ID, *, after: str | None = None, limit: int | None = None
 ) -> sa.Select[Any]:
-    """*query* of *table* in *order*.
+    """Return *query* of *table* in *order*, restricted to one page.
 
-    :param after: the uuid of the last row already seen; nothing follows one that there is not.
+    :param after: the uuid of the last row already seen; if it does not exist, the page is empty.
     """
     keys = [_column(table, key) for key in dict.fromkeys((order.key, "id"))]
     if after is not None:
@@ -116,7 +107,7 @@ _IS_SET: Mapping[Withheld, sa.ColumnElement[bool]] = {
 
 def _shown(reasons: Iterable[Withheld]) -> sa.ColumnElement[str]:
     available = devices.c.device_state == DeviceState.AVAILABLE
-    # The column as text: no CAST, whose result MariaDB compares without case.
+    # The column as text. No CAST: MariaDB would compare its result without case.
     return sa.case(
         *((sa.and_(available, _IS_SET[why]), sa.literal(why.value, sa.String)) for why in reasons),
         else_=sa.type_coerce(devices.c.device_state, sa.String),
@@ -125,7 +116,7 @@ def _shown(reasons: Iterable[Withheld]) -> sa.ColumnElement[str]:
 
 _SHOWN = _shown(Withheld)
 SHOWN_BESIDE_STATUS = _shown(why for why in Withheld if why is not Withheld.MAINTAINING)
-"""The state that a device is shown with next to ``status``, which alone says maintenance."""
+"""The state shown next to ``status``; maintenance is shown by ``status`` only."""
 
 
 def is_shown(state: str) -> sa.ColumnElement[bool]:
@@ -142,7 +133,7 @@ def _relative(column: sa.Column[int]) -> Callable[[str], Condition]:
 
 
 def _attached_as(value: str) -> Condition:
-    # as text, so that a type that does not exist is no error
+    # as text, so that an unknown type is no error
     kind = sa.type_coerce(attach_handles.c.attach_type, sa.String)
     return deployables.c.id.in_(sa.select(attach_handles.c.deployable_id).where(kind == value))
 
@@ -166,18 +157,18 @@ _OF_DEVICE: Mapping[str, Callable[[str], Condition]] = {
 }
 
 FIELDS = (*_OF_DEPLOYABLE, *_OF_DEVICE)
-"""What can be filtered by."""
+"""Fields to filter by (Cyborg's ``filters.field``)."""
 
 
 def device_matches(field: str, value: str) -> Condition:
-    """The condition on ``devices`` that *field*, one of :data:`FIELDS`, be *value*."""
+    """Return the condition on ``devices`` that *field*, one of :data:`FIELDS`, is *value*."""
     if field in _OF_DEVICE:
         return _OF_DEVICE[field](value)
     return devices.c.id.in_(sa.select(deployables.c.device_id).where(_OF_DEPLOYABLE[field](value)))
 
 
 def deployable_matches(field: str, value: str) -> Condition:
-    """The same on ``deployables``."""
+    """Return the condition on ``deployables`` that *field*, one of :data:`FIELDS`, is *value*."""
     if field in _OF_DEPLOYABLE:
         return _OF_DEPLOYABLE[field](value)
     return deployables.c.device_id.in_(sa.select(devices.c.id).where(_OF_DEVICE[field](value)))

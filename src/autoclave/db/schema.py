@@ -1,12 +1,10 @@
 """Compare and change the revision of the database's schema.
 
-The schema's revision: which one is there, which one is needed, and how to get from one to the other.
+One process at a time changes the schema. SQLite uses the write lock, PostgreSQL an advisory lock, and MariaDB
+``GET_LOCK``. On SQLite and PostgreSQL, an upgrade is one transaction. MariaDB commits each statement that changes a
+table; an interrupted upgrade continues when it is run again.
 
-One process at a time changes the schema: on SQLite by the write lock, on PostgreSQL by an advisory lock, on
-MariaDB by ``GET_LOCK``. SQLite and PostgreSQL do all of an upgrade in one transaction. MariaDB commits
-each statement that changes a table; an upgrade that died there goes on where it was when it is run again.
-
-Which revision of the schema a database has. To know it takes no Alembic, which a service does without.
+A service reads the revision without importing Alembic.
 """
 
 import re
@@ -23,46 +21,14 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
-from autoclave.db.engine import Database, require_sound, translated_errors
+from autoclave.db.engine import Database, current_revision, recorded_revision, require_sound, translated_errors
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 
-_RECORDED = sa.table("alembic_version", sa.column("version_num", sa.String))
-
-_SEE = {
-    True: "see that it is an SQLite file, and that the user of this process may write to it and to its directory",
-    False: "see that the server runs there, and that user, password and database are right",
-}
-"""What to do, by whether it is a file."""
-
-
-def current(database: Database) -> str | None:
-    """The revision of the schema, or None for a database without one.
-
-    It is the first that anybody wants to know of a database, so whoever has named the wrong one is told here.
-
-    :raises DatabaseUnavailable: the database does not answer.
-    """
-    try:
-        with database.read() as connection:
-            return recorded(connection)
-    except DatabaseUnavailable as error:
-        raise DatabaseUnavailable(
-            f"[database] connection: {database.shown} cannot be used: {error}; {_SEE[database.backend == 'sqlite']}"
-        ) from error
-
-
-def recorded(connection: Connection) -> str | None:
-    """The revision that Alembic has recorded in the database, or None if it has recorded nothing."""
-    if not sa.inspect(connection).has_table(_RECORDED.name):
-        return None
-    return connection.execute(sa.select(_RECORDED.c.version_num)).scalar_one_or_none()
-
-
 LOCK_TIMEOUT = 60
-"""Seconds to wait for another process that is changing the schema."""
+"""Seconds to wait for another process that changes the schema."""
 
 STATEMENT_TIMEOUT = 3600
-"""Seconds that one statement of an upgrade may take on a server. One that answers nothing for so long is gone."""
+"""Seconds that one statement of an upgrade may take; a server that does not answer for so long is dead."""
 
 _REMEDY = (
     "put a copy from before in its place and run `autoclave audit --quarantine --yes`; if there is none, move the file "
@@ -70,12 +36,12 @@ _REMEDY = (
 )
 
 _ALEMBICS_OWN = re.compile(r"[0-9a-f]{12}")
-"""Revisions as Alembic names them, and so Cyborg's; ours are numbered."""
+"""Revisions as named by Alembic, and therefore by Cyborg; those of Autoclave are numbered."""
 
 _PG_LOCK = 0x6175746F636C6176
 _OPTION = "[database] connection"
 
-# Alembic keeps the migration that runs in module globals.
+# Alembic keeps the running migration in module globals.
 _alembic = threading.Lock()
 
 
@@ -91,19 +57,19 @@ def _config() -> Config:
 
 
 def head() -> str:
-    """The revision that this version of Autoclave needs."""
+    """Return the revision that this version of Autoclave needs."""
     revision = _scripts().get_current_head()
     assert revision is not None
     return revision
 
 
 def require_current(database: Database) -> None:
-    """Refuse to work on a schema that is not the one this version was written for.
+    """Refuse a schema of another revision than this version needs.
 
     :raises InvalidConfiguration: the schema is older or newer.
     :raises DatabaseUnavailable: the database does not answer.
     """
-    found = current(database)
+    found = current_revision(database)
     if found == head():
         return
     _refuse_unknown(found)
@@ -115,18 +81,18 @@ def require_current(database: Database) -> None:
 
 
 def upgrade(database: Database, revision: str | None = None) -> str | None:
-    """Bring the schema to :func:`head`; nothing is written if it is there already.
+    """Upgrade the schema to :func:`head`; write nothing if it is there already.
 
     :param revision: an earlier revision to stop at, to rehearse the upgrade from it.
-    :returns: the revision that was found, None if there was no schema.
+    :returns: the revision before the upgrade, None if there was no schema.
     :raises InvalidConfiguration: the schema is newer than this version.
-    :raises DatabaseUnavailable: the database does not answer, its file is damaged, or another process has been
-        changing the schema for longer than :data:`LOCK_TIMEOUT`.
+    :raises DatabaseUnavailable: the database does not answer, its file is damaged, or another process has been changing
+        the schema for longer than :data:`LOCK_TIMEOUT`.
     """
     if database.backend == "sqlite":
         require_sound(Path(database.writer_engine.url.database or ""), _REMEDY)
     with _alembic, translated_errors(), _exclusive(database) as connection:
-        found = recorded(connection)
+        found = recorded_revision(connection)
         target = revision or head()
         if found == target:
             return found
@@ -161,7 +127,7 @@ def _refuse_unknown(revision: str | None) -> None:
 
 @contextmanager
 def _exclusive(database: Database) -> Iterator[Connection]:
-    """A transaction in which no other process changes the schema."""
+    """Open a transaction in which no other process changes the schema."""
     guards = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql}
     with database.writer_engine.connect() as connection, guards[database.backend](connection):
         yield connection
@@ -169,8 +135,8 @@ def _exclusive(database: Database) -> Iterator[Connection]:
 
 @contextmanager
 def _sqlite(connection: Connection) -> Iterator[None]:
-    # SQLite changes a table by making a new one and dropping the old one, and dropping would cascade. The pragma
-    # does nothing inside a transaction, so it comes first; a detached connection does not carry it back to the pool.
+    # SQLite changes a table by copying and dropping it, and the drop would cascade. The pragma has no effect inside a
+    # transaction, so it comes first. A detached connection does not return it to the pool.
     connection.detach()
     connection.connection.cursor().execute("PRAGMA foreign_keys=OFF")
     with connection.begin():  # BEGIN IMMEDIATE: the write lock
@@ -178,7 +144,7 @@ def _sqlite(connection: Connection) -> Iterator[None]:
 
 
 def _check_references(connection: Connection) -> None:
-    """See to it, before the commit, that the copied tables still refer to rows that exist."""
+    """Verify, before the commit, that the copied tables refer to existing rows."""
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     if broken:
         raise InvalidConfiguration(
@@ -197,8 +163,8 @@ def _postgresql(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _mysql(connection: Connection) -> Iterator[None]:
-    connection.detach()  # closed for good at the end, and the lock goes with the session
-    # Named locks are the server's, not the database's.
+    connection.detach()  # closed at the end, which releases the lock of the session
+    # Named locks belong to the server, not to the database.
     name = sa.func.concat("autoclave.", sa.func.md5(sa.func.database()))
     with connection.begin():
         if connection.scalar(sa.select(sa.func.get_lock(name, LOCK_TIMEOUT))) != 1:

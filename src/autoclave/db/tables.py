@@ -1,14 +1,10 @@
 """Define the tables, as SQLAlchemy Core.
 
-Every table of the accelerator half, as SQLAlchemy Core.
+Columns have Cyborg's names where Cyborg has them. Enums are made from the tables in ``rules`` and stored with CHECK
+constraints, so that one schema works on all three engines.
 
-Column names are Cyborg's where Cyborg has the thing. The enums are made from the tables in
-``rules`` and kept as CHECK constraints, so that the same schema works on all three engines.
-
-Every table of the compute half: flavors, images, instances, and the PCI functions that hosts lend to them.
-
-They refer to each other by uuid and host name as the services do, and to nothing of the accelerator half: an
-instance's accelerator requests name it by ``instance_uuid``.
+Tables of the compute half refer to each other by uuid and host name, as the services do. They have no references to the
+accelerator half; an accelerator request names its instance by ``instance_uuid``.
 """
 
 from enum import StrEnum
@@ -21,7 +17,7 @@ from autoclave.rules.instance_states import TaskState, VMState
 
 
 class DeviceType(StrEnum):
-    """Cyborg's device types."""
+    """List Cyborg's device types."""
 
     GPU = "GPU"
     FPGA = "FPGA"
@@ -35,14 +31,14 @@ class DeviceType(StrEnum):
 
 
 class DeviceStatus(StrEnum):
-    """The operator's scheduling control, orthogonal to device_state."""
+    """List the operator's scheduling states, orthogonal to ``device_state``."""
 
     ENABLED = "enabled"
     MAINTAINING = "maintaining"
 
 
 class AttachType(StrEnum):
-    """How a handle reaches a guest."""
+    """List the ways in which a guest gets a handle."""
 
     PCI = "PCI"
     MDEV = "MDEV"
@@ -280,7 +276,7 @@ images = sa.Table(
     sa.Column("checksum", sa.String(32)),
     sa.Column("os_hash_value", sa.String(128)),
     sa.Column("properties", JSONText, nullable=False),
-    # agents of the release before read it, so it outlives the tags of images
+    # Agents of the release before read this column, so it is kept although image tags are gone.
     sa.Column("tags", JSONText, nullable=False, default=[]),
     *timestamps(),
 )

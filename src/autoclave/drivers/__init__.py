@@ -1,1 +1,1 @@
-"""Device drivers, loaded by entry point from ``[agent] enabled_drivers``."""
+"""Define device drivers, loaded by entry point from ``[agent] enabled_drivers``."""

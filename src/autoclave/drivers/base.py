@@ -1,7 +1,7 @@
-"""What a device driver is, and what it reports.
+"""Define the interface of a device driver, and its reports.
 
-The class follows ``GenericDriver`` of the NVMe specification: ``init_host()``, ``discover()`` and
-``cleanup(device)``, of which the first and the last do nothing unless overridden.
+The class follows ``GenericDriver`` of the NVMe specification: ``init_host()``, ``discover()`` and ``cleanup(device)``.
+The first and the last do nothing unless overridden.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AttachHandle:
-    """One way to give a device to a guest.
+    """Describe one way to attach a device to a guest.
 
     :param attach_type: ``PCI``, ``MDEV`` or ``TEST_PCI``.
-    :param attach_info: for PCI: domain, bus, device, function as hexadecimal strings, and ``managed`` where it was
+    :param attach_info: for PCI: domain, bus, device, function as hexadecimal strings, and ``managed`` if it was
         configured (managed-mode specification).
-    :param identity: what stays the same when attach_info changes; for PCI the full address.
-    :raises ValueError: ``managed`` is neither true nor false: guests and clients could not be told how it is.
+    :param identity: stays the same when attach_info changes; for PCI the full address.
+    :raises ValueError: ``managed`` is neither true nor false.
     """
 
     attach_type: str
@@ -53,26 +53,26 @@ class AttachHandle:
 
 @dataclass(frozen=True)
 class DiscoveredDevice:
-    """What a driver found in one slot.
+    """Describe the device that a driver found in one slot.
 
-    :param pci_address: the full address in lower case; with the host it is the device's identity.
+    :param pci_address: the full address in lower case; together with the host it identifies the device.
     :param vendor: vendor id, four lower-case hexadecimal digits (``device.vendor`` of the API).
-    :param product: product id, likewise (``device.model`` of the API).
+    :param product: product id, four lower-case hexadecimal digits (``device.model`` of the API).
     :param attach_handles: at least one; several only for types that are not cleaned.
-    :param serial: the drive's own serial number, where it has one that tells it from others; None also when it could
-        not be read.
-    :param drive_model: the drive's own model text (NVMe ``mn``); None when it could not be read. Of a card that has no
-        serial number: whatever tells it from another kind of card in the same slot.
-    :param by_slot: its slot and its model identify it. A drive has no serial number then; a card's is only shown.
-    :param layout: the namespaces of a drive and their formats; None: they were not read, from which nothing follows.
-    :param name: what its provider is called after the host's name; None: by its address.
-    :param traits: traits of the provider besides ``OWNER_CYBORG``.
+    :param serial: the drive's serial number, if it is distinctive and readable, or None.
+    :param drive_model: the drive's model text (NVMe ``mn``); None if unreadable. For a card without a serial number, a
+        text that distinguishes it from another kind of card in the same slot.
+    :param by_slot: its slot and its model identify it. Then a drive has no serial number here, and a card's is only
+        shown.
+    :param layout: the namespaces of a drive and their formats; None if they were not read, which proves nothing.
+    :param name: the suffix of its provider's name; None for its address.
+    :param traits: traits of the provider in addition to ``OWNER_CYBORG``.
     :param cleanup_action: the resolved action to lock in, for types that are cleaned.
     :param excluded: why policy keeps the device from being offered, or None.
-    :param unreadable: why its identity could not be read this time (bound to vfio-pci, a failing
-        tool), or None. Nothing may be inferred from what is then missing.
-    :param exposed: who else than a guest of ours may write to it now, or None. A device that was
-        available is not vouched for from then on. Said of a fact that was seen, never of a doubt.
+    :param unreadable: why its identity could not be read this time (bound to vfio-pci, a failing tool), or None.
+        Missing fields prove nothing then.
+    :param exposed: what else, other than a guest of Autoclave, may write to it now, or None. An available device
+        becomes suspect. It is set only for an observed fact, never for a doubt.
     """
 
     pci_address: str
@@ -97,22 +97,22 @@ class DiscoveredDevice:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A PCI function that could be a device, and what the driver makes of it: for people, in words.
+    """Describe a PCI function that could be a device, and the driver's decision, for operators.
 
-    :param address: of the device, in lower case.
-    :param device: what stands there: ids, model.
-    :param action: how it is erased between two guests, or that it is not; None: it is not offered, or not known.
-    :param refused: why it is not offered; empty: it is.
-    :param partly_refused: of a device that is offered, which virtual functions are not, and why.
-    :param entry: which entry of the configuration matches it, and its text.
-    :param why: why that action.
-    :param rejected: which other actions there would be, and why they are not taken.
-    :param estimate: how long the erase will take.
-    :param quicker: which erase would be quicker, and how to have it; None: there is none.
-    :param holders: who on this host uses it.
+    :param address: the address of the device, in lower case.
+    :param device: its ids and model.
+    :param action: how it is erased between two guests, or that it is not; None if it is not offered, or unknown.
+    :param refused: why it is not offered; empty if it is.
+    :param partly_refused: for a device that is offered, the virtual functions that are not, with the reasons.
+    :param entry: the matching entry of the configuration, and its text.
+    :param why: why that action was selected.
+    :param rejected: the other actions, with the reasons against them.
+    :param estimate: the estimated duration of the erase.
+    :param quicker: a quicker erase and how to select it, or None.
+    :param holders: its users on this host.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
-    :param handles: what guests would get, where that is not the function itself.
-    :param discovered: the device that :meth:`Driver.discover` reports, if it does.
+    :param handles: the functions that guests would get, if not the function itself.
+    :param discovered: the device that :meth:`Driver.discover` reports, if any.
     """
 
     address: str
@@ -134,10 +134,10 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Sighting:
-    """Something in a slot that is not to be taken on as a device, so that one on record there is not taken for missing.
+    """Report an unidentified device, so that a known device in its slot does not become missing.
 
-    :param pci_address: as the device on record has it.
-    :param unreadable: why no more is said of it.
+    :param pci_address: the address, as on record.
+    :param unreadable: why it is not identified.
     :param exposed: see :class:`DiscoveredDevice`.
     """
 
@@ -147,7 +147,7 @@ class Sighting:
 
 
 class CleanableDevice(Protocol):
-    """What ``cleanup`` may read of the device row."""
+    """Define the fields of the device row that ``cleanup`` may read."""
 
     @property
     def uuid(self) -> str: ...
@@ -165,11 +165,11 @@ class CleanableDevice(Protocol):
 
 @dataclass(frozen=True)
 class CleanupControl:
-    """The optional second argument of ``cleanup``.
+    """Control a cleanup: the optional second argument of ``cleanup``.
 
-    :param deadline: when ``cleanup_timeout`` will have passed.
-    :param progress: called whenever there is news.
-    :param tools: told of every external tool.
+    :param deadline: the end of ``cleanup_timeout``.
+    :param progress: called whenever the progress changes.
+    :param tools: notified of every external tool.
     :param returned: a guest had the device until now. Volumes on it that this host has activated are the guest's.
     """
 
@@ -180,65 +180,66 @@ class CleanupControl:
 
 
 RETURNS_UNCLEANED = "returns uncleaned"
-"""The action of a type that is neither erased nor used only once: the next guest finds what the last one left."""
+"""The action of a type that is neither erased nor one-time-use: the next guest finds the data of the last one."""
 
 Evidence = Mapping[str, Any]
-"""JSON-serialisable facts that prove the device clean; kept in the device's history.
+"""JSON-serialisable facts that prove the device clean; recorded in the device's history.
 
-``layout``, as :meth:`DriveLayout.fields` makes it, becomes the layout on record; without it, the next look records it.
+``layout``, as returned by :meth:`DriveLayout.fields`, becomes the recorded layout. Without it, the next inspection
+records the layout.
 """
 
 
 class Driver:
-    """Base of all device drivers. One instance serves one agent.
+    """Provide the base of all device drivers. One instance serves one agent.
 
     :param conf: the agent's configuration.
-    :param paths: where this host's kernel interfaces are.
+    :param paths: the roots of this host's kernel interfaces.
     """
 
     name: ClassVar[str]
-    """The entry point's name, kept in ``deployable.driver_name``."""
+    """The entry point's name, recorded in ``deployable.driver_name``."""
 
     def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
         self.conf = conf
         self.paths = paths
 
     def init_host(self) -> None:
-        """Check what the driver needs from this host, once, before the first discovery.
+        """Verify the driver's requirements on this host, once, before the first discovery.
 
         :raises AutoclaveError: the agent must not start.
         """
 
     def host_setup(self) -> Sequence[str]:
-        """Return which settings of this host would hurt the driver's devices, each with what to do, in words."""
+        """Return the settings of this host that would harm the driver's devices, each with its remedy."""
         return []
 
     def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
-        """Return the devices of this host that are the driver's; an empty list if there are none.
+        """Return the driver's devices on this host; an empty list if there are none.
 
-        A device that cannot be read is reported with ``unreadable``; it never hides the others. Where
-        a slot has something that may be a known device, but no new one, a :class:`Sighting` says so.
+        A device that cannot be read is reported with ``unreadable``, and never hides the others. A :class:`Sighting`
+        reports a slot with an unidentified device, which may be a known one but is not registered.
 
         :raises InvalidConfiguration: its options cannot be used.
         """
         raise NotImplementedError
 
     def discover_at(self, address: str) -> DiscoveredDevice | Sighting | None:
-        """Return what :meth:`discover` would report of the slot at *address*; None if that is nothing.
+        """Return the report of :meth:`discover` for the slot at *address*, or None.
 
-        A driver that can look at one slot alone does so.
+        Override it in a driver that can read one slot alone.
 
         :raises InvalidConfiguration: its options cannot be used.
         """
         return next((found for found in self.discover() if found.pci_address == address), None)
 
     def inspect(self) -> Sequence[Inspected]:
-        """Say of every function that could be the driver's what would become of it. Changes nothing.
+        """Describe the decision for every function that could be the driver's. Change nothing.
 
-        A driver that does not say more shows what it discovers.
+        By default, it shows the discovered devices.
 
         :raises InvalidConfiguration: its options cannot be used.
-        :raises HardwareError: this host cannot be looked at.
+        :raises HardwareError: this host cannot be read.
         """
         return [
             Inspected(
@@ -254,11 +255,10 @@ class Driver:
         ]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:  # noqa: ARG002
-        """Erase *device* with the action that was locked in, and return the evidence.
+        """Erase *device* by its locked-in action, and return the evidence.
 
-        Returning means: proved clean, and with the layout that is on record, if there is one. The agent moves the
-        device's state; a driver never does.
-        Types that need no cleaning inherit this, which does nothing.
+        After the return, the device is proved clean, with its recorded layout, if any. The agent changes the device's
+        state; a driver never does. Types that need no cleaning inherit this method, which does nothing.
 
         :raises HardwareError: the device is not proved clean.
         """

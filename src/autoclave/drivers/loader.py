@@ -1,8 +1,6 @@
 """Load device drivers by the names of their entry points.
 
-Device drivers, loaded by the names of their entry points.
-
-A device that is not there, in the shape of Cyborg's fake driver: for trying what surrounds a real one.
+:class:`FakeDriver` reports a nonexistent device like Cyborg's fake driver, for tests of everything around a driver.
 """
 
 from collections.abc import Sequence
@@ -28,9 +26,9 @@ OPTION = "[agent] enabled_drivers"
 
 
 def load_drivers(conf: cfg.ConfigOpts, paths: HostPaths) -> list[Driver]:
-    """The drivers that ``[agent] enabled_drivers`` names, in its order.
+    """Return the drivers of ``[agent] enabled_drivers``, in its order.
 
-    :raises InvalidConfiguration: a name is given twice, is not known, or its driver cannot be used.
+    :raises InvalidConfiguration: a name is given twice, is unknown, or its driver cannot be used.
     """
     names: list[str] = conf.agent.enabled_drivers
     if not names:
@@ -56,7 +54,7 @@ def _load(name: str) -> type[Driver]:
     if not (isinstance(plugin, type) and issubclass(plugin, Driver)):
         raise InvalidConfiguration(f"the entry point {name!r} is {plugin!r}, which is no device driver", option=OPTION)
     if plugin.name != name:
-        # The name is kept with each device, and finds the driver that must clean it.
+        # The name is recorded with each device, and selects the driver that must clean it.
         raise InvalidConfiguration(
             f"the entry point {name!r} loads {plugin.__module__}.{plugin.__qualname__}, whose name is {plugin.name!r}; "
             "the two must be the same",
@@ -74,7 +72,7 @@ _HANDLES = 16
 
 
 class FakeDriver(Driver):
-    """Reports one FPGA with sixteen handles of the type ``TEST_PCI``, which Nova does not pass to a guest."""
+    """Report one FPGA with sixteen handles of type ``TEST_PCI``, which Nova does not pass to a guest."""
 
     name: ClassVar[str] = "fake_driver"
 

@@ -1,4 +1,4 @@
-"""The generic NVMe driver: drives of any vendor, erased by nvme-cli or by overwriting."""
+"""Drive NVMe drives of any vendor, and erase them by nvme-cli or by overwriting."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -52,10 +52,10 @@ LOG = logging.getLogger(__name__)
 
 
 class NVMeDriver(Driver):
-    """Discovers the host's NVMe controllers and erases them.
+    """Discover the host's NVMe controllers and erase them.
 
-    A vendor's driver inherits from it, gives its own :attr:`name`, and overrides :meth:`cleanup`; what
-    must hold before anything destructive is in :meth:`controller_to_erase`.
+    A vendor's driver inherits from it, sets its own :attr:`name`, and overrides :meth:`cleanup`.
+    :meth:`controller_to_erase` verifies all conditions of a destructive command.
     """
 
     name: ClassVar[str] = "nvme_driver"
@@ -72,14 +72,14 @@ class NVMeDriver(Driver):
         self._foreign: tuple[str, ...] = ()
 
     def init_host(self) -> None:
-        """See to it that the tools are there and the options can be read.
+        """Verify that the tools exist and the options are valid.
 
         :raises ToolMissing: nvme-cli or shred is not installed.
         :raises ToolError: nvme-cli does not work.
         :raises InvalidConfiguration: ``[nvme] device_spec``, ``[nvme] identify_by_slot`` or ``[agent]
-            allow_host_device`` is wrong.
+            allow_host_device`` is invalid.
         """
-        # The options first: a missing tool must not hide that an option is wrong.
+        # Check the options first: a missing tool must not hide an invalid option.
         specs, allowed, by_slot = self.device_specs, self.allowed_host_devices, self.slots_that_identify
         LOG.info("nvme-cli is version %s", self.nvme.version())
         self.commands.find("shred")
@@ -96,7 +96,7 @@ class NVMeDriver(Driver):
             LOG.info("The slot %s identifies its drive, not the serial number ([nvme] identify_by_slot)", address)
 
     def host_setup(self) -> Sequence[str]:
-        """Return which tools of this host would take the drives that guests give back."""
+        """Return the tools of this host that would use the drives that guests return."""
         try:
             functions, _ = pci_functions(self.paths)
         except HardwareError as error:
@@ -105,34 +105,36 @@ class NVMeDriver(Driver):
         return HostSetup(self.paths, self.commands, slots, self.conf.nvme.command_timeout).lacks()
 
     def _is_for_guests(self, function: PCIFunction) -> bool:
-        """Whether an entry means the drive, and this host does not use it: its tools must keep what it uses."""
+        """Return whether this host's tools must leave the drive alone: an entry selects it, and this host does not use
+        it.
+        """
         ids = (function.vendor_id, function.product_id, function.address, function.physfn)
         if not function.class_code.startswith(NVME_CLASS) or first_match(self.device_specs, *ids) is None:
             return False
         try:
             return not host_uses(self.paths, function)
-        except HardwareError:  # discovery says why it cannot be looked at
+        except HardwareError:  # discovery reports why it cannot be read
             return True
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:
-        """The entries of ``[nvme] device_spec``. One that contradicts itself excludes its drives, and no others."""
+        """Return the entries of ``[nvme] device_spec``. A contradictory one excludes its own drives only."""
         return parse_device_spec(self.conf.nvme.device_spec, keep_contradictions=True)
 
     @cached_property
     def allowed_host_devices(self) -> frozenset[PCIAddress]:
-        """The addresses of ``[agent] allow_host_device``."""
+        """Return the addresses of ``[agent] allow_host_device``."""
         return allowed_host_devices(self.conf)
 
     @cached_property
     def slots_that_identify(self) -> frozenset[PCIAddress]:
-        """The addresses of ``[nvme] identify_by_slot``."""
+        """Return the addresses of ``[nvme] identify_by_slot``."""
         return slots_that_identify(self.conf)
 
     def findings(self) -> Sequence[Finding]:
-        """Every NVMe controller of this host, what becomes of it and why, in bus order.
+        """Return every NVMe controller of this host with the decision and its reasons, in bus order.
 
-        :raises InvalidConfiguration: the options cannot be read.
+        :raises InvalidConfiguration: the options are invalid.
         :raises HardwareError: the PCI bus cannot be listed.
         """
         return self._inspected()
@@ -176,10 +178,10 @@ class NVMeDriver(Driver):
         return [reported for finding in findings if (reported := finding.reported) is not None]
 
     def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
-        """Erase the drive by the action that was locked in, and leave it with the layout that is on record.
+        """Erase the drive by its locked-in action, and leave it with its recorded layout.
 
-        :raises HardwareError: the drive is not proved clean; see :meth:`controller_to_erase` for what
-            keeps it from being touched at all, and :meth:`Eraser.erase` for the rest.
+        :raises HardwareError: the drive is not proved clean. See :meth:`controller_to_erase` for the errors that leave
+            it unmodified, and :meth:`Eraser.erase` for the others.
         """
         control = control or self.own_control()
         try:
@@ -206,9 +208,9 @@ class NVMeDriver(Driver):
         return evidence
 
     def estimate(self, finding: Finding) -> Estimate | None:
-        """How long the erase of a drive will take; None: it would not be erased.
+        """Return the estimated duration of a drive's erase; None if it would not be erased.
 
-        :raises HardwareError: the drive cannot be looked at now.
+        :raises HardwareError: the drive cannot be read now.
         """
         if finding.resolution is None or finding.resolution.action is None:
             return None
@@ -217,16 +219,16 @@ class NVMeDriver(Driver):
 
     @contextmanager
     def controller_to_erase(self, device: CleanableDevice, control: CleanupControl) -> Iterator[Controller]:
-        """Have the controller in the device's slot alone, once it is certain that it may be erased.
+        """Lock the controller in the device's slot after verifying that it may be erased.
 
-        Discovery does not look into the slot within this context. Waits up to ``[agent] rebind_timeout``
-        for the host's driver to have it back, and to show its namespaces.
+        Discovery skips the slot inside this context. The method waits up to ``[agent] rebind_timeout`` until the host's
+        driver has the controller again and shows its namespaces.
 
         :raises DriverMismatch: another driver, or none, still has it.
-        :raises WrongDrive: the drive in the slot is not the one that the row names.
+        :raises WrongDrive: the drive in the slot is not the one in the row.
         :raises DeviceInUse: this host uses it; ``[agent] allow_host_device`` does not waive that.
         :raises DeviceVanished: the slot is empty.
-        :raises HardwareError: there is a second live way to the drive, or the controller does not work.
+        :raises HardwareError: there is a second live path to the drive, or the controller does not work.
         """
         address = PCIAddress.parse(device.pci_address)
         with self._slots.hold(address, control.deadline):
@@ -239,9 +241,9 @@ class NVMeDriver(Driver):
 
     def _check_may_be_erased(self, controller: Controller, device: CleanableDevice, control: CleanupControl) -> None:
         identity = self.nvme.within(control.deadline, control.tools).identify(controller.path)
-        # Rows of earlier versions may have another spelling of odd bytes.
+        # Rows of earlier versions may have unusual bytes in another spelling.
         known = tuple(text and drive_text(text) for text in (device.drive_model, device.serial))
-        # A drive that its slot identifies is on record without a serial number.
+        # The row of a drive that its slot identifies has no serial number.
         by_slot = device.serial is None and (
             controller.address in self.slots_that_identify or not tells_apart(identity.serial)
         )
@@ -269,9 +271,9 @@ class NVMeDriver(Driver):
             )
 
     def _end_guest_volumes(self, controller: Controller, control: CleanupControl) -> list[str]:
-        """End what this host has activated from the bytes of the guest that had the drive until now.
+        """End volumes that this host has activated from the data of the drive's last guest.
 
-        :returns: what could not be ended, in words.
+        :returns: those that could not be ended, with the reasons.
         """
         if not control.returned or controller.address in self.allowed_host_devices:
             return []
@@ -288,7 +290,7 @@ class NVMeDriver(Driver):
         return outcome.kept
 
     def _check_is_unused(self, controller: Controller) -> None:
-        """Look for users once more, after the erase: a mount or a holder since then may have written to the drive.
+        """Check for users again after the erase: a mount or holder may have written to the drive in the meantime.
 
         :raises DeviceInUse: this host uses it by now.
         """
@@ -307,7 +309,8 @@ class NVMeDriver(Driver):
                 controller = controller_at(self.paths, address)
                 if controller.state == "live":
                     hidden = self._hidden_namespaces(controller, control)
-                    # What the host never shows, such as one in a format that it cannot use, nobody on it can use.
+                    # A namespace that the host never shows, such as one in an unsupported format, cannot be used on it
+                    # either.
                     if not hidden or patience.passed:
                         return controller
                     problem = HardwareError(f"{controller.name} at {address} does not show {sorted(hidden)} yet")
@@ -323,9 +326,9 @@ class NVMeDriver(Driver):
             time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
 
     def _hidden_namespaces(self, controller: Controller, control: CleanupControl) -> set[int]:
-        """Ids of attached namespaces that the host does not show.
+        """Return the ids of attached namespaces that the host does not show.
 
-        A controller of NVMe 1.0 has no list of them: what the host shows is all that can be known then.
+        A controller of NVMe 1.0 cannot list them; then only the namespaces that the host shows are known.
         """
         try:
             attached = self.nvme.within(control.deadline, control.tools).list_namespaces(controller.path)
@@ -337,11 +340,11 @@ class NVMeDriver(Driver):
         return set(attached) - {namespace.nsid for namespace in controller.namespaces}
 
     def own_control(self) -> CleanupControl:
-        """A control for a cleanup that nobody watches, with ``[nvme] cleanup_timeout`` from now on."""
+        """Return a control for an unmonitored cleanup, with ``[nvme] cleanup_timeout`` from now on."""
         return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
 
     def _tell_foreign(self, foreign: Sequence[Finding]) -> None:
-        """Log in one line which functions the entries match besides drives, once, until those change."""
+        """Log other functions than drives that the entries match, in one line, once per change."""
         addresses = tuple(finding.address for finding in foreign)
         if addresses != self._foreign:
             self._foreign = addresses
@@ -352,7 +355,7 @@ class NVMeDriver(Driver):
             )
 
     def _tell(self, finding: Finding) -> None:
-        """Log what keeps a configured device from being offered, once, until that changes."""
+        """Log why a configured device is not offered, once per change."""
         if finding.entry is None and finding.unreadable is None:
             return
         if finding.busy:
@@ -371,7 +374,7 @@ class NVMeDriver(Driver):
 
 
 class _Unwatched:
-    """For a cleanup that nobody watches."""
+    """Log the reports of an unmonitored cleanup."""
 
     @staticmethod
     def progress(progress: Progress) -> None:

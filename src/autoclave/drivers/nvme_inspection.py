@@ -1,9 +1,4 @@
-"""Inspect NVMe controllers: offered or not, and why.
-
-What the NVMe driver makes of each PCI function: offered or not, and why.
-
-Who looks into, or works on, which slot of the host at the moment.
-"""
+"""Inspect NVMe controllers: offered or not, and why."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,10 +27,10 @@ from autoclave.rules.resource_names import nvme_resource_class
 
 
 class Slots:
-    """Keeps discovery and erases apart within one driver.
+    """Separate discovery and erases within one driver.
 
-    A look at a disk opens it exclusively for a moment, which would fail an erase that begins in that
-    moment; and an erase holds it exclusively, which would look like a use by this host.
+    An inspection opens a disk exclusively for a short time, which would fail a concurrent erase. An erase holds the
+    disk exclusively, which an inspection would mistake for a use by this host.
     """
 
     def __init__(self) -> None:
@@ -44,10 +39,10 @@ class Slots:
 
     @contextmanager
     def hold(self, address: PCIAddress, patience: Deadline | None = None) -> Iterator[None]:
-        """Have the slot alone.
+        """Lock the slot.
 
-        :param patience: how long to wait for it; None: not at all.
-        :raises DeviceLocked: it was not free by then.
+        :param patience: the deadline of waiting for it; None to not wait.
+        :raises DeviceLocked: it was not free in time.
         """
         with self._guard:
             slot = self._slots.setdefault(address, threading.Lock())
@@ -62,31 +57,31 @@ class Slots:
 LOG = logging.getLogger(__name__)
 
 DEVICE_TYPE = "NVME"
-"""``device.type`` of the accelerator API."""
+"""The ``device.type`` of the accelerator API."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One PCI function that is, or is configured as, an NVMe controller.
+    """Describe one PCI function that is, or is configured as, an NVMe controller.
 
     :param address: the full address in lower case.
-    :param vendor: vendor id; None when it cannot be read.
-    :param product: product id; likewise.
-    :param entry: the ``[nvme] device_spec`` entry that matches it.
-    :param driver: the kernel driver that has it.
-    :param capabilities: what the controller can do; None when it was not asked or did not answer.
-    :param resolution: what the entry's policy makes of that.
-    :param foreign: it is no NVMe controller, and no entry names it by its address: that it is refused is no news.
-    :param refused: why it is not taken on as a device at all.
+    :param vendor: vendor id; None if unreadable.
+    :param product: product id; None if unreadable.
+    :param entry: the matching ``[nvme] device_spec`` entry.
+    :param driver: its kernel driver.
+    :param capabilities: the controller's; None if it was not queried or did not answer.
+    :param resolution: the result of the entry's policy for them.
+    :param foreign: it is not an NVMe controller, and no entry has its exact address, so its refusal is expected.
+    :param refused: why it is not registered as a device at all.
     :param excluded: why policy keeps it from being offered.
-    :param exposed: who else than a guest of ours may write to it.
+    :param exposed: what else, other than a guest of Autoclave, may write to it.
     :param unreadable: why it could not be identified this time.
-    :param busy: it was not looked into because a worker of this agent has it, which is no fault of the drive's.
-    :param holders: who on this host uses its disks.
+    :param busy: it was skipped because a worker of this agent has it, which is not a fault of the drive.
+    :param holders: the users of its disks on this host.
     :param iommu_group: the other functions of its IOMMU group, which a guest would get as well.
-    :param by_slot: the operator has it told from others by its slot.
-    :param layout: its namespaces; None when they were not read.
-    :param device: what may be taken on as a device.
+    :param by_slot: the operator configured its slot to identify it.
+    :param layout: its namespaces; None if they were not read.
+    :param device: the device that may be registered.
     """
 
     address: str
@@ -111,11 +106,11 @@ class Finding:
     device: DiscoveredDevice | None = field(default=None, repr=False)
 
     def inspected(self, estimate: Estimate | None) -> Inspected:
-        """The same in words.
+        """Convert the finding into text for operators.
 
-        :param estimate: how long its erase will take.
+        :param estimate: the estimated duration of its erase.
         """
-        # A refusal says itself who uses the drive; a drive of another driver is exposed and unreadable for one reason.
+        # A refusal already names the users; with another driver, ``exposed`` and ``unreadable`` have the same reason.
         reasons = (self.refused or self.exposed, self.excluded, self.unreadable)
         resolution = self.resolution
         return Inspected(
@@ -147,14 +142,14 @@ class Finding:
 
     @property
     def reported(self) -> DiscoveredDevice | Sighting | None:
-        """What discovery reports; None: nothing that could be a device of ours is there."""
+        """Return the report for discovery; None if the function cannot be a device of Autoclave."""
         if self.device is None and (why := self.unreadable or self.exposed):
             return Sighting(self.address, why, self.exposed)
         return self.device
 
 
 class EraseTrials:
-    """Whether what an erase asks of a drive is answered: tried by commands that only read, once for each drive."""
+    """Check by read-only commands, once for each drive, whether it answers the queries of an erase."""
 
     def __init__(self) -> None:
         self._passed: set[tuple[str, str, str, CleanupAction]] = set()
@@ -162,9 +157,9 @@ class EraseTrials:
     def lack(
         self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity, action: CleanupAction
     ) -> str | None:
-        """Why every erase of the drive by *action* would fail; None: it answers what that asks.
+        """Return why every erase of the drive by *action* would fail, or None.
 
-        :raises HardwareError: the drive does not answer now, from which nothing follows.
+        :raises HardwareError: the drive does not answer now, which proves nothing.
         """
         trial = (str(controller.address), identity.serial, identity.firmware, action)
         if trial in self._passed:
@@ -181,7 +176,7 @@ class EraseTrials:
 
 
 class LayoutReadings:
-    """Layouts of drives, each read once until something about the drive has changed."""
+    """Cache the layouts of drives; each is read again only after the drive has changed."""
 
     def __init__(self) -> None:
         self._known: dict[PCIAddress, tuple[object, DriveLayout | None]] = {}
@@ -189,9 +184,9 @@ class LayoutReadings:
     def of(
         self, paths: HostPaths, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity
     ) -> DriveLayout | None:
-        """The layout of a drive; None: it does not tell.
+        """Return the layout of a drive, or None if it does not report it.
 
-        The caller has read *controller* in this look, and the drive is not being erased.
+        The caller has read *controller* in this inspection, and the drive is not being erased.
         """
         address = controller.address
         now = (identity.serial, identity.model, identity.firmware, identity.unvmcap, _shown(paths, controller))
@@ -209,12 +204,12 @@ class LayoutReadings:
         return layout
 
     def forget(self, address: PCIAddress) -> None:
-        """Have the drive at *address* read again: a guest or an erase may have changed its layout."""
+        """Drop the cached layout of the drive at *address*: a guest or an erase may have changed it."""
         self._known.pop(address, None)
 
 
 def _shown(paths: HostPaths, controller: Controller) -> object:
-    """What the host shows of the namespaces of a controller."""
+    """Return what the host shows of the namespaces of a controller."""
     return [
         (each, sysfs.read_if_there(block_directory(paths, controller, each) / "queue/logical_block_size"))
         for each in controller.namespaces
@@ -233,16 +228,16 @@ def inspect(
     *,
     only: str | None = None,
 ) -> list[Finding]:
-    """Look at every NVMe controller of the host, and at whatever else *specs* match, in bus order.
+    """Inspect every NVMe controller of the host, and all other functions that *specs* match, in bus order.
 
-    A function that cannot be read is a finding too; it does not keep the others from being read.
+    A function that cannot be read is a finding too; it does not prevent the inspection of others.
 
     :param allowed_host_devices: devices that may be offered although this host uses them.
-    :param slots: a drive that is being erased is not looked into, and so not identified.
-    :param trials: of the erases that the policy selects.
-    :param layouts: of the drives that were read before.
+    :param slots: a drive that is being erased is skipped, and so not identified.
+    :param trials: checks of the erases that the policy selects.
+    :param layouts: cached layouts.
     :param slots_that_identify: ``[nvme] identify_by_slot``.
-    :param only: look into this slot alone.
+    :param only: inspect this slot alone.
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
@@ -260,7 +255,7 @@ def inspect(
             findings.append(looked.run())
         except DeviceVanished:
             continue
-        except Exception as error:  # what was not foreseen of one function must not hide the others
+        except Exception as error:  # an unexpected error of one function must not hide the others
             LOG.exception("Looking at %s failed in a way that was not foreseen", function.address)
             findings.append(
                 Finding(
@@ -274,7 +269,7 @@ def inspect(
 
 @dataclass(frozen=True)
 class _Inspection:
-    """The inspection of one function."""
+    """Inspect one function."""
 
     paths: HostPaths
     nvme: NvmeCli
@@ -305,17 +300,17 @@ class _Inspection:
                 finding = self._look_inside(finding)
         except DriverMismatch as e:
             self.layouts.forget(address)
-            # Without a driver nobody writes to it: that is also how the kernel leaves a controller that fails.
+            # Without a driver, nothing writes to it: the kernel also leaves a failed controller without one.
             finding = replace(finding, unreadable=str(e), exposed=None if e.driver is None else str(e))
         except HardwareError as e:
-            # The controller goes when its driver does. The slot is empty only when the function is gone, too.
+            # The controller disappears with its driver. The slot is empty only if the function is gone, too.
             if isinstance(e, DeviceVanished) and not sysfs.is_there(function_directory(self.paths, address)):
                 raise
             finding = replace(finding, unreadable=str(e), busy=isinstance(e, DeviceLocked))
         return finding if finding.refused else replace(finding, device=self._device(finding))
 
     def _refused(self) -> str | None:
-        """What sysfs alone says against it; such a function is not asked anything."""
+        """Return why sysfs alone excludes the function, without a query to it, or None."""
         if self.entry is None:
             return "no device_spec entry matches"
         if not self.function.class_code.startswith(NVME_CLASS):

@@ -1,9 +1,4 @@
-"""Drive PCI functions that guests get as they are.
-
-The generic PCI driver: functions that guests get as they are, and give back as they leave them.
-
-What the PCI driver makes of each function: offered or not, and why.
-"""
+"""Drive PCI functions that guests get as they are, and return uncleaned."""
 
 from collections import defaultdict
 from collections.abc import Sequence, Sized
@@ -15,7 +10,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
-from autoclave.conf.pci import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
 from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Driver, Inspected, Sighting
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import HostPaths
@@ -36,16 +31,16 @@ from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 LOG = logging.getLogger(__name__)
 
 DEVICE_TYPE = "PCI"
-"""``device.type`` of the accelerator API."""
+"""The ``device.type`` of the accelerator API."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One function that an entry of ``[pci] passthrough_whitelist`` matches.
+    """Describe one function that an entry of ``[pci] passthrough_whitelist`` matches.
 
     :param entry: that entry.
     :param withheld: why it is not offered now.
-    :param holders: who on this host uses it.
+    :param holders: its users on this host.
     :param iommu_group: the other functions of its IOMMU group.
     """
 
@@ -57,14 +52,14 @@ class Candidate:
 
     @property
     def handle(self) -> AttachHandle:
-        """How a guest gets it. ``managed`` is in it only where it was configured (managed-mode specification)."""
+        """Return its attach handle, with ``managed`` only if it was configured (managed-mode specification)."""
         address = self.function.address
         managed = {"managed": self.entry.extra["managed"]} if "managed" in self.entry.extra else {}
         return AttachHandle("PCI", {**address.as_attach_info(), **managed}, str(address))
 
     @property
     def words(self) -> str:
-        """The function as one of several of a device."""
+        """Describe the function as one of several of a device."""
         driver = self.function.driver or "no driver"
         mode = {True: ", managed", False: ", not managed", None: ""}[self.entry.extra.get("managed")]
         return f"{self.function.address} ({driver}{mode})" + (f": {self.withheld}" if self.withheld else "")
@@ -72,11 +67,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Card:
-    """One slot in which something is offered: a function, or a physical function for its virtual functions.
+    """Describe one slot with candidates: a function itself, or a physical function with virtual functions.
 
-    :param slot: the function in the slot; the device is its.
-    :param candidates: what guests get: itself, or its virtual functions.
-    :param serial: from its Device Serial Number; None: it has none, or it cannot be read.
+    :param slot: the function in the slot, to which the device belongs.
+    :param candidates: the functions for guests: itself, or its virtual functions.
+    :param serial: from its Device Serial Number; None if missing or unreadable.
     """
 
     slot: PCIFunction
@@ -85,19 +80,21 @@ class Card:
 
     @property
     def offered(self) -> Sequence[Candidate]:
-        """The candidates that nothing speaks against."""
+        """Return the candidates that are not withheld."""
         return [candidate for candidate in self.candidates if candidate.withheld is None]
 
     @property
     def excluded(self) -> str | None:
-        """Why the card is not offered at all."""
+        """Return why the card is not offered at all, or None."""
         if self.offered:
             return None
         return "; ".join(dict.fromkeys(candidate.withheld or "" for candidate in self.candidates))
 
     def device(self) -> DiscoveredDevice:
-        """What discovery reports."""
-        shown = self.offered or self.candidates  # Placement has no inventory of nothing: all of it is reserved then
+        """Return the device for discovery."""
+        shown = (
+            self.offered or self.candidates
+        )  # Placement does not accept an empty inventory: all of it is reserved then
         given = shown[0].function  # virtual functions of one physical function have one product id (SR-IOV 3.4.1.3)
         return DiscoveredDevice(
             pci_address=str(self.slot.address),
@@ -110,12 +107,12 @@ class Card:
             std_board_info={"product_id": given.product_id, "pci_address": str(self.slot.address)},
             serial=self.serial,
             drive_model=f"{self.slot.vendor_id}:{self.slot.product_id}",
-            by_slot=True,  # all functions of a card may have one serial, and so may all cards of a careless vendor
+            by_slot=True,  # some vendors give one serial to all functions of a card, or even to all cards
             excluded=self.excluded,
         )
 
     def inspected(self) -> Inspected:
-        """The same in words."""
+        """Convert the card into text for operators."""
         own = [candidate for candidate in self.candidates if candidate.function is self.slot]
         entries = [f"{each.entry.entry}: {each.entry.text}" for each in self.candidates]
         given = self.candidates[0].function
@@ -137,7 +134,7 @@ class Card:
 
 
 def of_card(meant: Sized, offered: int) -> str:
-    """Say how many virtual functions of a card entries mean, and how many of them are offered if others are not."""
+    """Describe the number of virtual functions that entries select, and how many of them are offered, if not all."""
     number = len(meant)
     count = f"{offered} of {number}" if 0 < offered < number else str(number)
     return f"{count} virtual function{'' if number == 1 else 's'}"
@@ -146,10 +143,11 @@ def of_card(meant: Sized, offered: int) -> str:
 def look(
     paths: HostPaths, specs: Sequence[DeviceSpec], allowed_host_devices: frozenset[PCIAddress]
 ) -> tuple[list[Card], list[Sighting]]:
-    """Look at every function that *specs* match, in bus order; and what cannot be read, by which nothing is missing.
+    """Inspect every function that *specs* match, in bus order; also return those that cannot be read.
 
-    A virtual function belongs to the slot of its physical function. Where a guest could get both, one would take the
-    other from the other guest: the virtual functions win, and the physical function is none to give away.
+    A virtual function belongs to the slot of its physical function. If both match, only the virtual functions are
+    offered: a guest with the physical function would take them from other guests. Unreadable functions do not become
+    missing.
 
     :param allowed_host_devices: functions that may be offered although this host uses them.
     :raises HardwareError: the bus itself cannot be listed.
@@ -169,7 +167,7 @@ def look(
                     _candidate(paths, function, entry, allowed_host_devices, len(mine) if function is slot else 0)
                     for function, entry in matched
                 ]
-            except Exception as error:  # what was not foreseen of one slot must not hide the others
+            except Exception as error:  # an unexpected error of one slot must not hide the others
                 LOG.exception("Looking at %s failed in a way that was not foreseen", slot.address)
                 reason = f"looking at it failed unexpectedly: {type(error).__name__}: {error}"
                 unreadable.append(Unreadable(str(slot.address), reason))
@@ -180,7 +178,7 @@ def look(
 
 
 def _serial(paths: HostPaths, address: PCIAddress) -> str | None:
-    """Return the serial of a card; its Vital Product Data, which is slow, is not read for what returns uncleaned."""
+    """Return the serial of a card, without the slow Vital Product Data: uncleaned devices do not need it."""
     try:
         return card_serial(paths, address, vital_product_data=False)
     except HardwareError as error:
@@ -222,7 +220,7 @@ def _candidate(
 
 
 class PCIDriver(Driver):
-    """Discovers what ``[pci] passthrough_whitelist`` names, by sysfs. Nothing of it is erased."""
+    """Discover the functions of ``[pci] passthrough_whitelist`` in sysfs. None of them is erased."""
 
     name: ClassVar[str] = "pci_driver"
 
@@ -231,9 +229,9 @@ class PCIDriver(Driver):
         self._told: dict[str, str | None] = {}
 
     def init_host(self) -> None:
-        """See to it that the options can be read.
+        """Verify that the options are valid.
 
-        :raises InvalidConfiguration: ``[pci] passthrough_whitelist`` or ``[agent] allow_host_device`` is wrong.
+        :raises InvalidConfiguration: ``[pci] passthrough_whitelist`` or ``[agent] allow_host_device`` is invalid.
         """
         if not self.device_specs:
             LOG.warning("%s is empty: the driver %s manages no device", PASSTHROUGH_OPTION, self.name)
@@ -241,7 +239,7 @@ class PCIDriver(Driver):
 
     @cached_property
     def device_specs(self) -> Sequence[DeviceSpec]:
-        """The entries of ``[pci] passthrough_whitelist``."""
+        """Return the entries of ``[pci] passthrough_whitelist``."""
         return parse_device_spec(
             self.conf.pci.passthrough_whitelist, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS
         )
@@ -261,7 +259,7 @@ class PCIDriver(Driver):
         return look(self.paths, self.device_specs, allowed_host_devices(self.conf))
 
     def _tell(self, card: Card) -> None:
-        """Log what keeps a configured function from being offered, once, until that changes."""
+        """Log why a configured function is not offered, once per change."""
         for candidate in card.candidates:
             address = str(candidate.function.address)
             if candidate.withheld != self._told.get(address):

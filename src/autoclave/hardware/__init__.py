@@ -1,1 +1,1 @@
-"""The port to the host: sysfs, disks, and the tools that talk to drives."""
+"""Access the host: sysfs, disks, and the tools that control drives."""

@@ -1,8 +1,6 @@
 """Open block devices exclusively, and find the programs that have them open.
 
-Block devices: size, exclusive open, zeroing, and reading around the page cache.
-
-Which programs of this host have a device node open.
+Reads bypass the page cache, so that they return the data on the medium.
 """
 
 import ctypes
@@ -24,17 +22,17 @@ from autoclave.hardware import sysfs
 from autoclave.hardware.host import LARGEST_STEP, MARKER_BYTES, Disk, HostPaths, OpenFile
 
 _Number = tuple[int, int]
-"""Kind of a device node, and its device number."""
+"""The kind of a device node, and its device number."""
 
 _RING = "anon_inode:[io_uring]"
 _ENTRY = re.compile(r"\s+\d+: (.+)")
 
 
 def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile]:
-    """The programs that have one of *nodes* open, the process that looks left out.
+    """Return the programs that have one of *nodes* open, without this process.
 
-    For naming a culprit, not for ruling one out: programs come and go, and those of other users are
-    not shown without CAP_SYS_PTRACE. Whether a disk is free is for the exclusive open.
+    Use it to name a culprit, not to prove that a node is free. Programs start and end at any time, and those of other
+    users are hidden without CAP_SYS_PTRACE. Only the exclusive open shows whether a disk is free.
     """
     if paths.helper is not None:
         return paths.helper.programs_with_open(nodes)
@@ -56,9 +54,9 @@ def programs_with_open(paths: HostPaths, nodes: Sequence[Path]) -> list[OpenFile
 
 
 def hidden_program(paths: HostPaths) -> int | None:
-    """The process number of a program whose open files this process may not list; None: it may list those of all.
+    """Return the process number of a program whose open files this process may not list, or None.
 
-    A privileged helper has CAP_SYS_PTRACE, and may.
+    A privileged helper has CAP_SYS_PTRACE and may list all.
 
     :raises HardwareError: the programs cannot be listed.
     """
@@ -66,7 +64,7 @@ def hidden_program(paths: HostPaths) -> int | None:
         if process.name.isdigit():
             try:
                 os.listdir(process / "fd")
-            except (FileNotFoundError, ProcessLookupError):  # it has ended
+            except (FileNotFoundError, ProcessLookupError):  # the process has ended
                 continue
             except OSError:
                 return int(process.name)
@@ -76,24 +74,24 @@ def hidden_program(paths: HostPaths) -> int | None:
 def _nodes(
     process: Path, descriptor: str, known: Mapping[str, Path], numbers: Mapping[_Number, Path]
 ) -> list[tuple[Path, bool]]:
-    """Which nodes a descriptor leads to, and whether they may be written by it."""
+    """Return the nodes to which a descriptor leads, and whether it may write to them."""
     link, fdinfo = process / "fd" / descriptor, process / "fdinfo" / descriptor
     try:
         target = os.readlink(link)
     except OSError:
         return []
     if target == _RING:
-        # What is registered with a ring stays open when its descriptor is closed. How it was opened is not shown.
+        # Files registered with a ring stay open after their descriptor is closed. Their access mode is not shown.
         return [(node, True) for file in _registered(_text(fdinfo)) for node in _named(file, known)]
     node = known.get(target)
-    # Only device nodes are followed: looking at a file on a dead network mount would hang.
+    # Follow device nodes only: a stat of a file on a dead network mount would hang.
     if node is None and target.startswith("/dev/") and (number := _device_number(link)) is not None:
         node = numbers.get(number)
     return [] if node is None else [(node, _writes(_text(fdinfo)))]
 
 
 def _registered(fdinfo: str) -> Iterator[str]:
-    """The files that are registered with an io_uring: a list, indented, below its heading."""
+    """Yield the files that are registered with an io_uring: an indented list below its heading."""
     _, _, after = fdinfo.partition("UserFiles:")
     for line in after.splitlines()[1:]:
         entry = _ENTRY.fullmatch(line)
@@ -103,7 +101,7 @@ def _registered(fdinfo: str) -> Iterator[str]:
 
 
 def _named(file: str, known: Mapping[str, Path]) -> list[Path]:
-    """The node of a registered file, which kernels before 6.3 show without its directory."""
+    """Return the nodes of a registered file, which kernels before 6.3 show without its directory."""
     return list(dict.fromkeys(node for path, node in known.items() if file in (path, node.name)))
 
 
@@ -136,11 +134,11 @@ def _text(path: Path) -> str:
 
 
 CHUNK = 16 * 1024 * 1024
-"""Bytes of the largest single read: so many that the drive always has commands to work at."""
+"""The bytes of the largest single read, enough to keep the drive busy."""
 _LOOKS = (0.1, 0.4)
-"""Seconds between looks at a disk that others have open exclusively."""
+"""Seconds between attempts to open a disk that another process has open exclusively."""
 _ALIGNMENT = 4096
-"""What direct I/O accepts on every drive: a multiple of any logical block size."""
+"""The alignment that direct I/O accepts on every drive: a multiple of any logical block size."""
 _BLKGETSIZE64 = 0x80081272
 _BLKZEROOUT = 0x127F
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
@@ -148,7 +146,7 @@ _NOT_WRITABLE = frozenset({errno.EROFS, errno.EPERM, errno.EACCES, errno.EBADF})
 
 
 class BlockDevice:
-    """A disk that this process itself holds open; see :class:`Disk`."""
+    """Access a disk that this process itself holds open; see :class:`Disk`."""
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.path = path
@@ -157,7 +155,7 @@ class BlockDevice:
         self._piece = _Piece()
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
-        """See :class:`Disk`."""
+        """Implement :meth:`Disk.nonzero_in`."""
         for start, stop in self._ranges(offset, length):
             self._read_into_piece(start, stop)
             found = self._piece.first_nonzero(max(offset - start, 0), stop - start)
@@ -166,7 +164,7 @@ class BlockDevice:
         return None
 
     def zero(self, offset: int, length: int) -> None:
-        """See :class:`Disk`."""
+        """Implement :meth:`Disk.zero`."""
         if length > LARGEST_STEP:
             raise ValueError(f"{length} bytes of {self.path} are more than are zeroed at once, {LARGEST_STEP}")
         self._check_range(offset, length)
@@ -176,12 +174,12 @@ class BlockDevice:
             raise self._failure(e, f"overwritten at offset {offset}") from e
 
     def _zero_out(self, offset: int, length: int) -> None:
-        # The kernel makes Write Zeroes of it, each as large as the controller takes them, without deallocation; where
-        # the drive has no such command, the kernel writes the zeroes.
+        # The kernel sends Write Zeroes without deallocation, in the largest size that the controller accepts. If the
+        # drive has no such command, the kernel writes the zeroes.
         fcntl.ioctl(self._fd, _BLKZEROOUT, struct.pack("=QQ", offset, length))
 
     def write_marker(self, offset: int, seed: bytes) -> None:
-        """See :class:`Disk`."""
+        """Implement :meth:`Disk.write_marker`."""
         self._check_range(offset, MARKER_BYTES)
         try:
             with memoryview(self._piece.memory) as buffer, buffer[:MARKER_BYTES] as marker:
@@ -193,20 +191,20 @@ class BlockDevice:
             raise EraseFailed(f"{self.path} took {written} of {MARKER_BYTES} bytes at offset {offset}")
 
     def has_marker(self, offset: int, seed: bytes) -> bool:
-        """See :class:`Disk`."""
+        """Implement :meth:`Disk.has_marker`."""
         self._check_range(offset, MARKER_BYTES)
         self._read_into_piece(offset, offset + MARKER_BYTES)
         return self._piece.memory[:MARKER_BYTES] == _marker(offset, seed)
 
     def flush(self) -> None:
-        """See :class:`Disk`."""
+        """Implement :meth:`Disk.flush`."""
         try:
             os.fsync(self._fd)
         except OSError as e:
             raise self._failure(e, "flushed to the medium") from e
 
     def _ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """The range in pieces that direct I/O takes: each begins aligned, and so perhaps before the range."""
+        """Split the range for direct I/O. The first piece begins aligned, so perhaps before the range."""
         self._check_range(offset, length)
         end = offset + length
         return [(start, min(end, start + CHUNK)) for start in range(offset - offset % _ALIGNMENT, end, CHUNK)]
@@ -217,10 +215,10 @@ class BlockDevice:
         self._check_still_there()
 
     def _read_into_piece(self, start: int, stop: int) -> None:
-        """One direct read from the aligned offset *start* to at least *stop*."""
+        """Perform one direct read from the aligned offset *start* to at least *stop*."""
         whole = -(-(stop - start) // _ALIGNMENT) * _ALIGNMENT
         try:
-            # Both views are released here: the traceback of a failed read would keep them, and so the memory.
+            # Release both views here: the traceback of a failed read would keep them, and with them the memory.
             with memoryview(self._piece.memory) as buffer, buffer[:whole] as target:
                 got = os.preadv(self._fd, [target], start)
         except OSError as e:
@@ -229,7 +227,7 @@ class BlockDevice:
             raise EraseFailed(f"{self.path} ends at offset {start + got}, though it said that it has {self.size} bytes")
 
     def _failure(self, error: OSError, done: str) -> HardwareError:
-        """What an error of the kernel means; *done* is what could not be."""
+        """Convert an error of the kernel; *done* names the failed operation."""
         self._check_still_there()
         if error.errno in _GONE:
             return DeviceVanished(f"{self.path} went away while it was being {done}")
@@ -237,7 +235,10 @@ class BlockDevice:
         return EraseFailed(f"{self.path} cannot be {done}: {reason}")
 
     def _check_still_there(self) -> None:
-        """A pulled drive may go on answering with EIO, an unlinked file even with data."""
+        """Check that the path still leads to the open disk.
+
+        A removed drive may still answer with EIO, and an unlinked file even with data.
+        """
         try:
             there, ours = os.stat(self.path), os.fstat(self._fd)
         except OSError as e:
@@ -247,18 +248,18 @@ class BlockDevice:
             raise DeviceVanished(f"{self.path} is another device now than the one that was opened")
 
     def close(self) -> None:
-        """Let go of the disk."""
+        """Close the disk."""
         os.close(self._fd)
         self._piece.close()
 
 
 def _marker(offset: int, seed: bytes) -> bytes:
-    """Bytes that a drive cannot have by chance, other ones at each offset."""
+    """Return bytes that a drive cannot contain by chance; they differ for each offset."""
     return hashlib.shake_256(seed + offset.to_bytes(8)).digest(MARKER_BYTES)
 
 
 class _Piece:
-    """Memory that one read fills: aligned to pages, as direct I/O demands."""
+    """Hold the memory for one read, aligned to pages as direct I/O requires."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, CHUNK)
@@ -266,10 +267,10 @@ class _Piece:
         self._address = ctypes.addressof(self._pinned)
 
     def first_nonzero(self, begin: int, end: int) -> int | None:
-        """The first position from *begin* to *end* that is not zero."""
+        """Return the first position from *begin* to *end* that is not zero, or None."""
         first = min(begin + _ALIGNMENT, end)
-        # Bytes that are zero at first, and then each the same as the one a page before: one pass over one memory. The
-        # C library's comparison copies nothing; it is searched only when there is something to find.
+        # The first page must be zero, and every byte must equal the byte one page before. This takes one pass over the
+        # memory. The C library's comparison copies nothing. The bytes are searched only if one of them differs.
         if self.memory[begin:first] == bytes(first - begin) and not _memcmp(
             self._address + begin, self._address + first, end - first
         ):
@@ -277,7 +278,7 @@ class _Piece:
         return next(n for n in range(begin, end) if self.memory[n])
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         del self._pinned
         self.memory.close()
 
@@ -289,13 +290,13 @@ _memcmp.restype = ctypes.c_int
 
 @contextmanager
 def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterator[Disk]:
-    """Hold the disk at *path* open exclusively: no mount, swap, volume or second exclusive open gets it.
+    """Hold the disk at *path* open exclusively, against mounts, swap, volumes and other exclusive opens.
 
     A simulated host has disks of its own (:attr:`HostPaths.hold_disk`).
 
-    :param writable: also make sure that it can be written. A pure look does without, because udev
-        takes the close of a writable descriptor for a change and probes the disk again.
-    :raises DeviceVanished: there is no such disk.
+    :param writable: also verify that the disk can be written. Read-only checks leave it out: udev takes the close of a
+        writable descriptor for a change, and probes the disk again.
+    :raises DeviceVanished: the disk does not exist.
     :raises DeviceInUse: another program or the kernel has it open exclusively.
     :raises HardwareError: it is read-only, or cannot be opened for another reason.
     """
@@ -307,7 +308,10 @@ def open_block(paths: HostPaths, path: Path, *, writable: bool = True) -> Iterat
 
 
 def open_soon(paths: HostPaths, path: Path, *, writable: bool) -> Disk:
-    """As :func:`open_block`, until it is closed; an exclusive open by others may be as short a look as ours is."""
+    """Open the disk as :func:`open_block` does, until it is closed, and retry while it is in use.
+
+    Other programs may hold it for a short check only, as this function does.
+    """
     for patience in (*_LOOKS, None):
         try:
             return _open(paths, path, writable=writable)
@@ -325,7 +329,7 @@ def _open(paths: HostPaths, path: Path, *, writable: bool) -> Disk:
 
 
 def hold(paths: HostPaths, path: Path, *, writable: bool) -> BlockDevice:
-    """As :func:`open_block`, by this process, until it is closed."""
+    """Open the disk as :func:`open_block` does, in this process, until it is closed."""
     return BlockDevice(path, *claim(paths, path, stat.S_ISBLK, _claimed, writable=writable))
 
 
@@ -346,10 +350,11 @@ def claim(
     *,
     writable: bool,
 ) -> tuple[int, int]:
-    """A descriptor that holds the disk at *path*, and the disk's size, by *claimed* of the path and the access.
+    """Return a descriptor that holds the disk at *path*, and the disk's size.
 
-    :param is_disk: whether a file of this mode is one.
-    :raises HardwareError: as of :func:`open_block`.
+    :param is_disk: return whether a file mode is that of a disk.
+    :param claimed: open the path with the given access flags; return the descriptor and the size.
+    :raises HardwareError: as :func:`open_block`.
     """
     try:
         if not is_disk(os.stat(path).st_mode):

@@ -1,4 +1,4 @@
-"""External commands: found, run without a shell, ended in time."""
+"""Run external commands without a shell and within a deadline."""
 
 import os
 import shutil
@@ -29,10 +29,10 @@ _LAST_WORDS = 500
 
 
 class Commands:
-    """Runs the tools of one host, or has its helper run them.
+    """Run the tools of one host, directly or through its helper.
 
-    :param paths: whose ``tools`` are searched before ``PATH``.
-    :param environment: what the tools inherit; by default all of this process's.
+    :param paths: the host; its ``tools`` are searched before ``PATH``.
+    :param environment: the environment of the tools; by default that of this process.
     """
 
     def __init__(self, paths: HostPaths, environment: Mapping[str, str] | None = None) -> None:
@@ -40,9 +40,9 @@ class Commands:
         self._inherited = os.environ if environment is None else environment
 
     def find(self, name: str) -> str:
-        """The path of the executable *name*, which may be a path already.
+        """Return the path of the executable *name*, which may already be a path.
 
-        :raises ToolMissing: there is none, or it may not be executed.
+        :raises ToolMissing: it does not exist, or may not be executed.
         """
         if self.paths.helper is not None:
             return self.paths.helper.find(name, self.paths.tools)
@@ -51,7 +51,7 @@ class Commands:
                 raise ToolMissing(f"{name} does not exist or is not executable", [name])
             return name
         for directory in self.paths.tools:
-            # What the operator put there is what is meant: another tool of that name elsewhere on PATH is not.
+            # The operator's directory takes precedence: never fall back to a tool of that name elsewhere on PATH.
             chosen = directory / name
             if chosen.exists() and not os.access(chosen, os.X_OK):
                 raise ToolMissing(f"{chosen} is not executable", [name])
@@ -73,16 +73,16 @@ class Commands:
         tools: ToolSink | None = None,
         on_line: Line | None = None,
     ) -> Completed:
-        """Run *argv* and return what it said, whatever its exit code.
+        """Run *argv* and return its result, whatever its exit code.
 
-        No shell, no input, the C locale, a process group of its own. It dies with the calling
-        thread: on Linux the death signal follows the parent thread, which waits here anyway.
+        The command gets no shell, no input, the C locale, and its own process group. It dies with the calling thread:
+        on Linux the death signal follows the parent thread, which waits here.
 
-        :param on_line: called in this thread with each line of either stream, as it comes.
+        :param on_line: called in this thread with each line of either stream as it arrives.
         :raises ToolMissing: the executable does not exist or may not be run.
-        :raises ToolTimeout: the deadline passed; its whole process group was killed.
-        :raises ToolGarbage: it wrote more than can be a sensible answer; it was killed likewise.
-        :raises ToolError: it ended, but left a process behind that cannot be ended.
+        :raises ToolTimeout: the deadline passed; the whole process group was killed.
+        :raises ToolGarbage: it exceeded the output limit and was killed.
+        :raises ToolError: it ended, but left a process behind that cannot be killed.
         """
         if self.paths.helper is not None:
             return self.paths.helper.run(argv, self.paths.tools, deadline=deadline, tools=tools, on_line=on_line)
@@ -133,10 +133,10 @@ class Commands:
 
     @cached_property
     def _lifeline(self) -> tuple[str, ...]:
-        """The words before a command that make it die with us.
+        """Return the command prefix that makes a tool die with this process.
 
-        Not a preexec hook: what gains capabilities when it is executed loses a death signal that
-        was set before. Not every setpriv has the option, so it is tried once.
+        A preexec hook does not suffice: a program that gains capabilities on execution loses a death signal set before.
+        Not every setpriv has the option, so it is tried once.
         """
         try:
             prefix = (self.find("setpriv"), "--pdeathsig", "KILL", "--")

@@ -1,20 +1,7 @@
 """Define the ports to a host: its paths, disks, tools and processes.
 
-Where a host's kernel interfaces are: the real roots, or a simulated host's directory.
-
-The port to one disk: reading and zeroing it, whoever holds it open.
-
-The port to a process that does what needs root, for an agent that is an ordinary user.
-
-A device node that a program has open.
-
-One run of an external tool: who is told of it, and what came of it.
-
-A point in time by which work must be done.
-
-How far a long piece of work on a drive is.
-
-A child process with everything it starts: its output, its end, its forced end.
+The paths are the real roots, or the directory of a simulated host. A helper process does what needs root for an agent
+without privileges.
 """
 
 import contextlib
@@ -34,83 +21,83 @@ from autoclave.exceptions import ToolGarbage
 from autoclave.rules.pci_address import PCIAddress
 
 LARGEST_STEP = 256 * 1024 * 1024
-"""Bytes that one request zeroes at most: whoever is killed meanwhile leaves no more than that to be done."""
+"""The most bytes that one request zeroes. A process that was killed leaves at most one such request in progress."""
 
 MARKER_BYTES = 4096
-"""Bytes of one marker, which is also what its offset must be a multiple of."""
+"""The bytes of one marker; its offset must be a multiple of them."""
 
 
 class Disk(Protocol):
-    """A disk held open exclusively. Made by :func:`autoclave.hardware.block.open_block`.
+    """Access a disk held open exclusively; :func:`autoclave.hardware.block.open_block` creates it.
 
-    What it holds is not handed out: who may ask whether a tenant's data is gone need not see it.
+    It never returns data of the disk: a caller that verifies the erase of tenant data need not read that data.
     """
 
     @property
     def path(self) -> Path:
-        """Its device node."""
+        """Return its device node."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return its size in bytes."""
         ...
 
     def nonzero_in(self, offset: int, length: int) -> int | None:
-        """The offset of the first byte in the range that is not zero on the medium; None: all are.
+        """Return the offset of the first byte in the range that is not zero on the medium, or None.
 
-        :raises ValueError: there is no such range.
+        :raises ValueError: the disk has no such range.
         :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be read there.
+        :raises EraseFailed: the range cannot be read.
         """
         ...
 
     def zero(self, offset: int, length: int) -> None:
-        """Overwrite the range with zeroes. It cannot be stopped, so it is not longer than :data:`LARGEST_STEP`.
+        """Overwrite the range with zeroes. It cannot be interrupted, so it is limited to :data:`LARGEST_STEP`.
 
-        :raises ValueError: there is no such range, or it is longer.
+        :raises ValueError: the disk has no such range, or the range is too long.
         :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be overwritten there; how much of the range was, is not known.
+        :raises EraseFailed: it cannot be overwritten; an unknown part of the range may have been.
         """
         ...
 
     def write_marker(self, offset: int, seed: bytes) -> None:
-        """Write :data:`MARKER_BYTES` that only *seed* tells, at *offset*.
+        """Write :data:`MARKER_BYTES` at *offset* that only *seed* can reproduce.
 
-        :raises ValueError: there is no such range.
+        :raises ValueError: the disk has no such range.
         :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be written there.
+        :raises EraseFailed: the marker cannot be written.
         """
         ...
 
     def has_marker(self, offset: int, seed: bytes) -> bool:
-        """Whether what is on the medium at *offset* is the marker of *seed*.
+        """Return whether the medium has the marker of *seed* at *offset*.
 
-        :raises ValueError: there is no such range.
+        :raises ValueError: the disk has no such range.
         :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it cannot be read there.
+        :raises EraseFailed: the marker cannot be read.
         """
         ...
 
     def flush(self) -> None:
-        """Have the drive write its volatile cache: zeroes that a power cut takes back are none.
+        """Flush the drive's volatile cache, so that a power cut does not undo the zeroes.
 
         :raises DeviceVanished: the disk is gone.
-        :raises EraseFailed: it does not.
+        :raises EraseFailed: the flush failed.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the disk."""
+        """Close the disk."""
         ...
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A program that has a node open.
+    """Describe a program that has a node open.
 
-    :param node: which.
-    :param writes: it may write through it.
+    :param node: the open device node.
+    :param writes: the program may write through it.
     """
 
     node: Path
@@ -123,10 +110,10 @@ class OpenFile:
 
 
 class ToolSink(Protocol):
-    """Told of each external tool before it is waited for, and again when it has ended.
+    """Receive a notification when an external tool starts, and when it has ended.
 
-    The agent journals it, so that a restarted agent can wait out a tool that outlived its parent.
-    A tool that cannot be ended is never reported as ended.
+    The agent journals the tools, so that a restarted agent can wait for a tool that outlived its parent. A tool that
+    cannot be ended is never reported as ended.
     """
 
     def started(self, pid: int, argv: Sequence[str]) -> None: ...
@@ -135,12 +122,12 @@ class ToolSink(Protocol):
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that ended by itself, in time.
+    r"""Hold the result of a command that ended by itself, in time.
 
-    :param argv: the command, its first word resolved to the executable's path.
-    :param returncode: its exit code; negative: the signal that ended it.
-    :param stdout: what it wrote; bytes that are not UTF-8 stand as ``\\xNN``.
-    :param stderr: likewise.
+    :param argv: the command, with the resolved path of its executable.
+    :param returncode: its exit code; if negative, the signal that ended it.
+    :param stdout: its output, with each byte that is not UTF-8 as ``\xNN``.
+    :param stderr: its error output, in the same form.
     """
 
     argv: tuple[str, ...]
@@ -151,7 +138,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on the monotonic clock.
+    """Represent a point in time on the monotonic clock by which work must end.
 
     :param at: seconds of :func:`time.monotonic`.
     """
@@ -160,11 +147,11 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
-        """The moment *seconds* from now."""
+        """Return the deadline *seconds* from now."""
         return cls(time.monotonic() + seconds)
 
     def remaining(self) -> float:
-        """Seconds left; never negative."""
+        """Return the seconds left; never negative."""
         return max(0.0, self.at - time.monotonic())
 
     @property
@@ -175,17 +162,17 @@ class Deadline:
 LOG = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
-"""Bytes of output that no answer of a sane tool reaches."""
+"""The most bytes of output accepted from a tool; no regular answer reaches them."""
 LINGER = 1.0
-"""Seconds in which the children of a command that has ended may still finish their output."""
+"""Seconds in which the children of an ended command may still finish their output."""
 REAP = 5.0
-"""Seconds after SIGKILL by which a process is gone, unless the kernel holds it (state D)."""
+"""Seconds after SIGKILL by which a process is gone, unless the kernel blocks it (state D)."""
 
 Line = Callable[[str], None]
 
 
 class _Stream:
-    """What was read of one pipe, and how much of it has been handed on as lines."""
+    """Buffer the data read from one pipe, and count the bytes already passed on as lines."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -211,10 +198,10 @@ def _text(data: bytes | bytearray) -> str:
 
 
 class ProcessGroup:
-    """One command in a session and process group of its own, without input.
+    """Run one command in a session and process group of its own, without input.
 
-    :param argv: the command; its first word is a path.
-    :param prefix: the words before it, of a program that becomes the command.
+    :param argv: the command; the first item is a path.
+    :param prefix: the arguments before it, of a program that executes the command.
     :param env: its whole environment.
     :raises OSError: it cannot be started.
     """
@@ -222,7 +209,7 @@ class ProcessGroup:
     def __init__(self, argv: Sequence[str], *, prefix: Sequence[str], env: Mapping[str, str]) -> None:
         self.argv = tuple(argv)
         self.ended = False
-        """The command itself has ended; its children may not have."""
+        """True after the end of the command itself; its children may still run."""
         self._process = subprocess.Popen(
             [*prefix, *argv],
             env=env,
@@ -253,7 +240,7 @@ class ProcessGroup:
 
     @property
     def returncode(self) -> int:
-        """The exit code; negative: the signal that ended it. Known after :meth:`end`."""
+        """Return the exit code; if negative, the signal that ended it. It is known after :meth:`end`."""
         assert self._process.returncode is not None
         return self._process.returncode
 
@@ -266,9 +253,9 @@ class ProcessGroup:
         return self._err.text
 
     def follow(self, deadline: Deadline, on_line: Line | None) -> bool:
-        """Collect the output until the command ends; False: the deadline came first.
+        """Collect the output until the command ends; return False if the deadline passes first.
 
-        :raises ToolGarbage: there is more of it than :data:`OUTPUT_LIMIT`.
+        :raises ToolGarbage: the output exceeds :data:`OUTPUT_LIMIT`.
         """
         while not self.ended:
             if deadline.passed:
@@ -280,13 +267,13 @@ class ProcessGroup:
         return True
 
     def end(self) -> bool:
-        """End all of it, by force where something is left; False: something does not die.
+        """End all processes, by SIGKILL if necessary; return False if one survives.
 
-        A process that still holds a pipe of ours counts as left, whatever group it has moved to.
+        A process that still holds an output pipe counts as a survivor, even in another process group.
         """
         if self.ended and not self._silent:
             LOG.warning("%s (pid %d) left processes behind that hold its output; killing them", self.argv[0], self.pid)
-        # The command has not been reaped yet, so its number cannot be another group's.
+        # The command has not been reaped yet, so its process number cannot be reused for another group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         reap = Deadline.after(REAP)
@@ -304,7 +291,7 @@ class ProcessGroup:
 
     @property
     def _silent(self) -> bool:
-        """Nobody can write to our pipes any more."""
+        """Return whether no process can write to the pipes."""
         return all(key.fileobj == self._pidfd for key in self._selector.get_map().values())
 
     def _step(self, until: Deadline, on_line: Line | None, *, keep: bool = True) -> None:
@@ -326,14 +313,14 @@ class ProcessGroup:
 
 
 class Helper(Protocol):
-    """What root does for this host.
+    """Perform privileged operations for this host.
 
-    Each method does what its namesake in this package does and raises the same; and it raises
-    :class:`HardwareError` where the helper refuses to do it, or has ended.
+    Each method does the same as the function it refers to, and raises the same errors. In addition, it raises
+    :class:`HardwareError` if the helper refuses the operation, or has ended.
     """
 
     def find(self, name: str, directories: Sequence[Path]) -> str:
-        """:meth:`Commands.find`; *directories* come before the system's."""
+        """Call :meth:`Commands.find`; *directories* take precedence over the system's."""
         ...
 
     def run(
@@ -345,56 +332,56 @@ class Helper(Protocol):
         tools: ToolSink | None,
         on_line: Line | None,
     ) -> Completed:
-        """:meth:`Commands.run`. The tool is ended in time, and when the agent dies, by the helper itself."""
+        """Call :meth:`Commands.run`. The helper itself ends the tool at the deadline, and when the agent dies."""
         ...
 
     def open_block(self, path: Path, *, writable: bool) -> Disk:
-        """:func:`block.hold`."""
+        """Call :func:`block.hold`."""
         ...
 
     def programs_with_open(self, nodes: Sequence[Path]) -> list[OpenFile]:
-        """:func:`open_files.programs_with_open`."""
+        """Call :func:`block.programs_with_open`."""
         ...
 
     def has_zfs_label(self, node: Path) -> bool:
-        """:func:`zfs_label.is_on`."""
+        """Call :func:`usage.is_on`."""
         ...
 
     def card_serial(self, address: PCIAddress, *, vital_product_data: bool) -> str | None:
-        """:func:`card_serial.card_serial`."""
+        """Call :func:`pci_functions.card_serial`."""
         ...
 
     def product_uuid(self) -> str | None:
-        """:func:`host_hints.product_uuid`."""
+        """Call :func:`sysfs.product_uuid`."""
         ...
 
 
 class HoldDisk(Protocol):
-    """Holds a disk open exclusively; see :func:`block.hold`."""
+    """Hold a disk open exclusively; see :func:`block.hold`."""
 
     def __call__(self, paths: "HostPaths", path: Path, *, writable: bool) -> Disk: ...
 
 
 class AnswerTool(Protocol):
-    """Answers a command of a simulated host in this process."""
+    """Answer a command of a simulated host inside this process."""
 
     def __call__(self, argv: Sequence[str]) -> Completed | None:
-        """Return what the program would say; None: it has to be run."""
+        """Return the result of the program, or None if the program has to be run."""
         ...
 
 
 @dataclass(frozen=True)
 class HostPaths:
-    """Roots under which the agent looks for the kernel's interfaces.
+    """Hold the roots under which the agent finds the kernel's interfaces.
 
     :param sysfs: normally ``/sys``.
     :param dev: normally ``/dev``.
     :param proc: normally ``/proc``.
-    :param etc: normally ``/etc``; the machine id, and settings of the tools that could take guests' drives.
+    :param etc: normally ``/etc``; for the machine id, and settings of tools that could use guests' drives.
     :param tools: directories searched for external tools before ``PATH``.
-    :param hold_disk: what the nodes of disks stand for; None: block devices.
-    :param answer_tool: what answers external tools instead of their programs; None: they are run.
-    :param helper: who does what needs root; None: this process does it itself.
+    :param hold_disk: opens the nodes of disks; None for block devices.
+    :param answer_tool: answers commands in place of external tools; None to run the tools.
+    :param helper: performs privileged operations; None for this process itself.
     """
 
     sysfs: Path = Path("/sys")
@@ -409,12 +396,12 @@ class HostPaths:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an erase is.
+    """Report the progress of an erase.
 
-    :param percent: 0 to 100, or None while the tool has not said.
-    :param step: what is being done, in words an operator knows.
-    :param stalled: progress has stood still for long, see ``[nvme] stall_timeout``.
-    :param seconds_left: estimate, or None.
+    :param percent: 0 to 100, or None if the tool has not reported it yet.
+    :param step: the current step, in an operator's terms.
+    :param stalled: the progress has not changed for ``[nvme] stall_timeout``.
+    :param seconds_left: an estimate, or None.
     """
 
     percent: float | None
@@ -424,6 +411,6 @@ class Progress:
 
 
 class ProgressSink(Protocol):
-    """Receives progress; must not raise."""
+    """Receive progress; must not raise."""
 
     def __call__(self, progress: Progress) -> None: ...

@@ -1,8 +1,7 @@
-"""Find the tools of this host that would take disks which guests give back.
+"""Find the tools of this host that would use disks that guests return.
 
-Which tools of this host would take the disks that guests give back, and what to do against it.
-
-Volume groups and RAID arrays that this host has activated from what a guest left on its drive.
+:class:`HostSetup` reports their settings and the remedy. :class:`GuestVolumes` ends volume groups and RAID arrays that
+this host has activated from the data of a guest.
 """
 
 import re
@@ -27,9 +26,9 @@ _LVMCONFIG = (
 
 
 class HostSetup:
-    """Looks at the settings of this host. What is not installed is not asked anything.
+    """Check the settings of this host's tools. Tools that are not installed are skipped.
 
-    :param slots: those of the guests' drives.
+    :param slots: the slots of the guests' drives.
     :param timeout: seconds for one command.
     """
 
@@ -40,7 +39,7 @@ class HostSetup:
         self._timeout = timeout
 
     def lacks(self) -> list[str]:
-        """Return what would take the drives, a line for each tool; empty: nothing that is known of."""
+        """Return one line for each tool that would use the drives; empty if none is known."""
         found: list[str] = []
         for tool, name, look in _TOOLS if self._slots else ():
             try:
@@ -59,10 +58,14 @@ class HostSetup:
         return True
 
     def _lvm(self) -> str | None:
-        """:raises HardwareError: lvmconfig fails. :raises ValueError: its answer is not understood."""
+        """Check lvmconfig.
+
+        :raises HardwareError: lvmconfig fails.
+        :raises ValueError: its output is not understood.
+        """
         done = self._commands.run(_LVMCONFIG, deadline=Deadline.after(self._timeout))
         said = dict(line.strip().split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-        # LVM before 2.03.12 has no list of devices, says so, and exits with 5.
+        # LVM before 2.03.12 does not know use_devicesfile: lvmconfig reports that and exits with 5.
         if "global_filter" not in said:
             words = excerpt(done.stderr.strip() or done.stdout.strip()) or "nothing"
             raise HardwareError(f"lvmconfig exited with {done.returncode} and said {words}")
@@ -78,7 +81,10 @@ class HostSetup:
         )
 
     def _md(self) -> str | None:
-        """:raises HardwareError: a file cannot be read."""
+        """Check mdadm.conf.
+
+        :raises HardwareError: a file cannot be read.
+        """
         text = self._text("mdadm/mdadm.conf", "mdadm.conf", "mdadm/mdadm.conf.d/*", "mdadm.conf.d/*")
         if not md_assembles(text):
             return None
@@ -87,13 +93,20 @@ class HostSetup:
         )
 
     def _multipath(self) -> str | None:
-        """:raises HardwareError: a file cannot be read. :raises ValueError: a pattern is not understood."""
+        """Check multipath.conf.
+
+        :raises HardwareError: a file cannot be read.
+        :raises ValueError: a pattern is not understood.
+        """
         if not multipath_takes(self._text("multipath.conf", "multipath/conf.d/*.conf")):
             return None
         return 'it may put maps on the guests\' drives: add blacklist { devnode "^nvme" } to multipath.conf'
 
     def _udisks(self) -> str | None:
-        """:raises HardwareError: a file cannot be read."""
+        """Check the udev rules for udisks.
+
+        :raises HardwareError: a file cannot be read.
+        """
         rules = self._text("udev/rules.d/*.rules")
         taken = [slot for slot in self._slots if not udisks_ignores(rules, slot)]
         if not taken:
@@ -104,7 +117,7 @@ class HostSetup:
         )
 
     def _text(self, *patterns: str) -> str:
-        """The text of all files of these names, one after the other."""
+        """Return the joined text of all files that match the patterns."""
         return "\n".join(sysfs.read(path) for pattern in patterns for path in self._files(pattern))
 
     def _files(self, pattern: str) -> Iterator[Path]:
@@ -129,20 +142,22 @@ _TOOLS: Sequence[tuple[str, str, Callable[[HostSetup], str | None]]] = (
 )
 
 _VOLUME = re.compile(r"LVM-([A-Za-z0-9]{32})[A-Za-z0-9]{32}(?:-.*)?")
-"""``dm/uuid`` of a logical volume: the UUIDs of its group and its own, and the layer of a thin pool and the like."""
+"""Matches the ``dm/uuid`` of a logical volume. It has the UUIDs of its group and its own, and an optional layer, such
+as that of a thin pool.
+"""
 _ARRAY = re.compile(r"md\d+")
-"""Other names of arrays are chosen by what is on the disk."""
+"""Matches names chosen by the kernel. Other names of arrays come from the data on the disk."""
 _GROUPS = (6, 4, 4, 4, 4, 4, 6)
-"""Lengths between the dashes of an LVM UUID, as LVM writes and reads it."""
+"""The lengths of the parts of an LVM UUID between its dashes."""
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A volume group or an array.
+    """Describe a volume group or an array.
 
-    :param words: what to call it.
+    :param words: its name in messages.
     :param blocks: its block devices.
-    :param group: the UUID of the volume group; None: it is an array.
+    :param group: the UUID of the volume group; None for an array.
     """
 
     words: str
@@ -152,10 +167,10 @@ class _Use:
 
 @dataclass
 class EndedUses:
-    """What became of the volume groups and arrays on a drive, in words.
+    """Report the volume groups and arrays of a drive that were ended, and those that were kept.
 
-    :param ended: what this host no longer has.
-    :param kept: what it still has, each with the reason.
+    :param ended: those that this host no longer has.
+    :param kept: those that it still has, each with the reason.
     """
 
     ended: list[str] = field(default_factory=list)
@@ -163,9 +178,9 @@ class EndedUses:
 
 
 class GuestVolumes:
-    """Ends the volume groups and arrays that stand on one drive alone, and that nothing uses.
+    """End unused volume groups and arrays that are on one drive alone.
 
-    Not for a drive that could have the host's own: what is found is taken for the guest's.
+    Do not use it for a drive that may hold the host's own. All of them are assumed to be the guest's.
 
     :param timeout: seconds for one command.
     """
@@ -181,7 +196,7 @@ class GuestVolumes:
         self._own: Mapping[str, Path] = {part.name: part for disk in disks for part in (disk, *partitions(disk))}
 
     def end(self, tools: ToolSink) -> EndedUses:
-        """End what may be ended, each by one command. What fails is kept, and with it its users."""
+        """End each unused group or array by one command. After a failure it is kept, together with its users."""
         outcome = EndedUses()
         try:
             found = list(self._found())
@@ -200,7 +215,7 @@ class GuestVolumes:
         return outcome
 
     def _found(self) -> Iterator[_Use]:
-        """What is built on the drive directly. What stands on an array keeps that in use."""
+        """Yield the groups and arrays directly on the drive. Those on top of an array keep that array in use."""
         holders = {each.name: each for part in self._own.values() for each in sysfs.entries(part / "holders")}
         groups = dict.fromkeys(group for each in holders.values() if (group := _group(each)) is not None)
         for group in groups:
@@ -211,9 +226,11 @@ class GuestVolumes:
                 yield _Use(f"RAID array {name}", [array])
 
     def _objection(self, use: _Use) -> str | None:
-        """Why it must not be ended; None: it stands on this drive alone and sysfs shows no use of it.
+        """Return why the use must not be ended, or None.
 
-        :raises HardwareError: the kernel does not say.
+        It may be ended if it is on this drive alone and sysfs shows no user.
+
+        :raises HardwareError: the kernel does not show its users.
         """
         names = {block.name for block in use.blocks}
         uses = HostUses.of(self._paths)
@@ -231,14 +248,14 @@ class GuestVolumes:
         return None
 
     def _end(self, use: _Use, tools: ToolSink) -> str | None:
-        """End it, and return why it is still there; None: it is not.
+        """End the use; return why it is still there, or None if it is gone.
 
         :raises HardwareError: a command did not end by itself, or is not installed.
         """
         if use.group is None:
             done = self._run(tools, "mdadm", "--stop", str(self._paths.dev / use.blocks[0].name))
         else:
-            # Whatever lvm.conf says, LVM reads nothing but this drive: another disk may have the same names or UUIDs.
+            # Restrict LVM to this drive, whatever lvm.conf says: another disk may have the same names or UUIDs.
             nodes = "".join(f'"a|^{self._paths.dev / name}$|",' for name in sorted(self._own))
             alone = f'[{nodes}"r|.*|"]'
             config = f'devices{{filter={alone}global_filter={alone}hints="none"use_devicesfile=0}}'
@@ -249,7 +266,7 @@ class GuestVolumes:
                 counted = not asked.returncode and missing.isdigit()
                 return f"it has {missing} members that are not on this drive" if counted else _said(asked)
             done = self._run(tools, "vgchange", "-an", *this)
-        # vgchange may report success and have deactivated nothing.
+        # vgchange may report success although it deactivated nothing.
         left = [block.name for block in use.blocks if sysfs.is_there(self._blocks / block.name)]
         if left:
             return f"{', '.join(left)} is still there; {_said(done)}"
@@ -265,7 +282,7 @@ class GuestVolumes:
 
 
 def _group(block: Path) -> str | None:
-    """The UUID of the volume group that a block device is of, without its dashes."""
+    """Return the UUID of the volume group of a block device, without its dashes, or None."""
     found = _VOLUME.fullmatch(sysfs.read_if_there(block / "dm/uuid") or "")
     return None if found is None else found[1]
 

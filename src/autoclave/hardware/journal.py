@@ -1,4 +1,4 @@
-"""Which external tools run on which device, kept on disk so that a restarted agent can wait them out."""
+"""Record on disk which external tools run on which device, so that a restarted agent can wait for them."""
 
 import json
 import os
@@ -12,17 +12,17 @@ from autoclave.exceptions import HardwareError
 from autoclave.hardware.host import Deadline, ToolSink
 
 _PROC = Path("/proc")
-"""The real one, always: a simulated host's tools are real processes too."""
+"""The real directory, always: the tools of a simulated host are real processes, too."""
 _LOOK_AGAIN = 0.05
 _DEAD = frozenset("ZXx")
 
 
 @dataclass(frozen=True)
 class _Tool:
-    """A tool as the journal knows it. A process number alone is used again sooner or later.
+    """Identify a tool. A process number alone is not unique: the kernel reuses it.
 
     :param start_time: clock ticks from boot to its start, field 22 of ``/proc/<pid>/stat``.
-    :param boot_id: the boot of which those ticks are.
+    :param boot_id: the boot to which those ticks refer.
     """
 
     pid: int
@@ -31,12 +31,12 @@ class _Tool:
     argv: tuple[str, ...]
 
     def runs(self) -> bool:
-        """Whether it, or a process of the session that it leads, is alive."""
+        """Return whether the tool, or a process of the session that it leads, is alive."""
         if self.boot_id != _boot_id():
             return False
         leader = _stat(self.pid)
         if leader is not None and leader.start_time != self.start_time:
-            # The number belongs to a stranger, which the kernel allows only once the session is empty.
+            # Another process has the number: the kernel reuses it only after the session is empty.
             return False
         if leader is not None and leader.state not in _DEAD:
             return True
@@ -48,9 +48,9 @@ class _Tool:
 
 
 class ToolJournal:
-    """A directory with one file per device on which a tool runs.
+    """Maintain a directory with one file per device on which a tool runs.
 
-    :param directory: made when it is first needed.
+    :param directory: created when it is first needed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -58,13 +58,13 @@ class ToolJournal:
         self._lock = threading.Lock()
 
     def for_device(self, device_uuid: str) -> ToolSink:
-        """What the command port tells of the tools it runs for this device."""
+        """Return the sink that journals the tools of this device."""
         return _DeviceJournal(self, device_uuid)
 
     def devices(self) -> list[str]:
-        """The devices on which a tool ran that nobody saw end.
+        """Return the devices with a tool whose end was not recorded.
 
-        :raises HardwareError: the journal cannot be listed, so that nobody can say.
+        :raises HardwareError: the journal cannot be listed, so the devices are unknown.
         """
         try:
             return sorted(path.stem for path in self.directory.iterdir() if path.suffix == ".json")
@@ -74,14 +74,14 @@ class ToolJournal:
             raise HardwareError(f"cannot list the journal of running tools {self.directory}: {e.strerror}") from e
 
     def survivors(self, device_uuid: str) -> list[tuple[int, tuple[str, ...]]]:
-        """Pid and command of every journalled tool that still runs on the device.
+        """Return pid and command of every journalled tool that still runs on the device.
 
         :raises HardwareError: the device's journal cannot be read.
         """
         return [(tool.pid, tool.argv) for tool in self._running(device_uuid)]
 
     def wait_out(self, device_uuid: str, deadline: Deadline) -> bool:
-        """Wait until no journalled tool runs on the device; False if one still does at the deadline.
+        """Wait until no journalled tool runs on the device; return False if one still runs at the deadline.
 
         :raises HardwareError: the journal cannot be read.
         """
@@ -111,7 +111,7 @@ class ToolJournal:
             ) from e
 
     def _write(self, device_uuid: str, tools: Sequence[_Tool]) -> None:
-        """Replace the device's file as a whole, durably; no tools, no file."""
+        """Replace the device's file as a whole, durably; remove it if there are no tools."""
         file = self._file(device_uuid)
         try:
             if tools:
@@ -134,16 +134,16 @@ class ToolJournal:
 
 
 class _DeviceJournal:
-    """The journal as one device's tools see it."""
+    """Journal the tools of one device."""
 
     def __init__(self, journal: ToolJournal, device_uuid: str) -> None:
         self._journal = journal
         self._device_uuid = device_uuid
 
     def started(self, pid: int, argv: Sequence[str]) -> None:
-        """Keep the tool.
+        """Record the tool.
 
-        :raises HardwareError: it cannot be kept; it must not go on.
+        :raises HardwareError: it cannot be recorded; the caller must end it.
         """
         stat = _stat(pid)
         if stat is None:
@@ -154,7 +154,7 @@ class _DeviceJournal:
             self._journal._write(self._device_uuid, [*(t for t in running if t.pid != pid), tool])
 
     def ended(self, pid: int) -> None:
-        """Forget the tool.
+        """Remove the record of the tool.
 
         :raises HardwareError: the journal cannot be written.
         """
@@ -171,14 +171,14 @@ class _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """What the kernel says of a process; None: there is none."""
+    """Return the kernel's record of a process, or None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError as e:
         raise HardwareError(f"cannot read /proc/{pid}/stat: {e.strerror}") from e
-    # The command's name stands in parentheses and may hold spaces and parentheses itself.
+    # The command's name is in parentheses, and may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return _Stat(state=fields[0], session=int(fields[3]), start_time=int(fields[19]))
 

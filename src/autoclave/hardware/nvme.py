@@ -1,4 +1,4 @@
-"""An NVMe controller and its namespaces, found by following sysfs from the PCI address."""
+"""Find an NVMe controller and its namespaces in sysfs, starting from the PCI address."""
 
 import re
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from autoclave.hardware.sysfs import function_directory, pci_function
 from autoclave.rules.pci_address import PCIAddress
 
 CONTROLLER_NODE = r"/dev/nvme[0-9]+"
-"""The nodes of controllers, as a regular expression."""
+"""A regular expression for the nodes of controllers."""
 DISK_NODE = r"/dev/nvme[0-9]+n[0-9]+"
-"""The nodes of namespaces' block devices, as a regular expression."""
+"""A regular expression for the nodes of namespaces' block devices."""
 
 _DRIVER = "nvme"
 _CONTROLLER = re.compile(r"nvme\d+")
 _DISK = re.compile(r"nvme\d+n\d+")
 _HIDDEN_PATH = re.compile(r"nvme\d+c\d+n\d+")
 _SECTOR = 512
-"""The unit of a block device's ``size`` in sysfs, whatever its logical blocks are."""
+"""The unit of a block device's ``size`` in sysfs, whatever its logical block size."""
 _DEAD_STATES = frozenset({"dead", "deleting", "deleting (no IO)"})
 
 
 @dataclass(frozen=True)
 class Namespace:
-    """An attached namespace with a block device.
+    """Describe an attached namespace with a block device.
 
     :param nsid: the namespace id.
-    :param block_name: the kernel's name of the block device, such as ``nvme3n1``. With native
-        multipath its first number is the subsystem's, not the controller's.
+    :param block_name: the kernel's name of the block device, such as ``nvme3n1``. With native multipath, its first
+        number is the subsystem's, not the controller's.
     :param path: the device node.
     :param size_bytes: its capacity.
     """
@@ -42,23 +42,24 @@ class Namespace:
 
     @property
     def generic(self) -> Path:
-        """The node of its character device (Linux 5.13 and later), which takes commands past the block device."""
+        """Return the node of its character device (Linux 5.13 and later), which bypasses the block device."""
         return self.path.with_name(self.block_name.replace("nvme", "ng"))
 
 
 @dataclass(frozen=True)
 class Controller:
-    """An NVMe controller bound to the kernel's nvme driver.
+    """Describe an NVMe controller bound to the kernel's nvme driver.
 
     :param name: the kernel's name, such as ``nvme0``.
     :param path: the device node of the controller.
-    :param serial: as the drive says it, without padding; the model likewise.
-    :param state: the kernel's word: ``live``, ``resetting``, ``connecting``, ``deleting``, ``dead``.
+    :param serial: as the drive reports it, without padding.
+    :param model: as the drive reports it, without padding.
+    :param state: the kernel's value: ``live``, ``resetting``, ``connecting``, ``deleting``, ``dead``.
     :param subsystem: the kernel's name of the subsystem, such as ``nvme-subsys2``.
     :param namespaces: in order of nsid.
-    :param other_paths: second ways to the same media: other controllers of the same subsystem that are live or may
-        become so again, and the controller's own virtual functions, whoever has them. Another physical
-        function that another driver has is not seen by the kernel, nor here.
+    :param other_paths: other paths to the same media. These are controllers of the same subsystem that are or may
+        become live, and the controller's own virtual functions. Their driver does not matter. The kernel does not show
+        another physical function with another driver.
     """
 
     address: PCIAddress
@@ -73,16 +74,16 @@ class Controller:
 
     @property
     def size_bytes(self) -> int:
-        """The capacity of all its namespaces."""
+        """Return the capacity of all its namespaces."""
         return sum(namespace.size_bytes for namespace in self.namespaces)
 
 
 def controller_at(paths: HostPaths, address: PCIAddress) -> Controller:
-    """The controller at a PCI address, with its namespaces.
+    """Return the controller at a PCI address, with its namespaces.
 
-    :raises DeviceVanished: there is no function at this address, or it went away while being read.
+    :raises DeviceVanished: there is no function at this address, or it was removed during the call.
     :raises DriverMismatch: the function is bound to another driver than nvme, or to none.
-    :raises HardwareError: something about it cannot be read.
+    :raises HardwareError: one of its attributes cannot be read.
     """
     function = pci_function(paths, address)
     if function.driver != _DRIVER:
@@ -105,7 +106,7 @@ def controller_at(paths: HostPaths, address: PCIAddress) -> Controller:
 
 
 def block_directory(paths: HostPaths, controller: Controller, namespace: Namespace) -> Path:
-    """Where sysfs keeps the block device of a namespace, with its partitions.
+    """Return the sysfs directory of a namespace's block device, with its partitions.
 
     :raises DeviceVanished: it is no longer there.
     """
@@ -152,7 +153,7 @@ def _subsystems(paths: HostPaths) -> Path:
 
 
 def _subsystem_of(paths: HostPaths, controller: Path) -> Path | None:
-    """The subsystem that links to the controller; None: this kernel does not show subsystems."""
+    """Return the subsystem that links to the controller, or None if this kernel does not show subsystems."""
     if not sysfs.is_there(_subsystems(paths)):
         return None
     found = [s for s in sysfs.entries(_subsystems(paths)) if sysfs.is_there(s / controller.name)]
@@ -178,10 +179,10 @@ def _namespaces(paths: HostPaths, controller: Path, subsystem: Path | None) -> t
 
 
 def _head(path: Path, subsystem: Path | None) -> Path:
-    """The multipath block device to which a hidden path belongs.
+    """Return the multipath block device to which a hidden path belongs.
 
-    Matched by nsid, and by wwid where the kernel shows it: private namespaces of two controllers of
-    one subsystem may have the same nsid.
+    Match by nsid, and by wwid if the kernel shows it. Private namespaces of two controllers of one subsystem may have
+    the same nsid.
     """
     nsid = sysfs.number(path / "nsid")
     wwid = sysfs.read_if_there(path / "wwid")
@@ -198,9 +199,9 @@ def _head(path: Path, subsystem: Path | None) -> Path:
 
 
 def _other_paths(paths: HostPaths, name: str, subsystem: Path | None, nqn: str) -> list[str]:
-    """Controllers that reach the same media.
+    """Return the names of other controllers that reach the same media.
 
-    An old kernel shows no subsystems; the NQN that all controllers of one have is then what tells.
+    An old kernel shows no subsystems. There, controllers with the same NQN belong together.
     """
     where = paths.sysfs / "class/nvme" if subsystem is None else subsystem
     others = []
@@ -218,6 +219,6 @@ def _other_paths(paths: HostPaths, name: str, subsystem: Path | None, nqn: str) 
 
 
 def _virtual_functions(paths: HostPaths, address: PCIAddress) -> list[str]:
-    """The enabled virtual functions, each a controller of its own: guests that have one share the media."""
+    """Return the enabled virtual functions, which are controllers themselves: guests that have one share the media."""
     links = [e for e in sysfs.entries(function_directory(paths, address)) if e.name.startswith("virtfn")]
     return [f"the virtual function {sysfs.link_name(link)}" for link in links]

@@ -1,7 +1,7 @@
-"""The ``nvme`` command: one method for each thing Autoclave asks of it.
+"""Run the ``nvme`` command: one method for each query or operation of Autoclave.
 
-Only what nvme-cli 1.16 and 3.x have in common is used: short option names, numbers instead of words,
-and never the text of a success, which every version words differently or leaves out.
+Only the common subset of nvme-cli 1.16 and 3.x is used: short option names, and numbers in place of names. The text of
+a success is never parsed, because it varies between versions or is missing.
 """
 
 import re
@@ -23,10 +23,10 @@ from autoclave.rules.plain_text import excerpt
 LOG = logging.getLogger(__name__)
 
 COMMON_NAMESPACE = 0xFFFFFFFF
-"""The namespace id under which Identify tells what all namespaces can have."""
+"""The namespace id for which Identify returns the common properties of all namespaces."""
 
 IDS_PER_LIST = 1024
-"""An Identify namespace list has no more ids; the next one begins after the last of them."""
+"""The most ids in an Identify namespace list; the next list begins after the last of them."""
 
 INVALID_OPCODE, INVALID_FIELD = 0x001, 0x002
 INVALID_LOG_PAGE, INVALID_FORMAT = 0x109, 0x10A
@@ -37,11 +37,11 @@ EXIT_MEDIA_VERIFICATION = 5
 """The Sanitize Action that ends Media Verification."""
 
 _RETRY_PAUSE = 1.0
-"""Seconds until a controller is asked again that is being reset."""
+"""Seconds before a query is retried while the controller is being reset."""
 _NOT_SENT = "Resource temporarily unavailable"
-"""What the kernel says of a command that it does not send, because the controller is being reset."""
+"""The kernel's error for a command that it does not send, because the controller is being reset."""
 _CANCELLED = "Interrupted system call"
-"""The same for a command that was sent before the reset: the drive may have obeyed it."""
+"""The kernel's error for a command sent before the reset: the drive may have executed it."""
 
 _STATUS_MASK = 0x7FF  # without DNR and More
 _STATUS_IN_TEXT = re.compile(r"NVMe status:.*\(0x([0-9a-fA-F]+)\)")
@@ -50,7 +50,7 @@ _VERSION = re.compile(r"nvme version (\S+)")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED_BY_TOOL = re.compile(r"(?:erase|sanitize) action unsupported", re.IGNORECASE)
 
-# JSON of 2.x names a status without its number.
+# The JSON of 2.x has the name of a status without its number.
 _STATUS_OF = {
     "Invalid Command Opcode": INVALID_OPCODE,
     "Invalid Field in Command": INVALID_FIELD,
@@ -63,19 +63,19 @@ _Meaning = TypeVar("_Meaning")
 
 @dataclass(frozen=True)
 class NvmeCli:
-    """Runs nvme-cli.
+    """Run nvme-cli.
 
     :param command_timeout: seconds that a query may take.
-    :param deadline: when everything must be done; queries do not outlast it either. Without one,
-        commands that change the drive get ``command_timeout`` as well.
-    :param tools: told of every process.
+    :param deadline: the end of all work, also for queries. Without it, commands that change the drive get
+        ``command_timeout`` as well.
+    :param tools: notified of every process.
 
     Every method but :meth:`version` takes the device node of the controller, and raises
 
     * :class:`ToolMissing`: nvme-cli is not installed;
     * :class:`ToolTimeout`: it did not end in time and was killed;
-    * :class:`ToolFailed`: it, or the drive, refused; ``status`` is the NVMe status where it gave one;
-    * :class:`ToolGarbage`: it succeeded, but its answer cannot be understood.
+    * :class:`ToolFailed`: it, or the drive, refused; ``status`` is the NVMe status if it was given;
+    * :class:`ToolGarbage`: it succeeded, but its output is not understood.
     """
 
     commands: Commands
@@ -84,11 +84,11 @@ class NvmeCli:
     tools: ToolSink | None = None
 
     def within(self, deadline: Deadline, tools: ToolSink) -> "NvmeCli":
-        """The same, for one piece of work that must be done by *deadline*."""
+        """Return a copy for one operation that must end by *deadline*."""
         return replace(self, deadline=deadline, tools=tools)
 
     def version(self) -> str:
-        """Its version, such as ``2.13``."""
+        """Return its version, such as ``2.13``."""
         completed = self._run("version")
         found = _VERSION.match(completed.stdout)
         if found is None:
@@ -96,24 +96,24 @@ class NvmeCli:
         return found[1]
 
     def identify(self, controller: Path) -> ControllerIdentity:
-        """Identify Controller."""
+        """Run Identify Controller."""
         return self._query(nvme_json.controller_identity, "id-ctrl", controller)
 
     def identify_namespace(self, controller: Path, nsid: int) -> NamespaceIdentity:
-        """Identify Namespace; of an id that is not attached, an identity that is not ``active``."""
+        """Run Identify Namespace; for an id that is not attached, the identity is not ``active``."""
         return self._query(nvme_json.namespace_identity, "id-ns", controller, "-n", str(nsid))
 
     def granularity(self, controller: Path, format_index: int) -> int:
-        """Bytes of which the capacity of a namespace in this LBA format is a multiple; 0: not reported."""
+        """Return the bytes of which a namespace's capacity in this LBA format is a multiple; 0 if not reported."""
         reported = self._query(nvme_json.granularities, "id-ns-granularity", controller)
         if len(reported) == 1:
             return reported[0]
         return reported[format_index] if format_index < len(reported) else 0
 
     def list_namespaces(self, controller: Path, *, allocated: bool = False) -> list[int]:
-        """The ids of the attached namespaces, in ascending order.
+        """Return the ids of the attached namespaces in ascending order.
 
-        :param allocated: of all that exist, attached or not; needs Namespace Management.
+        :param allocated: return all existing ids, attached or not; needs Namespace Management.
         """
         which = ["-a"] if allocated else []
         ids: list[int] = []
@@ -130,26 +130,27 @@ class NvmeCli:
                 return ids
 
     def sanitize(self, controller: Path, sanact: int) -> str:
-        """Start a sanitize; returns when the drive has accepted it, which is long before it is done.
+        """Start a sanitize; return when the drive has accepted it, long before its end.
 
         :param sanact: the Sanitize Action field (CDW10 bits 2:0): 2 block erase, 4 crypto erase.
-        :returns: what the tool said besides. All known versions say nothing.
+        :returns: additional output of the tool; all known versions print nothing.
         """
         completed = self._run("sanitize", str(controller), f"--sanact={sanact}")
         return _reason([*completed.stdout.splitlines(), *completed.stderr.splitlines()])
 
     def exit_media_verification(self, controller: Path) -> None:
-        """End the Media Verification state of a sanitize; nvme-cli knows the action since 2.11."""
+        """End the Media Verification state of a sanitize; nvme-cli supports this action since 2.11."""
         self._run("sanitize", str(controller), f"--sanact={EXIT_MEDIA_VERIFICATION}")
 
     def sanitize_log(self, controller: Path) -> SanitizeLog:
-        """The Sanitize Status log page."""
+        """Read the Sanitize Status log page."""
         return self._query(nvme_json.sanitize_log, "sanitize-log", controller)
 
     def create_namespace(self, controller: Path, blocks: int, flbas: int, dps: int = 0) -> int:
-        """Create a namespace of *blocks* logical blocks, attached to nothing, and return its id.
+        """Create an unattached namespace of *blocks* logical blocks, and return its id.
 
-        :param flbas: LBA format and metadata setting, as Identify Namespace has them; *dps* in the same encoding.
+        :param flbas: LBA format and metadata setting, encoded as in Identify Namespace.
+        :param dps: protection information, encoded as in Identify Namespace.
         """
         before = set(self.list_namespaces(controller, allocated=True))
         protection = [f"--dps={dps}"] if dps else []
@@ -157,7 +158,7 @@ class NvmeCli:
             "create-ns", str(controller), f"--nsze={blocks}", f"--ncap={blocks}", f"--flbas={flbas}", *protection,
             changes=True,
         )  # fmt: skip
-        # 3.x does not print the id at all, so the drive's own list has to tell it.
+        # 3.x does not print the id, so compare the drive's lists.
         new = set(self.list_namespaces(controller, allocated=True)) - before
         if len(new) != 1:
             _garbage(completed, f"it created one namespace, but the drive shows {len(new)} new ones")
@@ -172,14 +173,14 @@ class NvmeCli:
         self._run("delete-ns", str(controller), "-n", str(nsid), changes=True)
 
     def format(self, controller: Path, nsid: int, lba_format: int, *, erase: int, extended: bool, dps: int) -> None:
-        """Run Format NVM on one namespace, or on all with :data:`COMMON_NAMESPACE`, and wait until it is done.
+        """Run Format NVM on one namespace, or on all with :data:`COMMON_NAMESPACE`, and wait for its end.
 
-        The kernel gives the command up at the deadline, and not after the ten minutes that the tool would allow.
+        The kernel aborts the command at the deadline, instead of after the tool's default of ten minutes.
 
         :param lba_format: the index of the LBA format.
         :param erase: Secure Erase Settings (SES): 0 none, 1 user data erase, 2 cryptographic erase.
-        :param extended: whether metadata follows the data of each block in the same buffer.
-        :param dps: protection information, as Identify Namespace has it.
+        :param extended: metadata follows the data of each block in the same buffer.
+        :param dps: protection information, encoded as in Identify Namespace.
         """
         milliseconds = max(1, int(self._deadline(changes=True).remaining() * 1000))
         self._run(
@@ -189,14 +190,14 @@ class NvmeCli:
         )  # fmt: skip
 
     def rescan(self, controller: Path) -> None:
-        """Make the kernel look at the controller's namespaces again."""
+        """Make the kernel rescan the controller's namespaces."""
         self._run("ns-rescan", str(controller))
 
     def _query(self, read: Callable[[object], _Meaning], command: str, controller: Path, *options: str) -> _Meaning:
         completed = self._run(command, str(controller), *options, "-o", "json", query=True)
         try:
             data = nvme_json.parse(completed.stdout)
-        except (ValueError, RecursionError) as e:  # the latter of what is nested without end
+        except (ValueError, RecursionError) as e:  # RecursionError: nested without end
             _garbage(completed, f"{e}; {_printed(completed)}")
         if isinstance(data, dict) and any(key == "error" or _STATUS_IN_KEY.fullmatch(key) for key in data):
             raise _failure(completed)
@@ -208,11 +209,11 @@ class NvmeCli:
     def _run(self, *arguments: str, changes: bool = False, query: bool = False) -> Completed:
         while True:
             completed = self.commands.run(["nvme", *arguments], deadline=self._deadline(changes), tools=self.tools)
-            # Success with an NVMe status in the text is a contradiction; the worse half of it is believed.
+            # Success together with an NVMe status in the text is a contradiction; treat it as a failure.
             if completed.returncode == 0 and not _STATUS_IN_TEXT.search(completed.stderr):
                 return completed
             failure = _failure(completed)
-            # A reset takes as long as it takes.
+            # Retry without a limit of attempts: a reset has no fixed duration.
             reset = _NOT_SENT in str(failure) or (query and _CANCELLED in str(failure))
             if failure.status is not None or not reset or not self._time_for_another():
                 raise failure
@@ -230,10 +231,10 @@ class NvmeCli:
 
 
 def refused_as_unsupported(error: ToolFailed) -> bool:
-    """Whether the drive, or the tool in its place, says that it does not have the command or the action."""
+    """Return whether the drive, or the tool itself, reports that it lacks the command or the action."""
     if error.status is not None:
         return error.status in (INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE)
-    # 3.x asks SANICAP itself and then gives no NVMe status.
+    # 3.x checks SANICAP itself, and then reports no NVMe status.
     return _REFUSED_BY_TOOL.search(str(error)) is not None
 
 
@@ -254,13 +255,13 @@ def _garbage(completed: Completed, why: str) -> NoReturn:
 
 
 def _printed(completed: Completed) -> str:
-    """What the tool printed, for an operator to judge."""
+    """Return the output of the tool for the operator."""
     said = excerpt(_ESCAPE.sub("", " ".join((completed.stderr, completed.stdout))))
     return f"it printed: {said}" if said else "it printed nothing"
 
 
 def _words(completed: Completed) -> tuple[str, int | None]:
-    """What the tool says went wrong, and the NVMe status, from either stream."""
+    """Return the tool's error text, and the NVMe status, from either stream."""
     try:
         data = nvme_json.parse(completed.stdout)
     except (ValueError, RecursionError):

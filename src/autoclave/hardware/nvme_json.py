@@ -1,8 +1,7 @@
-"""What nvme-cli's JSON means, in every dialect from 1.16 to 3.x.
+"""Parse the JSON of nvme-cli in every dialect from 1.16 to 3.x.
 
-The same field has other types in other versions: a 128-bit number is a float in 1.16, a string in
-2.3 and an integer since 2.4; a 32-bit number above 2³¹ comes out negative before 2.4. Names of
-fields are those of the NVMe Base Specification.
+The types of fields vary between versions. A 128-bit number is a float in 1.16, a string in 2.3 and an integer since
+2.4. A 32-bit number above 2³¹ is negative before 2.4. Fields have the names of the NVMe Base Specification.
 """
 
 import json
@@ -16,10 +15,10 @@ from autoclave.rules.cleanup_policy import Capabilities
 from autoclave.rules.plain_text import drive_text, excerpt
 
 NOT_REPORTED = 0xFFFFFFFF
-"""A time estimate of the sanitize log that the controller does not give."""
+"""The value of a time estimate in the sanitize log that the controller does not report."""
 
 SPROG_WHOLE = 65536
-"""SPROG counts in this fraction; 65535 stands for "nothing is running"."""
+"""The unit of SPROG is this fraction; 65535 means that no operation is running."""
 
 SPROG_AT_REST = 65535
 
@@ -36,18 +35,18 @@ _U64, _U128 = (1 << 64) - 1, (1 << 128) - 1
 
 
 class Unintelligible(ValueError):
-    """The JSON is not what the command is known to print. ``str()`` says what is wrong with it."""
+    """Report JSON that does not match the known output of the command. ``str()`` returns the reason."""
 
 
 @dataclass(frozen=True)
 class ControllerIdentity:
-    """Identify Controller (CNS 01h), as far as erasing needs it.
+    """Hold the fields of Identify Controller (CNS 01h) that erasing needs.
 
-    :param cntlid: the controller's id in its subsystem, which a namespace is attached to.
-    :param tnvmcap: bytes of NVM in all; 0 when the controller does not report it.
-    :param unvmcap: bytes of NVM that belong to no namespace; 0 likewise.
-    :param nn: the highest namespace id; 0 when the tool does not show it.
-    :param ctratt: controller attributes (CTRATT); 0: not reported.
+    :param cntlid: the controller's id in its subsystem, to which a namespace is attached.
+    :param tnvmcap: total bytes of NVM; 0 if the controller does not report it.
+    :param unvmcap: bytes of NVM in no namespace; 0 if the controller does not report it.
+    :param nn: the highest namespace id; 0 if the tool does not show it.
+    :param ctratt: controller attributes (CTRATT); 0 if not reported.
     """
 
     serial: str
@@ -65,22 +64,22 @@ class ControllerIdentity:
 
     @property
     def reports_granularity(self) -> bool:
-        """The controller has a Namespace Granularity List (CTRATT bit 7)."""
+        """Return whether the controller has a Namespace Granularity List (CTRATT bit 7)."""
         return bool(self.ctratt & _CTRATT_NAMESPACE_GRANULARITY)
 
     @property
     def formats_all(self) -> bool:
-        """Whether a format reaches all namespaces, whichever one it is sent to (FNA bit 0)."""
+        """Return whether a format of any namespace formats all of them (FNA bit 0)."""
         return bool(self.fna & _FNA_FORMAT_ALL)
 
     @property
     def erases_all(self) -> bool:
-        """Whether a format with secure erase reaches all namespaces (FNA bits 0 and 1)."""
+        """Return whether a format with secure erase reaches all namespaces (FNA bits 0 and 1)."""
         return bool(self.fna & (_FNA_FORMAT_ALL | _FNA_ERASE_ALL))
 
     @property
     def takes_broadcast(self) -> bool:
-        """Whether Format NVM takes FFFFFFFFh for all namespaces (FNA bit 3 denies it)."""
+        """Return whether Format NVM accepts FFFFFFFFh for all namespaces (FNA bit 3 denies it)."""
         return not self.fna & _FNA_NO_BROADCAST
 
     @property
@@ -97,10 +96,10 @@ class ControllerIdentity:
 
 @dataclass(frozen=True)
 class LBAFormat:
-    """One format that a namespace may have.
+    """Describe one format that a namespace may have.
 
     :param metadata_bytes: metadata for each block (MS).
-    :param block_bytes: size of a block; 0 when the format is not available.
+    :param block_bytes: size of a block; 0 if the format is not available.
     """
 
     metadata_bytes: int
@@ -109,13 +108,13 @@ class LBAFormat:
 
 @dataclass(frozen=True)
 class NamespaceIdentity:
-    """Identify Namespace (CNS 00h).
+    """Hold the fields of Identify Namespace (CNS 00h).
 
     :param nsze: size in logical blocks; 0 for an id that is not attached to this controller.
     :param ncap: logical blocks that may be allocated at a time.
-    :param flbas: the byte that says which LBA format is in use.
-    :param dps: the byte that says which protection information the blocks have.
-    :param write_protected: the namespace takes no writes now.
+    :param flbas: the byte that selects the current LBA format.
+    :param dps: the byte that selects the protection information of the blocks.
+    :param write_protected: the namespace currently refuses writes.
     """
 
     nsze: int
@@ -127,47 +126,47 @@ class NamespaceIdentity:
 
     @property
     def active(self) -> bool:
-        """Whether the id is attached: the answer for one that is not is success, and all zeroes."""
+        """Return whether the id is attached: for other ids, the query succeeds with all zeroes."""
         return self.nsze > 0
 
     @property
     def lba_bytes(self) -> int:
-        """Bytes of a logical block in the format in use; 0 for an id that is not attached."""
+        """Return the bytes of a logical block in the current format; 0 for an id that is not attached."""
         return self.format.block_bytes
 
     @property
     def format(self) -> LBAFormat:
-        """The LBA format in use; one without blocks for an id that is not attached."""
+        """Return the current LBA format; one without blocks for an id that is not attached."""
         return self.formats[self.format_index] if self.format_index < len(self.formats) else LBAFormat(0, 0)
 
     @property
     def format_index(self) -> int:
-        """The index of the LBA format in use. Since NVMe 2.0, bits 6:5 of FLBAS extend it beyond 16 formats."""
+        """Return the index of the current LBA format. Since NVMe 2.0, bits 6:5 of FLBAS extend it beyond 16 formats."""
         return (self.flbas & 0xF) | (self.flbas >> 5 & 0x3) << 4
 
     @property
     def size_bytes(self) -> int:
-        """Its size; 0 for an id that is not attached."""
+        """Return its size; 0 for an id that is not attached."""
         return self.nsze * self.lba_bytes
 
     @property
     def extended(self) -> bool:
-        """Whether metadata follows the data of each block in the same buffer (FLBAS bit 4)."""
+        """Return whether metadata follows the data of each block in the same buffer (FLBAS bit 4)."""
         return bool(self.flbas & _FLBAS_EXTENDED)
 
 
 @dataclass(frozen=True)
 class SanitizeLog:
-    """The Sanitize Status log page (81h).
+    """Hold the Sanitize Status log page (81h).
 
     :param status: SSTAT bits 2:0: 0 never sanitized, 1 succeeded, 2 in progress, 3 failed, 4 succeeded without
         deallocation.
-    :param words: the same as the tool puts it.
-    :param progress: SPROG, in 1/65536; 65535 when nothing is running.
+    :param words: the status in the tool's text.
+    :param progress: SPROG, in 1/65536; 65535 if no operation is running.
     :param global_data_erased: nothing was written since the last successful sanitize.
-    :param cdw10: dword 10 of the command that started the operation; None when the tool does not show it.
-    :param state: the sanitize state as the tool puts it; None when it does not show it.
-    :param estimates: seconds by kind of operation, None where not reported.
+    :param cdw10: dword 10 of the command that started the operation; None if the tool does not show it.
+    :param state: the sanitize state in the tool's text; None if the tool does not show it.
+    :param estimates: seconds by kind of operation, None if not reported.
     """
 
     status: int
@@ -184,12 +183,12 @@ class SanitizeLog:
 
     @property
     def verifying(self) -> bool:
-        """The operation has ended in Media Verification, where it stays until the host ends it."""
+        """Return whether the operation is in Media Verification, where it stays until the host ends it."""
         return self.in_progress and self.state is not None and "media verification" in self.state.lower()
 
     @property
     def may_be_verifying(self) -> bool:
-        """The log shows no progress of a running operation, as in Media Verification, and does not show its state."""
+        """Return whether Media Verification is possible: the log shows neither progress nor the sanitize state."""
         return self.in_progress and self.state is None and self.progress == SPROG_AT_REST
 
     @property
@@ -198,7 +197,7 @@ class SanitizeLog:
 
     @property
     def action(self) -> int | None:
-        """SANACT of the operation: 1 exit failure mode, 2 block erase, 3 overwrite, 4 crypto erase."""
+        """Return SANACT of the operation: 1 exit failure mode, 2 block erase, 3 overwrite, 4 crypto erase."""
         return None if self.cdw10 is None else self.cdw10 & 0x7
 
     @property
@@ -207,20 +206,20 @@ class SanitizeLog:
 
 
 def parse(text: str) -> object:
-    """The JSON in what the tool printed, whatever bytes a drive has in its strings.
+    r"""Parse the JSON that the tool printed, whatever bytes a drive has in its strings.
 
-    1.16 prints control characters as they are. Every version prints bytes that are not UTF-8 as they are; they have
-    become ``\\xNN`` where the output was decoded, which JSON does not know.
+    1.16 prints control characters unescaped. Every version prints bytes that are not UTF-8 unescaped; decoding has
+    turned them into ``\xNN``, which is not valid JSON.
 
-    :raises ValueError: it is no JSON.
+    :raises ValueError: it is not JSON.
     """
     return json.loads(_DECODED_BYTE.sub(r"\1\\\\x", text), strict=False)
 
 
 def controller_identity(data: object) -> ControllerIdentity:
-    """Read the output of ``nvme id-ctrl -o json``.
+    """Parse the output of ``nvme id-ctrl -o json``.
 
-    :raises Unintelligible:
+    :raises Unintelligible: it is not such output.
     """
     fields = _object(data)
     return ControllerIdentity(
@@ -240,9 +239,9 @@ def controller_identity(data: object) -> ControllerIdentity:
 
 
 def namespace_identity(data: object) -> NamespaceIdentity:
-    """Read the output of ``nvme id-ns -o json``.
+    """Parse the output of ``nvme id-ns -o json``.
 
-    :raises Unintelligible:
+    :raises Unintelligible: it is not such output.
     """
     fields = _object(data)
     namespace = NamespaceIdentity(
@@ -268,9 +267,9 @@ def _lba_format(fields: Mapping[str, Any]) -> LBAFormat:
 
 
 def granularities(data: object) -> list[int]:
-    """Read the output of ``nvme id-ns-granularity -o json``: bytes by LBA format, or one for all formats.
+    """Parse the output of ``nvme id-ns-granularity -o json``: bytes by LBA format, or one value for all formats.
 
-    :raises Unintelligible:
+    :raises Unintelligible: it is not such output.
     """
     fields = _object(data)
     entries = [_object(item) for item in _list(fields, "namespace-granularity-list")]
@@ -278,27 +277,27 @@ def granularities(data: object) -> list[int]:
         max(_number(entry, "namespace-size-granularity"), _number(entry, "namespace-capacity-granularity"))
         for entry in entries
     ]
-    # Attributes bit 0: one descriptor for each LBA format; else the first is for all of them.
+    # Attributes bit 0: one descriptor for each LBA format; otherwise the first one applies to all.
     return found if _number(fields, "attributes") & 1 else found[:1]
 
 
 def namespace_ids(data: object) -> list[int]:
-    """Read the output of ``nvme list-ns -o json``.
+    """Parse the output of ``nvme list-ns -o json``.
 
-    :raises Unintelligible:
+    :raises Unintelligible: it is not such output.
     """
     return [_u32(_object(item), "nsid") for item in _list(_object(data), "nsid_list")]
 
 
 def sanitize_log(data: object) -> SanitizeLog:
-    """Read the output of ``nvme sanitize-log -o json``.
+    """Parse the output of ``nvme sanitize-log -o json``.
 
-    :raises Unintelligible:
+    :raises Unintelligible: it is not such output.
     """
     root = _object(data)
     if len(root) != 1:
         raise Unintelligible(f"one device was expected, but the output has the keys {', '.join(root) or '(none)'}")
-    # The key is the name of the device node, which need not be the one that was given.
+    # The key is the name of the device node, which may differ from the one that was given.
     fields = _object(next(iter(root.values())))
     status = _object(fields.get("sstat"))
     words = excerpt(_text(status, "status"))
@@ -353,7 +352,7 @@ def _u32(fields: Mapping[str, Any], key: str) -> int:
 
 
 def _number(fields: Mapping[str, Any], key: str, most: int = _U64) -> int:
-    """The number of a field, which is none above *most*: no field is wider than 128 bits, and most are narrower."""
+    """Return a number from 0 to *most*: no field is wider than 128 bits, and most are narrower."""
     value = _field(fields, key)
     if isinstance(value, str) and re.fullmatch(r"\d{1,39}", value, re.ASCII):
         value = int(value)

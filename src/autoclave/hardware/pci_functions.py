@@ -1,8 +1,6 @@
 """Read the PCI functions of a host, and their serials.
 
-The functions of a host as ``[pci] device_spec`` looks at them, and what speaks against giving them away.
-
-The serial of a PCI function: from its Device Serial Number capability, or else from its Vital Product Data.
+The serial is in the Device Serial Number capability, or else in the Vital Product Data.
 """
 
 import os
@@ -21,13 +19,13 @@ from autoclave.rules.pci_inventory import DevType, Match, PCIFunction
 
 
 class HostFunctions:
-    """What one look at the bus has shown; bridges are left out.
+    """Take one snapshot of the bus, without bridges.
 
     :ivar functions: all functions, in bus order.
-    :ivar unreadable: what is there but does not say what it is: why, by the name of its sysfs entry. Nothing follows
-        from such a look for the function, least of all that it is gone.
-    :ivar unclear: of what :meth:`withheld` was asked about, that of which the host does not say who uses it: why, by
-        its address. It must not be given away, and nothing else follows.
+    :ivar unreadable: the reason by the name of the sysfs entry, for functions that exist but cannot be identified. Such
+        a function must not be treated as gone.
+    :ivar unclear: the reason by address, for functions whose users :meth:`withheld` could not determine. Such a
+        function must not be offered; its state stays the same.
     :raises HardwareError: the bus cannot be listed.
     """
 
@@ -44,21 +42,22 @@ class HostFunctions:
         self.unclear: dict[str, str] = {}
 
     def seen(self, address: PCIAddress) -> sysfs.PCIFunction | None:
-        """The function at *address* as sysfs shows it; None: it is unreadable, a bridge, or not there."""
+        """Return the function at *address* from sysfs, or None if it is unreadable, a bridge, or not there."""
         return self._found.get(address)
 
     def withheld(
         self, match: Match, allowed_host_devices: frozenset[PCIAddress], meant: Collection[PCIAddress]
     ) -> str | None:
-        """Why a function that an entry means must not be given to a guest now; None: it may.
+        """Return why a function must not be offered to a guest now, or None if it may be.
 
-        No guest can get a function of its PCI domain, this host uses it, an unmanaged one is not with VFIO, it would
-        take a virtual function from its user, or it is a drive that would go from guest to guest uncleaned without the
-        operator having named it. What a guest has, this host does not use.
+        It must not be offered if no guest supports its PCI domain, this host uses it, or it is unmanaged and not bound
+        to VFIO. The same applies if its virtual functions would vanish under their users. A drive would also pass
+        uncleaned from guest to guest, unless the operator has named it. A function that a guest has is not in use by
+        this host.
 
-        :param match: of one of :attr:`functions`.
+        :param match: a match of one of :attr:`functions`.
         :param allowed_host_devices: ``[agent] allow_host_device``.
-        :param meant: every function that an entry means, those for Neutron's ports among them.
+        :param meant: every function that an entry selects, including those for Neutron's ports.
         """
         it = self._found[match.function.address]
         if (beyond := unattachable(it.address)) is not None:
@@ -85,11 +84,11 @@ class HostFunctions:
         return str(error)
 
     def _of_virtual_functions(self, physical: PCIAddress, meant: Collection[PCIAddress]) -> str | None:
-        """Return which virtual function keeps its physical one from being given away; None if none does.
+        """Return why a virtual function keeps its physical function from being offered, or None.
 
-        They vanish when a guest gets the physical one.
+        The virtual functions vanish when a guest gets the physical one.
 
-        :raises HardwareError: the kernel does not say whether one is used.
+        :raises HardwareError: the kernel does not show whether a virtual function is used.
         """
         for unreadable in self.unreadable:
             if sysfs.physical_of(self._paths, unreadable) == str(physical):
@@ -118,27 +117,27 @@ def _function(found: sysfs.PCIFunction) -> PCIFunction:
 
 
 def _is_named(match: Match) -> bool:
-    """Whether the entry means this sort of device and no other, or this one."""
+    """Return whether the entry selects exactly one model of device, or exactly this device."""
     return match.entry.address.single is not None or None not in (match.entry.vendor_id, match.entry.product_id)
 
 
 _FIRST_EXTENDED = 0x100
-"""Where extended capabilities begin in the configuration space, which ends at 4096. Only root can read there."""
+"""The offset of extended capabilities in the configuration space, which ends at 4096. Only root can read there."""
 _SERIAL_NUMBER = 0x0003
 _MOST_CAPABILITIES = 960
-"""Eight bytes each at least: more of them are a loop."""
+"""The most capabilities of at least eight bytes each; more of them indicate a loop."""
 _VPD_READ_ONLY, _VPD_END = 0x10, 0x0F
 _VPD_BYTES = 32768
 _LONGEST = 48
-"""Characters of a serial that are kept."""
+"""The most characters of a serial."""
 
 
 def card_serial(paths: HostPaths, address: PCIAddress, *, vital_product_data: bool) -> str | None:
-    """Return the serial of a function, or None if it has none that tells it from others.
+    """Return the serial of a function, or None if it has no distinctive serial.
 
-    A serial that is blank, or one character over and over, is none.
+    A blank serial, or one repeated character, does not identify a function.
 
-    :param vital_product_data: look there as well, which is slow, if there is no Device Serial Number.
+    :param vital_product_data: without a Device Serial Number, also read the Vital Product Data, which is slow.
     :raises HardwareError: it cannot be read.
     """
     if paths.helper is not None:

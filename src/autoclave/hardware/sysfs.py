@@ -1,11 +1,4 @@
-"""Read sysfs: PCI functions, attributes, and what identifies the machine.
-
-The PCI functions of a host, as sysfs shows them.
-
-Attributes, links and directories of sysfs: read, or an error that names them.
-
-The machine id and the product UUID of a host.
-"""
+"""Read sysfs: PCI functions, attributes, and what identifies the machine."""
 
 import os
 import re
@@ -23,7 +16,7 @@ from autoclave.rules.plain_text import drive_text
 
 
 def read(path: Path) -> str:
-    """The text of an attribute without the padding around it; bytes that are not UTF-8 as ``\\xNN``.
+    r"""Return the text of an attribute without padding, with each byte that is not UTF-8 as ``\xNN``.
 
     :raises HardwareError: it cannot be read.
     """
@@ -34,7 +27,7 @@ def read(path: Path) -> str:
 
 
 def drive_string(path: Path) -> str:
-    """A string that a drive says of itself, in the spelling of :func:`drive_text`.
+    """Return a string that a drive reports about itself, normalized by :func:`drive_text`.
 
     :raises HardwareError: it cannot be read.
     """
@@ -45,17 +38,17 @@ def drive_string(path: Path) -> str:
 
 
 def read_if_there(path: Path) -> str | None:
-    """The same, or None where the kernel does not have the attribute.
+    """Return the text of an attribute, or None if the kernel does not have it.
 
-    :raises HardwareError: it is there and cannot be read.
+    :raises HardwareError: it exists and cannot be read.
     """
     return read(path) if is_there(path) else None
 
 
 def number(path: Path, base: int = 10) -> int:
-    """The number of an attribute, which is decimal unless *base* says otherwise.
+    """Return the number in an attribute, decimal by default.
 
-    :raises HardwareError: it cannot be read or is no number.
+    :raises HardwareError: it cannot be read or is not a number.
     """
     text = read(path)
     try:
@@ -65,9 +58,9 @@ def number(path: Path, base: int = 10) -> int:
 
 
 def link_name(path: Path) -> str | None:
-    """The last part of what a link points to, as ``nvme`` of ``driver``; None: there is no link.
+    """Return the last part of a link's target, such as ``nvme`` for ``driver``, or None without a link.
 
-    :raises HardwareError: it is there and cannot be read.
+    :raises HardwareError: the link exists and cannot be read.
     """
     try:
         return os.path.basename(os.readlink(path))
@@ -78,7 +71,7 @@ def link_name(path: Path) -> str | None:
 
 
 def entries(directory: Path) -> list[Path]:
-    """What is in a directory, by name.
+    """Return the entries of a directory, sorted by name.
 
     :raises HardwareError: it cannot be listed.
     """
@@ -89,13 +82,13 @@ def entries(directory: Path) -> list[Path]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether an entry exists, a link that leads nowhere included. Only the kernel's plain no counts as no.
+    """Return whether an entry exists, including a broken link. Only an explicit error of the kernel means no.
 
-    :raises HardwareError: the kernel does not say.
+    :raises HardwareError: the kernel reports another error.
     """
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):  # what is looked for in an attribute is not there either
+    except (FileNotFoundError, NotADirectoryError):  # an attribute has no entries either
         return False
     except OSError as e:
         raise HardwareError(f"cannot look at {path}: {e.strerror}") from e
@@ -103,25 +96,25 @@ def is_there(path: Path) -> bool:
 
 
 BRIDGE_CLASS = "06"
-"""How the class code of a bridge begins. No guest gets one."""
+"""The prefix of a bridge's class code. Guests never get bridges."""
 NVME_CLASS = "0108"
-"""How that of an NVMe controller begins, whatever its programming interface."""
+"""The prefix of an NVMe controller's class code, whatever its programming interface."""
 
 _DEAD_VENDOR = "ffff"
-"""What reads give that no device answers."""
+"""The value that reads return if no device answers."""
 
 
 @dataclass(frozen=True)
 class PCIFunction:
-    """One PCI function.
+    """Describe one PCI function.
 
     :param vendor_id: four lower-case hexadecimal digits.
-    :param product_id: likewise.
+    :param product_id: four lower-case hexadecimal digits.
     :param class_code: six lower-case hexadecimal digits; NVMe is ``010802``.
-    :param driver: the kernel driver it is bound to, or None.
+    :param driver: its kernel driver, or None.
     :param iommu_group: the group's number, or None without an IOMMU.
-    :param physfn: for a VF: its PF.
-    :param is_pf: it can have VFs (``sriov_totalvfs`` above zero).
+    :param physfn: for a virtual function, its physical function.
+    :param is_pf: it can have virtual functions (``sriov_totalvfs`` above zero).
     """
 
     address: PCIAddress
@@ -136,7 +129,7 @@ class PCIFunction:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A function that is there, but does not say what it is.
+    """Describe a function that exists but cannot be identified.
 
     :param address: the name of its sysfs entry.
     """
@@ -146,7 +139,7 @@ class Unreadable:
 
 
 def pci_functions(paths: HostPaths) -> tuple[list[PCIFunction], list[Unreadable]]:
-    """All functions of the host in bus order, and those that cannot be read.
+    """Return all functions of the host in bus order, and those that cannot be read.
 
     :raises HardwareError: the bus itself cannot be listed.
     """
@@ -163,9 +156,9 @@ def pci_functions(paths: HostPaths) -> tuple[list[PCIFunction], list[Unreadable]
 
 
 def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
-    """One function.
+    """Return the function at an address.
 
-    :raises SlotEmpty: there is none at this address, or it went away while being read.
+    :raises SlotEmpty: there is none at this address, or it was removed during the call.
     :raises HardwareError: it cannot be read.
     """
     directory = function_directory(paths, address)
@@ -178,7 +171,7 @@ def pci_function(paths: HostPaths, address: PCIAddress) -> PCIFunction:
 
 
 def physical_of(paths: HostPaths, name: str) -> str | None:
-    """Return the name of the physical function of the sysfs entry *name*; None if it is no virtual function.
+    """Return the name of the physical function of the sysfs entry *name*, or None without one.
 
     :raises HardwareError: the link cannot be read.
     """
@@ -186,9 +179,9 @@ def physical_of(paths: HostPaths, name: str) -> str | None:
 
 
 def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddress]:
-    """The other functions of its IOMMU group, in bus order; empty also without an IOMMU.
+    """Return the other functions of its IOMMU group in bus order; empty also without an IOMMU.
 
-    They go to a guest together or not at all (bridges stay, but are listed too).
+    They can only be passed to a guest together. Bridges stay with the host, but are listed too.
 
     :raises DeviceVanished: there is no function at this address.
     :raises HardwareError: the group cannot be read.
@@ -196,16 +189,16 @@ def iommu_group_members(paths: HostPaths, address: PCIAddress) -> list[PCIAddres
     group = function_directory(paths, address) / "iommu_group"
     if pci_function(paths, address).iommu_group is None:
         return []
-    # Members on other buses, such as platform devices, have no PCI address to show.
+    # Members on other buses, such as platform devices, have no PCI address.
     names = [entry.name for entry in entries(group / "devices")]
     members = [PCIAddress.parse(name) for name in names if re.fullmatch(r"[0-9a-f]{4,8}(:[0-9a-f]{2}){2}\.[0-7]", name)]
     return sorted(member for member in members if member != address)
 
 
 def vfio_nodes(paths: HostPaths, address: PCIAddress) -> list[Path]:
-    """The nodes by which a program can have the function through VFIO, whether they are there or not.
+    """Return the nodes that give a program access to the function through VFIO, existing or not.
 
-    Those of its group, and with IOMMUFD (Linux 6.6) the node of the device itself.
+    These are the nodes of its group and, with IOMMUFD (Linux 6.6), the node of the device itself.
     """
     directory = function_directory(paths, address)
     group = link_name(directory / "iommu_group")
@@ -216,7 +209,7 @@ def vfio_nodes(paths: HostPaths, address: PCIAddress) -> list[Path]:
 
 
 def function_directory(paths: HostPaths, address: PCIAddress) -> Path:
-    """Where sysfs keeps the function."""
+    """Return the sysfs directory of the function."""
     return _bus(paths) / str(address)
 
 
@@ -256,12 +249,12 @@ LOG = logging.getLogger(__name__)
 
 
 def read_hints(paths: HostPaths) -> HostHints:
-    """Return what the host says. What is not there, or cannot be read, is not known."""
+    """Return the hints of this host; a missing or unreadable one is None."""
     return HostHints(_unless_unreadable(machine_id, paths), _unless_unreadable(product_uuid, paths))
 
 
 def machine_id(paths: HostPaths) -> str | None:
-    """Return the machine id of the operating system, or None if that has none.
+    """Return the machine id of the operating system, or None without one.
 
     :raises HardwareError: it cannot be read.
     """
@@ -269,7 +262,7 @@ def machine_id(paths: HostPaths) -> str | None:
 
 
 def product_uuid(paths: HostPaths) -> str | None:
-    """Return the product UUID of the firmware, or None if that has none.
+    """Return the product UUID of the firmware, or None without one.
 
     :raises HardwareError: it cannot be read.
     """

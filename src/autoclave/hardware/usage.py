@@ -1,14 +1,7 @@
 """Find what on this host uses a disk or a PCI function.
 
-Who on this host uses the disks of a controller.
-
-What this host has mounted, and what it swaps to.
-
-Whether a ZFS label is on a disk. It does not mean that a pool is imported: a tenant may have left it.
-
-What the kernel of this host serves to others from files and devices, without an exclusive open of them.
-
-Who on this host uses a PCI function: its network interfaces, its disks, its console.
+Users are mounts, swap, volumes, exports of the kernel, programs, network interfaces, and the console. A ZFS label is
+only a hint: a tenant may have left it.
 """
 
 import errno
@@ -30,10 +23,10 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of ``/proc/self/mountinfo`` (proc(5)).
+    """Hold one line of ``/proc/self/mountinfo`` (proc(5)).
 
-    :param device: major:minor as the file system sees it; an invented number for btrfs and the like.
-    :param source: what was mounted, in the words of whoever mounted it.
+    :param device: major:minor as the file system reports it; a virtual number for btrfs and similar file systems.
+    :param source: the mounted source, as given to mount.
     """
 
     device: str
@@ -43,11 +36,11 @@ class Mount:
 
 
 def mounts(paths: HostPaths) -> list[Mount]:
-    """What is mounted in this process's mount namespace.
+    """Return the mounts in this process's mount namespace.
 
-    A line that cannot be understood says of the device that it names, and of no other, that it is mounted.
+    A line that cannot be parsed marks its own device as mounted, and no other.
 
-    :raises HardwareError: the kernel does not say.
+    :raises HardwareError: the kernel does not list them.
     """
     file = paths.proc / "self/mountinfo"
     found = []
@@ -62,9 +55,9 @@ def mounts(paths: HostPaths) -> list[Mount]:
 
 
 def swaps(paths: HostPaths) -> list[str]:
-    """The devices and files that are swapped to.
+    """Return the devices and files used as swap.
 
-    :raises HardwareError: the kernel does not say.
+    :raises HardwareError: the kernel does not list them.
     """
     return [_plain(line.split()[0]) for line in _lines(paths.proc / "swaps")[1:]]
 
@@ -78,18 +71,18 @@ def _lines(file: Path) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Undo the octal escapes of blanks, line ends and backslashes."""
+    """Decode the octal escapes of blanks, line ends and backslashes."""
     return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
 
 
 _MAGIC = 0x00BAB10C
-"""Of an uberblock ("ZFS On-Disk Specification", 1.3)."""
+"""The magic number of an uberblock ("ZFS On-Disk Specification", 1.3)."""
 _ARRAY = range(128 * 1024, 256 * 1024, 1024)
-"""Where the uberblocks of the first label may begin."""
+"""The offsets at which uberblocks of the first label may begin."""
 
 
 def is_on(paths: HostPaths, node: Path) -> bool:
-    """Whether *node* carries a label; False also where it cannot be read, since this only explains."""
+    """Return whether *node* has a ZFS label; also False if it is unreadable, since the result is only a hint."""
     if paths.helper is not None:
         return paths.helper.has_zfs_label(node)
     try:
@@ -103,15 +96,15 @@ def is_on(paths: HostPaths, node: Path) -> bool:
 
 
 _FILEIO = re.compile(r"\bFile: (/\S+)")
-"""How the ``info`` of a LIO backstore of the kind fileio names what is behind it."""
+"""Matches the backing path in the ``info`` of a LIO backstore of type fileio."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Something that the kernel serves.
+    """Describe a file or device that the kernel exports.
 
-    :param path: what is behind it, as it was configured.
-    :param use: what it is used for, in words that follow the name of the device.
+    :param path: its backing path, as configured.
+    :param use: its use, as words that follow the name of the device.
     """
 
     path: str
@@ -119,9 +112,11 @@ class Export:
 
 
 def exports(paths: HostPaths) -> list[Export]:
-    """Loop devices, NVMe and SCSI targets, and USB gadgets.
+    """Return loop devices, NVMe and SCSI targets, and USB gadgets.
 
-    :raises HardwareError: the kernel does not say what one of them serves.
+    The kernel serves them without an exclusive open of the device behind them.
+
+    :raises HardwareError: the kernel does not show the backing path of one of them.
     """
     return [export for kind in _KINDS for export in kind(paths)]
 
@@ -140,7 +135,7 @@ def _nvme_namespaces(paths: HostPaths) -> Iterator[Export]:
 
 
 def _nvme_controllers(paths: HostPaths) -> Iterator[Export]:
-    """A target in passthru mode takes a whole controller, by its character device."""
+    """Yield the targets in passthru mode, which take a whole controller by its character device."""
     for subsystem in _listed(paths.sysfs / "kernel/config/nvmet/subsystems"):
         passthru = subsystem / "passthru"
         if _path(passthru / "enable") == "1" and (device := _path(passthru / "device_path")):
@@ -151,7 +146,7 @@ def _scsi_backstores(paths: HostPaths) -> Iterator[Export]:
     for adapter in _listed(paths.sysfs / "kernel/config/target/core"):
         for backstore in _listed(adapter):
             use = f"is exported by LIO as {adapter.name}/{backstore.name}"
-            # What was told to it, and what it has opened: fileio does so without O_EXCL.
+            # Read the configured path and the opened one: fileio opens without O_EXCL.
             if device := _path(backstore / "udev_path"):
                 yield Export(device, use)
             if opened := _FILEIO.search(_path(backstore / "info") or ""):
@@ -176,7 +171,7 @@ _KINDS: tuple[Callable[[HostPaths], Iterator[Export]], ...] = (
 
 
 def _listed(directory: Path) -> list[Path]:
-    """The entries of a directory; empty where the kernel does not have it, or not any longer."""
+    """Return the entries of a directory; empty if it does not exist or was just removed."""
     if not os.path.isdir(directory):
         return []
     try:
@@ -188,14 +183,14 @@ def _listed(directory: Path) -> list[Path]:
 
 
 def _path(file: Path) -> str | None:
-    """The text of an attribute; None where there is no such attribute, or where it names no device node.
+    """Return the text of an attribute, or None if it does not exist or cannot refer to a device node.
 
-    :raises HardwareError: it is there and cannot be read.
+    :raises HardwareError: it exists and cannot be read.
     """
     try:
         return sysfs.read_if_there(file)
     except HardwareError as e:
-        # The export has ended while it was read, or is of a path longer than any of a device node.
+        # The export ended during the read, or has a path longer than that of any device node.
         if not sysfs.is_there(file) or (isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.ENAMETOOLONG):
             return None
         raise
@@ -203,20 +198,19 @@ def _path(file: Path) -> str | None:
 
 _SHOWN_MOUNTS = 3
 _MAPPINGS = {"LVM": "LVM volume", "CRYPT": "encrypted volume", "mpath": "multipath device"}
-"""Beginnings of ``dm/uuid``, up to the first dash."""
+"""The kind by the prefix of ``dm/uuid`` up to the first dash."""
 
 
 def holders(paths: HostPaths, controller: Controller) -> list[str]:
-    """Everything that uses the controller's disks, one line of words each; empty: nothing does.
+    """Return all uses of the controller's disks, one line each; empty if they are unused.
 
-    What is mounted or swapped to, volumes and arrays and what is on them, file systems over several
-    disks, what the kernel serves to others, exclusive opens (which is how ZFS and mounts of
-    other mount namespaces show), and programs that may write, by whichever node: of the disk, of the namespace
-    (``/dev/ng0n1``), of the controller, or of VFIO. Each disk is opened exclusively for a
-    moment, so this is not for a disk that one of our own workers is erasing.
+    It lists mounts, swap, volumes and arrays with their users, file systems over several disks, and exports of the
+    kernel. Exclusive opens also reveal ZFS and mounts in other mount namespaces. Programs that may write are found
+    through the nodes of the disk, the namespace (``/dev/ng0n1``), the controller and VFIO. Each disk is briefly opened
+    exclusively, so never call this for a disk that a worker erases.
 
-    :raises DeviceVanished: a disk went away.
-    :raises HardwareError: something that would tell cannot be read.
+    :raises DeviceVanished: a disk was removed.
+    :raises HardwareError: one of the sources cannot be read.
     """
     uses = HostUses.of(paths)
     lines: list[str] = []
@@ -224,7 +218,7 @@ def holders(paths: HostPaths, controller: Controller) -> list[str]:
     for namespace in controller.namespaces:
         directory = block_directory(paths, controller, namespace)
         nodes = [paths.dev / part.name for part in (directory, *partitions(directory))]
-        # A mounted partition also refuses the exclusive open: said once is enough.
+        # A mounted partition also refuses the exclusive open: report it once.
         found = list(uses.of_disk(directory, namespace.block_name)) or _exclusively_open(paths, namespace, nodes)
         lines += found
         ways_in += [namespace.generic, *([] if found else nodes)]
@@ -243,7 +237,7 @@ def _exclusively_open(paths: HostPaths, namespace: Namespace, nodes: Sequence[Pa
 
 
 def _programs(paths: HostPaths, ways_in: Sequence[Path], by_vfio: Sequence[Path]) -> list[str]:
-    """Programs that may write by one of the nodes. To reach the drive through VFIO, reading is enough."""
+    """Return the programs that may write through one of the nodes. Through VFIO, read access is enough."""
     return [
         f"{file.node} is open {'by' if file.node in by_vfio else 'for writing by'} {file}"
         for file in programs_with_open(paths, [*ways_in, *by_vfio])
@@ -253,13 +247,13 @@ def _programs(paths: HostPaths, ways_in: Sequence[Path], by_vfio: Sequence[Path]
 
 @dataclass(frozen=True)
 class HostUses:
-    """What the host says of all its disks, read once."""
+    """Hold one snapshot of all mounts, swap and exports of the host."""
 
     paths: HostPaths
     mounts: list[Mount]
     swaps: list[str]
     btrfs: list[tuple[str, str]]
-    """Name of a block device, and the file system it is a member of."""
+    """The name of a block device, and the file system to which it belongs."""
     exports: list[Export]
 
     @classmethod
@@ -267,10 +261,10 @@ class HostUses:
         return cls(paths, mounts(paths), swaps(paths), list(_btrfs_members(paths)), exports(paths))
 
     def of_disk(self, directory: Path, label: str) -> Iterator[str]:
-        """Who uses a block device: itself, its partitions, and whatever is built on them.
+        """Yield the uses of a block device: its own, those of its partitions, and those of volumes on them.
 
-        :param directory: of the device in sysfs.
-        :param label: what the operator knows it as.
+        :param directory: the directory of the device in sysfs.
+        :param label: the operator's name for it.
         """
         for part in (directory, *partitions(directory)):
             words = label if part == directory else _partition_label(part, label)
@@ -280,7 +274,7 @@ class HostUses:
                 yield from list(self.of_disk(holder, built)) or [built]
 
     def direct(self, block: Path) -> Iterator[str]:
-        """Return what a block device itself is used for, without what is built on it."""
+        """Yield the uses of a block device itself, without those of volumes on it."""
         device = sysfs.read(block / "dev")
         targets = [m for m in self.mounts if m.device == device or self._names(m.source, block)]
         if targets:
@@ -296,7 +290,7 @@ class HostUses:
             yield "belongs to bcache"
 
     def _names(self, text: str, block: Path) -> bool:
-        """Whether a path of the host, or what it links to, is the device's node."""
+        """Return whether a path of the host, or the target of that link, is the device's node."""
         if not text.startswith("/dev/"):
             return False
         if text.startswith("/dev/mapper/") and sysfs.is_there(block / "dm"):
@@ -304,11 +298,11 @@ class HostUses:
         return self._is(text, self.paths.dev / block.name)
 
     def of_node(self, node: Path) -> list[str]:
-        """What the kernel serves a character device as."""
+        """Return the exports of a character device."""
         return [e.use for e in self.exports if e.path.startswith("/dev/") and self._is(e.path, node)]
 
     def _is(self, text: str, node: Path) -> bool:
-        # A link that leads to itself is none to the node, and says nothing of others.
+        # A link that leads to itself never refers to the node, and does not affect the others.
         return os.path.realpath(self.paths.dev / text.removeprefix("/dev/")) == os.path.realpath(node)
 
 
@@ -318,7 +312,7 @@ def partitions(directory: Path) -> list[Path]:
 
 
 def _partition_label(partition: Path, disk: str) -> str:
-    """What to call it: its name says of which disk it is, but not of which array."""
+    """Return the label of a partition. Its own name identifies its disk, but not its array."""
     return partition.name if partition.name.startswith(disk) else f"{partition.name} of {disk}"
 
 
@@ -332,7 +326,7 @@ def _kind(block: Path) -> str:
 
 
 def _btrfs_members(paths: HostPaths) -> Iterator[tuple[str, str]]:
-    """A btrfs over several disks is mounted by the name of only one of them."""
+    """Yield the members of each btrfs: one over several disks is mounted by the name of only one of them."""
     root = paths.sysfs / "fs/btrfs"
     for filesystem in sysfs.entries(root) if sysfs.is_there(root) else []:
         if sysfs.is_there(filesystem / "devices"):
@@ -340,15 +334,16 @@ def _btrfs_members(paths: HostPaths) -> Iterator[tuple[str, str]]:
 
 
 _IFF_UP = 1
-"""Bit of an interface's ``flags``: somebody has set it up, whether there is a link or not."""
+"""The bit of an interface's ``flags`` that is set if it is up, with or without a link."""
 
 
 def is_with_vfio(paths: HostPaths, function: PCIFunction) -> bool:
-    """Whether a driver has the function that QEMU can use it by: vfio-pci or a variant of it for the device.
+    """Return whether a driver for VFIO has the function: vfio-pci or a variant driver of the device.
 
-    Variants have names of their own, and some are part of the host's driver; since Linux 6.1 all show a ``vfio-dev``.
+    Variant drivers have names of their own, and some are part of the host's driver. Since Linux 6.1, all of them show a
+    ``vfio-dev``.
 
-    :raises HardwareError: the kernel does not say.
+    :raises HardwareError: the kernel does not show it.
     """
     if function.driver is None:
         return False
@@ -357,14 +352,15 @@ def is_with_vfio(paths: HostPaths, function: PCIFunction) -> bool:
 
 
 def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
-    """Every use of the function by this host that sysfs shows, one line of words each; empty: none.
+    """Return all uses of the function by this host that sysfs shows, one line each; empty if unused.
 
-    Interfaces that are up or belong to a bond or a bridge, NVMe disks as :func:`~autoclave.hardware.usage.holders`
-    says, any other disks, since what is on them is not looked at, and the display of the console. That one the host
-    uses without a driver as well, as long as the firmware's framebuffer or VGA's text is what the console is on.
+    These are interfaces that are up or belong to a bond or a bridge, and the uses of NVMe disks from
+    :func:`~autoclave.hardware.usage.holders`. All other disks count as used, since their content is not examined. The
+    display of the console counts even without a driver, while the console is on the firmware's framebuffer or VGA's
+    text.
 
-    :raises DeviceVanished: it went away.
-    :raises HardwareError: something that would tell cannot be read.
+    :raises DeviceVanished: it was removed.
+    :raises HardwareError: one of the sources cannot be read.
     """
     if is_with_vfio(paths, function):
         return []
@@ -377,12 +373,12 @@ def host_uses(paths: HostPaths, function: PCIFunction) -> list[str]:
 def objection(
     function: PCIFunction, users: Sequence[str], *, with_vfio: bool, managed: bool, virtual_functions: int
 ) -> str | None:
-    """What speaks against giving the function to a guest, in words for the operator; None: nothing.
+    """Return why the function must not be passed to a guest, in an operator's terms, or None.
 
-    :param users: what :func:`host_uses` says, unless the operator allows the function nevertheless.
-    :param with_vfio: what :func:`is_with_vfio` says.
-    :param managed: libvirt is to take the function from the driver that it is bound to.
-    :param virtual_functions: how many it has itself.
+    :param users: the result of :func:`host_uses`; empty if the operator allows the function nevertheless.
+    :param with_vfio: the result of :func:`is_with_vfio`.
+    :param managed: libvirt should detach the function from its driver.
+    :param virtual_functions: the number of its virtual functions.
     """
     if users:
         return (
@@ -426,11 +422,11 @@ def _console(directory: Path) -> list[str]:
 
 
 def _console_needs_no_driver(paths: HostPaths, directory: Path) -> bool:
-    """Whether the console draws on what the firmware has set up. VFIO ends that when it takes the display."""
+    """Return whether the console uses what the firmware has set up. VFIO ends that when it takes the display."""
     own = _real(directory)
     for entry in _entries(paths.sysfs / "class/graphics"):
         device = _real(entry)
-        # Linux 6.9 and later show the firmware's framebuffer below the display, earlier ones as a device of its own.
+        # Linux 6.9 and later show the firmware's framebuffer below the display, earlier ones as a separate device.
         if device.is_relative_to(own) or any("framebuffer" in part for part in device.parts):
             return True
     return any(
@@ -444,11 +440,11 @@ def _entries(of_class: Path) -> list[Path]:
 
 
 def _below(directory: Path, of_class: Path) -> list[Path]:
-    """The entries of a class that belong to the function. A virtual function's are not its physical function's."""
+    """Return the entries of a class that belong to the function, without those of its virtual functions."""
     own = _real(directory)
     return [entry for entry in _entries(of_class) if _real(entry).is_relative_to(own)]
 
 
 def _real(path: Path) -> Path:
-    """Where a link leads; a link that leads to itself, nowhere. Path.resolve() raises for such a one."""
+    """Resolve a link; a link to itself resolves to itself, whereas Path.resolve() raises an error."""
     return Path(os.path.realpath(path))

@@ -1,1 +1,1 @@
-"""The only code that changes a device's state, or ``reserved`` in Placement."""
+"""Change device states and ``reserved`` in Placement; no other package does."""

@@ -1,11 +1,7 @@
 """Compare the attach handles on record with those that a driver reports.
 
-The attach handles of a device: as they are on record, and as its driver reports them.
-
-What an active ARQ names stays as it is, whatever the configuration says by now: a guest has it, or is about to.
-The rest follows the host at once.
-
-What a discovered device is in the terms of the database.
+An attach handle in use by an active ARQ stays as it is, even if the configuration has changed since. All others follow
+the driver's report at once.
 """
 
 import json
@@ -24,7 +20,7 @@ from autoclave.drivers.base import AttachHandle, DiscoveredDevice
 
 
 def insert_handle(tx: Connection, deployable_id: int, handle: AttachHandle) -> None:
-    """Insert one that was not there."""
+    """Insert an attach handle that is not on record yet."""
     handle_rows.insert(
         tx,
         {
@@ -38,10 +34,10 @@ def insert_handle(tx: Connection, deployable_id: int, handle: AttachHandle) -> N
 
 
 def as_offered(found: DiscoveredDevice, known: Sequence[HandleUse]) -> DiscoveredDevice:
-    """*found*, excluded while an instance has what the driver does not report any more.
+    """Return *found*, excluded while an instance uses an attach handle that the driver no longer reports.
 
-    A physical function that a guest has, and virtual functions of it that somebody made meanwhile, are such a case, and
-    the other way round: one takes the other away. What is given back is then not given out again either.
+    Example: an instance has a physical function, and virtual functions of it have been created since, or the reverse.
+    Each kind takes the other away. Excluding the device also keeps a returned attach handle from being bound again.
     """
     reported = {handle.identity for handle in found.attach_handles}
     odd = [use.handle.identity for use in known if use.in_use and use.handle.identity not in reported]
@@ -56,11 +52,11 @@ def as_offered(found: DiscoveredDevice, known: Sequence[HandleUse]) -> Discovere
 
 @dataclass(frozen=True)
 class HandleChanges:
-    """What is to be written of a device's handles.
+    """Hold the changes to write to a device's attach handles.
 
-    :param gone: not reported any more, and free.
-    :param changed: free ones, with what ``attach_info`` is to be.
-    :param new: reported for the first time.
+    :param gone: free attach handles that the driver no longer reports.
+    :param changed: free attach handles, each with its new ``attach_info``.
+    :param new: attach handles that the driver reports for the first time.
     """
 
     gone: Sequence[HandleRecord]
@@ -72,7 +68,7 @@ class HandleChanges:
 
 
 def handle_changes(known: Sequence[HandleUse], found: DiscoveredDevice) -> HandleChanges:
-    """What would make the handles that nobody uses those that the driver reports.
+    """Diff the unused attach handles against those that the driver reports.
 
     Nothing is added while :func:`as_offered` excludes the device.
     """
@@ -94,7 +90,10 @@ def handle_changes(known: Sequence[HandleUse], found: DiscoveredDevice) -> Handl
 def attach_as_found(
     tx: Connection, deployable: DeployableRecord, known: Sequence[HandleUse], changes: HandleChanges
 ) -> None:
-    """Write *changes* of *known*, both read while the device row was locked, and how many handles there are then."""
+    """Write *changes* of *known*, and the resulting number of attach handles.
+
+    Both must have been read while this transaction held the lock on the device row.
+    """
     for handle in changes.gone:
         handle_rows.delete(tx, handle)
     for handle, attach_info in changes.changed:
@@ -109,13 +108,13 @@ def _stored(handle: AttachHandle) -> str:
 
 
 def attributes_of(found: DiscoveredDevice) -> dict[str, str]:
-    """The deployable's attributes, as Cyborg names them: ``rc`` and ``trait0``, ``trait1``, …"""
+    """Return the attributes of the deployable as Cyborg names them: ``rc`` and ``trait0``, ``trait1``, …"""
     traits = {f"trait{number}": trait for number, trait in enumerate(found.traits)}
     return {"rc": found.resource_class, **traits}
 
 
 def board_info(found: DiscoveredDevice) -> str:
-    """``std_board_info``, with the cleanup action locked in."""
+    """Return ``std_board_info``, with the cleanup action locked in."""
     info = dict(found.std_board_info)
     if found.cleanup_action is not None:
         info["cleanup_action"] = found.cleanup_action
@@ -123,12 +122,15 @@ def board_info(found: DiscoveredDevice) -> str:
 
 
 def recorded_layout(found: DiscoveredDevice) -> str | None:
-    """``layout`` of a drive as it was found."""
+    """Return the ``layout`` column for a drive as discovery found it."""
     return found.layout.to_json() if found.layout is not None and found.layout.recordable else None
 
 
 def without_action(info: str | None) -> str | None:
-    """``std_board_info`` without the cleanup action: that of another drive says nothing of this one."""
+    """Return ``std_board_info`` without the cleanup action.
+
+    The action of the former drive does not apply to the drive that replaces it.
+    """
     if info is None:
         return None
     return json.dumps(

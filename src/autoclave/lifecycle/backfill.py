@@ -1,11 +1,10 @@
-"""The online data migrations: rows of the release before get what this one needs (NVMe specification).
+"""Run the online data migrations: fill in columns for rows that an earlier release wrote (NVMe specification).
 
-Services run meanwhile, of this release and of the one before. So each device is looked at, locked, and written in one
-transaction, and only a NULL is overwritten: of two backfills at once one writes, and what a service has written stays.
-A backfill that is cut short is run again.
+Services of this release and of the one before run concurrently. Each device is therefore read, locked and written in
+one transaction, and only NULL is overwritten. Concurrent backfills are safe, and an interrupted one can be run again.
 
-Nothing here owes an offer (``release_pending``): a provider that reads reserved=total did so by its operator's word,
-and keeps it until he says ``autoclave device release``.
+A backfill never sets ``release_pending``. If a provider has reserved=total, an operator has set it. It stays until
+``autoclave device release``.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,24 +30,24 @@ from autoclave.rules.device_lifecycle import DeviceState, Event, backfilled_stat
 LOG = logging.getLogger(__name__)
 
 BATCH = 50
-"""Rows that one transaction puts right: few enough that no service waits long for it."""
+"""Rows per transaction, few enough that no service waits long for the locks."""
 PATIENCE = timedelta(seconds=300)
-"""How long a service of the release before may still work on what it has begun: Nova waits no longer for a bind."""
+"""Lease of requests that a service of the release before has begun; Nova waits no longer than this for a bind."""
 
 
 class Work(Protocol):
-    """Puts rows right, and returns the devices that have another state now."""
+    """Migrate rows, and return the devices whose state has changed."""
 
     def __call__(self, tx: Connection, /, ids: Sequence[int], cause: Cause) -> list[DeviceRecord]: ...
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One kind of row to put right.
+    """Define one online data migration.
 
-    :param name: what operators call it.
-    :param find: ids of the rows that need it; with a host's name, those of the host.
-    :param work: is given some of them.
+    :param name: name shown to operators.
+    :param find: returns the ids of the rows to migrate, of one host if its name is given.
+    :param work: migrates some of these rows.
     """
 
     name: str
@@ -70,15 +69,15 @@ MIGRATIONS = (
     Migration("link_accelerator_requests", backfill.devices_with_unlinked_requests, _put_all_right),
     Migration("lease_unfinished_requests", backfill.requests_left_halfway, _give_leases),
 )
-"""All of them, in order."""
+"""The online data migrations, in the order in which they run."""
 
 
 class Outcome(NamedTuple):
-    """What :func:`run` did.
+    """Report the result of :func:`run`.
 
-    :param needed: rows that needed the migration.
-    :param completed: those that do not any more.
-    :param moved: devices that have another state now.
+    :param needed: number of rows that needed the migration.
+    :param completed: number of rows that no longer need it.
+    :param moved: devices whose state has changed.
     """
 
     needed: int
@@ -89,11 +88,11 @@ class Outcome(NamedTuple):
 def run(
     database: Database, migration: Migration, cause: Cause, *, hostname: str | None = None, limit: int | None = None
 ) -> Outcome:
-    """Put rows right, a batch at a time.
+    """Run one migration, a batch at a time.
 
-    :param hostname: only the devices of this host.
-    :param limit: how many rows at most; None for all.
-    :raises DatabaseUnavailable: what was written before stays; run it again.
+    :param hostname: migrate only the devices of this host.
+    :param limit: maximum number of rows; None for all.
+    :raises DatabaseUnavailable: the database failed; batches already written stay. Run it again.
     """
     with database.read() as tx:
         ids = migration.find(tx, hostname)
@@ -107,13 +106,13 @@ def run(
 
 
 def run_all(ports: Ports, cause: Cause, *, hostname: str | None = None) -> None:
-    """Run every migration at the start of a service, and tell Placement what must not be offered.
+    """Run every migration at the start of a service, and reserve in Placement each device that must not be offered.
 
-    What a Placement that is away, or a death in between, leaves untold is told by the device's agent in its next
-    period; of a device that a request holds also by whoever unbinds it, and of one in error by any conductor.
+    If Placement is unreachable or the service dies, the device's agent does this in its next period. For a device held
+    by a request, so does the unbind; for a device in ``error``, so does any conductor.
 
-    :param hostname: only the devices of this host.
-    :raises DatabaseUnavailable: see :func:`run`; the service must not go on.
+    :param hostname: migrate only the devices of this host.
+    :raises DatabaseUnavailable: see :func:`run`; the service must not start.
     """
     with ports.db.read() as tx:
         needed = any(migration.find(tx, hostname) for migration in MIGRATIONS)
@@ -124,9 +123,9 @@ def run_all(ports: Ports, cause: Cause, *, hostname: str | None = None) -> None:
 
 
 def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | None:
-    """Link a device's requests to it, and give it the state that these demand, if a release before this one wrote it.
+    """Link a device's requests to it, and set the state that they demand, if an earlier release wrote the row.
 
-    :returns: the device as it is now, or None if its state is what it was.
+    :returns: the device as it is now, or None if its state has not changed.
     """
     device = device_rows.get_by_id(tx, device_id, lock=True)
     if device is None:
@@ -145,12 +144,15 @@ def put_right(tx: Connection, device_id: int, cause: Cause) -> DeviceRecord | No
 
 
 def was_backfilled(tx: Connection, device: DeviceRecord) -> bool:
-    """Whether the device is allocated by a backfill: no bind has settled it, so Placement may not know."""
+    """Return whether a backfill made the device ``allocated``.
+
+    No bind has reconciled such a device, so Placement may still offer it.
+    """
     return history.last_move(tx, device.uuid) == Event.BACKFILL.value
 
 
 def _fill(tx: Connection, device: DeviceRecord, state: DeviceState, cause: Cause) -> DeviceRecord | None:
-    """The swap from NULL, which is no state of the table."""
+    """Set the first state of a device by compare-and-swap; NULL is not a state of the transition table."""
     filled = devices.update().where(
         devices.c.id == device.id,
         devices.c.device_state.is_(None),

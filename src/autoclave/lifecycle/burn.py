@@ -1,11 +1,9 @@
 """Burn devices that serve one instance only, and end that.
 
-Burning devices that serve one instance only, and ending that (one-time-use specification).
+This implements the one-time-use specification. Only this module writes ``reserved`` of providers of PCI functions. As
+in ``lifecycle.reserve``, the database decides and Placement follows, so interrupted work can be finished later.
 
-Nothing else writes ``reserved`` of providers of PCI functions. As in ``lifecycle.reserve``: the database decides,
-Placement follows, and whoever dies in between leaves something that the next one finishes.
-
-Burned cards that were put into another slot or host: they stay burned, as dirty drives stay dirty.
+A burned card stays burned when it is moved to another slot or host, as a dirty drive stays dirty.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Settled(StrEnum):
-    """What settling a provider of PCI functions did, or found."""
+    """Name the outcome of reconciling a provider of PCI functions."""
 
     RAISED = "raised"
     LOWERED = "lowered"
@@ -48,7 +46,7 @@ class _Row:
     claimed: int
     missing: bool
     added: frozenset[str]
-    """Classes that the operator's provider config has added; they are none of ours."""
+    """Resource classes added by the operator's provider configuration; Autoclave does not manage them."""
 
     @property
     def facts(self) -> BurnFacts:
@@ -56,12 +54,12 @@ class _Row:
 
 
 def burn(tx: Connection, provider: ProviderRecord, instance_uuid: str, now: datetime, by: Cause) -> bool:
-    """Note that *instance_uuid* uses up *provider*, or that it ends an earlier burn of what is not of one time use.
+    """Burn *provider* for *instance_uuid*, or end an earlier burn if the device is no longer one-time-use.
 
-    In the transaction of the claim. Settle before the guest can run.
+    Call this in the transaction of the claim. Reconcile the provider before the guest can run.
 
     :param by: the agent, for the history.
-    :returns: whether the row still was as *provider* says; if not, the transaction must be given up.
+    :returns: whether *provider* was still current; if not, the caller must roll back the transaction.
     """
     if not provider.one_time_use and not provider.burned:
         return True
@@ -76,10 +74,10 @@ def burn_for_unknown(
 ) -> bool:
     """Burn a one-time-use device that consumers without an instance on record have allocated in Placement.
 
-    The specification reserves PCI devices that are allocated, whatever has allocated them.
+    The specification reserves every allocated PCI device, whatever its consumer is.
 
     :param by: the agent, for the history.
-    :returns: whether the row still was as *provider* says; if not, the next period looks again.
+    :returns: whether *provider* was still current; if not, the next period retries.
     """
     names = ", ".join(sorted(consumers))
     cause = replace(by, reason=f"allocated by {names}, of which no instance is on record")
@@ -93,19 +91,20 @@ def settle_provider(
     read: ProviderRecord | None = None,
     fresh: ProviderState | None = None,
 ) -> Settled:
-    """Write the ``reserved`` that the row demands, and the whole inventory; or see that a burn is confirmed, or over.
+    """Write the inventory that the row demands, with its ``reserved``; or confirm or end a burn.
 
-    The order is the protocol's: row, generation, row again, PUT. The second reading of the row is the rule of
-    ``lifecycle.reserve``: news committed after it make the PUT fail. The first is for the operator's release: what was
-    read of the inventory counts as one only if the burn had been confirmed before that, so nothing of the row may have
-    changed since. Confirming is a PUT too: that it succeeds shows that nobody has lowered ``reserved`` meanwhile.
+    The order is: row, generation, row again, PUT. The second read of the row follows the rule of ``lifecycle.reserve``:
+    a change committed after it makes the PUT fail. The first read serves the operator's release in Placement. A lowered
+    ``reserved`` counts as a release only if the burn was confirmed before the inventory was read. Therefore the row
+    must be unchanged between both reads. Confirming a burn is also a PUT: if it succeeds, ``reserved`` has not been
+    lowered in the meantime.
 
     :param read: the row, read before *fresh*.
-    :param fresh: what has just been read or written of the provider.
-    :raises PlacementUnavailable: no answer; the write may have been applied. Settling again is always safe.
-    :raises PlacementConflict: the generation, or the row, moved at every attempt.
-    :raises PlacementNotFound: the provider does not exist; the agent's next period makes it again.
-    :raises TraitsMissing: it is to be offered, and its traits do not stand yet: the agent's next period writes them.
+    :param fresh: the provider as just read or written.
+    :raises PlacementUnavailable: no answer; the write may have been applied. Reconciling again is always safe.
+    :raises PlacementConflict: the generation or the row changed at every attempt.
+    :raises PlacementNotFound: the provider does not exist; the agent creates it in its next period.
+    :raises TraitsMissing: the device is to be offered, but lacks traits; the agent writes them in its next period.
     :raises PlacementError: Placement refused.
     """
 
@@ -129,7 +128,7 @@ def settle_provider(
 
 
 def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
-    """Whether *present* is the whole inventory that the row demands, and there is nothing to confirm or to end."""
+    """Return whether *present* is the inventory that the row demands, and no burn is left to confirm or end."""
     row = _read(db, rp_uuid)
     if row is None:
         return False
@@ -148,17 +147,17 @@ def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:
 def ask_release(
     db: Database, placement: PlacementClient, rp_uuid: str, cause: Cause, burned_for: str | None = None
 ) -> Settled:
-    """Take the operator's word that a burned device is clean, and offer it again.
+    """Record that the operator has cleaned a burned device, and offer it again.
 
-    The word is committed first. A Placement that is away keeps the device from being offered until it is back, and so
-    does a device that its agent has missed: that goes from the record in the agent's next period, if it is not back.
+    The release is committed first. The device is not offered while Placement is unreachable or the device is missing. A
+    device still missing in the agent's next period is removed from the record.
 
-    :param cause: who said so, for the history.
-    :param burned_for: only if this instance has burned it; None: whoever has.
-    :raises NotFound: there is no such provider.
-    :raises Conflict: it is not burned, or by another instance, or an instance has it.
-    :raises PlacementError: the word is taken, unless Placement could not say whether the device is in use; Placement
-        is told later.
+    :param cause: the operator, for the history.
+    :param burned_for: release only if this instance burned the device; None for any instance.
+    :raises NotFound: no such provider.
+    :raises Conflict: the device is not burned, was burned by another instance, or is in use.
+    :raises PlacementError: Placement failed. If it could not report usage, nothing is recorded. Otherwise the release
+        is recorded, and Placement is updated later.
     """
     with db.read() as tx:
         found = pci.get(tx, rp_uuid)
@@ -167,7 +166,7 @@ def ask_release(
     try:
         used = bool(placement.get_usages(rp_uuid).get(found.resource_class))
     except PlacementNotFound:
-        used = False  # Placement deletes no provider that is allocated from
+        used = False  # Placement deletes no provider that has allocations.
 
     def note(tx: Connection) -> None:
         provider = pci.get(tx, rp_uuid, lock=True)
@@ -210,20 +209,20 @@ def _attempt(
     row: _Row,
     others_in_use: bool,
 ) -> Settled | None:
-    """One attempt, with what was read; None: the row has moved on, start again.
+    """Make one attempt with the data that was read; return None to start again because the row has changed.
 
-    :raises PlacementConflict: the generation has moved on, or an inventory that is to go is in use.
+    :raises PlacementConflict: the generation has changed, or an inventory to be removed is in use.
     """
     provider, total = row.provider, row.provider.total
     reading = _reading(present.records, row)
     judged = verdict(row.facts, reading)
     if judged is Verdict.CONFIRM and placement.get_usages(provider.uuid).get(provider.resource_class):
-        judged = Verdict.KEEP  # an allocation outlives the claim by a moment, when its instance is deleted
+        judged = Verdict.KEEP  # the allocation briefly outlives the claim when its instance is deleted
     if judged is Verdict.RELEASED:
         LOG.info(
             "%s of %s (provider %s) was released in Placement.", provider.address, provider.hostname, provider.uuid
         )
-        # From here on as any release: lowered by a PUT, which defeats a slow writer that would raise it once more.
+        # Continue as with any release: lower by a PUT, which defeats a slower writer about to raise again.
         _write(db, provider, BurnEvent.RELEASE_SEEN, {"release_pending": True})
         return None
     if provider.burned and reading is not None and reading.total != total:
@@ -262,12 +261,12 @@ def _attempt(
     if judged is Verdict.CONFIRM and not _write(db, provider, BurnEvent.CONFIRM, {"burn_confirmed": True}):
         return None
     if judged is Verdict.LOWER and not _note_lowered(db, provider):
-        return None  # a claim raises what was lowered here by itself; a doubt found it reserved, and wrote nothing
+        return None  # a claim raises `reserved` by itself; a doubted device was found reserved, so nothing was written
     return _outcome(judged, provider)
 
 
 def _note_lowered(db: Database, provider: ProviderRecord) -> bool:
-    """Record that Placement has been told; returns False if the row has moved on, and may demand something else."""
+    """Record that Placement has been updated; return False if the row has changed and may demand something else."""
     if provider.release_pending:
         return _write(db, provider, BurnEvent.OFFER, {**NOT_BURNED, "withheld": False})
     return not provider.withheld or _note_withheld(db, provider, withheld=False)
@@ -276,10 +275,10 @@ def _note_lowered(db: Database, provider: ProviderRecord) -> bool:
 def _withhold(
     db: Database, placement: PlacementClient, generation: int, wanted: Mapping[str, Inventory], provider: ProviderRecord
 ) -> Settled | None:
-    """Reserve what is in doubt, and record first that Autoclave did: what others reserve is not lowered afterwards.
+    """Reserve a doubted device, after recording that Autoclave does so; the hold of another writer is never lowered.
 
-    :returns: None: the row has moved on, start again.
-    :raises PlacementConflict: another has written first, and may hold it.
+    :returns: the outcome, or None to start again because the row has changed.
+    :raises PlacementConflict: another writer was first, and may hold the device.
     """
     if not _note_withheld(db, provider, withheld=True):
         return None
@@ -303,7 +302,7 @@ def _reading(records: Mapping[str, Inventory], row: _Row) -> Reading | None:
     if row.facts.burned:
         return None
     others = [Reading(each.total, each.reserved, ours) for name, each in records.items() if name not in row.added]
-    return next((each for each in others if each.is_full), None)  # held under the class that it had before
+    return next((each for each in others if each.is_full), None)  # held under its former resource class
 
 
 def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:
@@ -331,7 +330,7 @@ def _outcome(judged: Verdict, provider: ProviderRecord) -> Settled:
 
 
 _ONE_MOVED = 1
-"""A card that moves is on record in so many other slots; a serial in more of them tells no card from another."""
+"""Maximum number of other slots on record for a moved card; a serial in more slots does not identify a card."""
 
 
 def differs(tx: Connection, hostname: str, serials: Mapping[str, str]) -> bool:
@@ -342,9 +341,9 @@ def differs(tx: Connection, hostname: str, serials: Mapping[str, str]) -> bool:
 def follow(tx: Connection, hostname: str, serials: Mapping[str, str], now: datetime) -> None:
     """Record which cards are in the slots of a host, and burn those that were burned elsewhere.
 
-    The provider of the former slot stays burned until its own release: what is in that slot is not known.
+    The provider of the former slot stays burned until its own release, because the card in that slot is unknown.
 
-    :param serials: by the address of the slot, of cards whose serial could be read.
+    :param serials: serial numbers by slot address, for cards whose serial could be read.
     """
     for row in pci.providers(tx, hostname, lock=True):
         if not _changed(row, serials):

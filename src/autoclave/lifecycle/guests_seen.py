@@ -1,4 +1,4 @@
-"""Which guests have the PCI functions of devices that are to be given back, as the agents of the hosts see it."""
+"""Ask agents which guests use the PCI functions of devices that are to be reclaimed."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -13,13 +13,13 @@ from autoclave.rpc.agent_api import FUNCTION_USERS, AgentAPI
 from autoclave.rules.pci_address import PCIAddress
 
 UNSEEN = "it cannot be looked at"
-"""How the agent's answer begins for a function of which it does not know the users."""
+"""Prefix of the agent's answer for a function whose users are unknown."""
 
 
 class GuestsSeen:
-    """Asks each agent once for all functions of its host.
+    """Ask each agent once for all functions of its host.
 
-    :param patience: how long an agent may be silent and still be asked: one that is away costs a timeout.
+    :param patience: maximum silence of an agent that is still asked; asking a dead one costs a timeout.
     """
 
     def __init__(self, ports: Ports, agents: AgentAPI, patience: timedelta) -> None:
@@ -28,9 +28,9 @@ class GuestsSeen:
         self._patience = patience
 
     def of(self, requests: Sequence[Bound]) -> Mapping[str, str | None]:
-        """Return why no request must be given back, by its uuid; None: the agent sees no guest that has the function.
+        """Return why each request must not be given back, by uuid; None if the agent sees no guest using the function.
 
-        What is not known is a reason.
+        An unknown user counts as a reason.
         """
         of_host: defaultdict[str, list[Bound]] = defaultdict(list)
         answers: dict[str, str | None] = {}
@@ -44,11 +44,11 @@ class GuestsSeen:
         return answers
 
     def users(self, host: str, addresses: Collection[str]) -> list[str]:
-        """Return the guests and programs that the agent of *host* sees with one of the functions, in words.
+        """Describe the guests and programs that the agent of *host* sees using one of the functions.
 
-        A function that cannot be looked at has no user that is seen.
+        A function that cannot be inspected contributes no user.
 
-        :raises RPCError: the agent cannot be asked, or cannot tell.
+        :raises RPCError: the agent is unreachable, or cannot answer.
         """
         functions = [each for each in addresses if _is_function(each)]
         seen = self._ask(host, functions) if functions else {}
@@ -62,7 +62,10 @@ class GuestsSeen:
         return {each.uuid: _reason(seen.get(each.address, ["the agent has not looked"])) for each in requests}
 
     def _ask(self, host: str, addresses: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """:raises RPCError: why the users of *addresses* are not known."""
+        """Return the users of *addresses*, as the agent of *host* sees them.
+
+        :raises RPCError: the users are unknown; the message says why.
+        """
         why_not = self._silent(host) or self._refusal(host)
         if why_not is not None:
             raise RPCError(why_not)
@@ -79,7 +82,7 @@ class GuestsSeen:
             return f"{host} has no agent that could tell who has it"
         if self._ports.clock() - agent.last_seen <= self._patience:
             return None
-        # Not for how long: a reason that changes would be recorded and logged anew in every round.
+        # Omit the elapsed time: a reason that changes would be recorded and logged again in every round.
         seen = f"{agent.last_seen:%Y-%m-%d %H:%M:%S} UTC"
         return f"the agent of {host}, which must tell which guest has it, was last seen at {seen}"
 

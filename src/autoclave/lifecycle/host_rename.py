@@ -1,9 +1,15 @@
-"""Give a host another name: all that is known of its devices goes with it.
+"""Rename a host together with the records of its devices.
 
-While a rename is recorded, no agent serves either name (:func:`require_settled_name`). So a rename that died at any
-point leaves no agent that could take a burned device for a new one, and is completed by the same command. The order
-is: the record; the providers in Placement, the root last; every row in one transaction; what the host itself keeps;
-the end of the record.
+While a rename is recorded, no agent serves either name (:func:`require_settled_name`). An interrupted rename therefore
+cannot make an agent take a burned device for a new one. Running the same command again completes it.
+
+The steps are:
+
+- record the rename;
+- rename the providers in Placement, the root last;
+- rename every row in one transaction;
+- rename what the host itself stores;
+- remove the record.
 """
 
 from collections.abc import Callable, Collection
@@ -30,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Carried:
-    """What has the new name now."""
+    """Count the records under the new name."""
 
     devices: int
     pci_providers: int
@@ -38,12 +44,12 @@ class Carried:
 
 
 class HostRename:
-    """One rename.
+    """Rename one host.
 
-    :param dead: runs of agents that are known to be dead, however recently they were seen.
-    :param patience: how long an agent may be silent before it counts as dead.
-    :param owns_root: Autoclave makes the root provider, not nova-compute.
-    :param clock: now, in UTC without a zone.
+    :param dead: run ids of agents known to be dead, however recently they were seen.
+    :param patience: silence after which an agent counts as dead.
+    :param owns_root: Autoclave creates the root provider, not nova-compute.
+    :param clock: returns the current time, in UTC without a time zone.
     """
 
     def __init__(
@@ -70,17 +76,17 @@ class HostRename:
         self._owns_root = owns_root
 
     def begin(self) -> None:
-        """Record the rename, or find that it has begun. From now on no agent starts under either name.
+        """Record the rename, or find it recorded already. From then on no agent starts under either name.
 
         :raises NotFound: no row names the host.
         :raises Conflict: an agent of either name is alive, the new name has devices, another rename of either name is
-            not complete, or the root providers in Placement are not as the rename needs them.
+            incomplete, or the root providers in Placement do not permit the rename.
         :raises PlacementError: Placement cannot be read.
         """
         self._roots()
         self._db.transact(self._record)
         try:
-            # An agent that registered at the same moment saw no record, and is seen here.
+            # An agent that registered concurrently did not see the record, and is found here.
             with self._db.read() as tx:
                 self._require_dead(tx)
         except Conflict:
@@ -89,16 +95,16 @@ class HostRename:
             raise
 
     def carry_over(self) -> Carried:
-        """Rename the providers, then the rows. Both may have been done in part, or altogether.
+        """Rename the providers, then the rows. Work already done is skipped.
 
         :raises Conflict: see :meth:`begin`.
-        :raises PlacementError: Placement failed; the rename is not complete.
+        :raises PlacementError: Placement failed; the rename is incomplete.
         """
         self._rename_providers()
         return self._db.transact(self._rename_rows)
 
     def finish(self) -> None:
-        """End the record: agents may serve the new name."""
+        """Remove the record of the rename, so that agents may serve the new name."""
         self._db.transact(lambda tx: hosts.delete_rename(tx, self._old))
         LOG.info("Host %s is named %s now, by %s.", self._old, self._new, self._cause)
 
@@ -139,7 +145,7 @@ class HostRename:
             return not hosts.is_known(tx, self._old)
 
     def _roots(self) -> tuple[Provider | None, Provider | None]:
-        """The root providers of both names. Of the new one nothing may be lost.
+        """Return the root providers of both names; refuse if the one of the new name cannot be deleted.
 
         :raises Conflict: see :meth:`begin`.
         """
@@ -162,7 +168,7 @@ class HostRename:
             delete_provider(self._placement, present.uuid)
         root = former or present
         if root is None:
-            return  # made under the new name by the agent
+            return  # the agent creates it under the new name
         tree = self._placement.providers_in_tree(root.uuid)
         for provider in sorted(tree, key=lambda each: each.uuid == root.uuid):
             name = hosts.renamed(provider.name, self._old, self._new)
@@ -184,7 +190,7 @@ class HostRename:
 def require_settled_name(tx: Connection, hostname: str) -> None:
     """Refuse to serve a host that is being renamed.
 
-    :raises InvalidConfiguration: it is.
+    :raises InvalidConfiguration: a rename of the host is incomplete.
     """
     for rename in hosts.about(tx, hostname):
         raise InvalidConfiguration(

@@ -1,7 +1,7 @@
 """Put a host into maintenance, and end that.
 
-The record of the host and the flags of its devices are one transaction. Placement follows, as after any other intent
-(``lifecycle.operator``). Devices in use keep their guests, and unbind and erase go on: only the offer waits.
+The host's record and the flags of its devices are written in one transaction. Placement follows, as in
+``lifecycle.operator``. Devices in use keep their guests, and unbind and erase continue; only offering stops.
 """
 
 from dataclasses import replace
@@ -22,11 +22,11 @@ LOG = logging.getLogger(__name__)
 
 
 def begin(ports: Ports, hostname: str, cause: Cause) -> bool:
-    """Keep the devices of a host from being offered until :func:`end`.
+    """Stop offering the devices of a host until :func:`end`.
 
-    A host that is in maintenance already keeps its first reason; Placement is reconciled once more.
+    A host already in maintenance keeps its first reason, and Placement is reconciled again.
 
-    :returns: whether Placement agrees already, for all devices.
+    :returns: whether Placement is reconciled for all devices.
     :raises NotFound: no such host.
     """
 
@@ -39,16 +39,16 @@ def begin(ports: Ports, hostname: str, cause: Cause) -> bool:
     try:
         ports.db.transact(record)
     except DBDuplicateEntry:
-        # Another request was first with the row of the host: this one finds it now.
+        # A concurrent request inserted the host's row first; the retry finds it.
         ports.db.transact(record)
     LOG.info("Host %s is in maintenance, says %s: %s", hostname, cause, cause.reason)
     return _reconcile(ports, hostname)
 
 
 def end(ports: Ports, hostname: str, cause: Cause) -> bool:
-    """Offer the devices of a host again, except those that something else keeps back.
+    """Offer the devices of a host again, except those withheld for another reason.
 
-    :returns: whether Placement agrees already, for all devices.
+    :returns: whether Placement is reconciled for all devices.
     :raises NotFound: no such host.
     :raises Conflict: the host is not in maintenance.
     """
@@ -65,11 +65,11 @@ def end(ports: Ports, hostname: str, cause: Cause) -> bool:
 
 
 def follow_hosts(ports: Ports, cause: Cause) -> None:
-    """Give each device the flag of its host.
+    """Set the maintenance flag of each device to that of its host.
 
-    A device can be discovered at the moment in which a maintenance begins or ends, so that neither sees the other.
+    A device discovered while a maintenance begins or ends can miss the change.
 
-    :raises DatabaseUnavailable: nothing could be read or written.
+    :raises DatabaseUnavailable: the database cannot be read or written.
     """
     with ports.db.read() as tx:
         unlike = rows.unlike_their_host(tx)

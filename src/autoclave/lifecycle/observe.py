@@ -1,9 +1,4 @@
-"""Record what discovery sees of a device that is known.
-
-What discovery may write of a device that is known.
-
-What instances have by flavor is no device driver's, whatever the configuration says by now.
-"""
+"""Record what discovery reports about a known device."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,12 +33,12 @@ from autoclave.rules.plain_text import tells_apart
 
 
 def require_not_lent(tx: Connection, hostname: str, addresses: AbstractSet[str]) -> None:
-    """See that no instance has one of the functions by its flavor, and that none is burned.
+    """Require that no instance has one of the functions by its flavor, and that none is burned.
 
-    Another entry of the configuration, or another provider in Placement, does not end what a burn has begun.
+    Neither a new configuration entry nor another provider in Placement ends a burn.
 
-    :param addresses: of functions of the host, and of the slot that they are in.
-    :raises StateConflict: an instance has one, or one is burned.
+    :param addresses: addresses of functions of the host, and of their slot.
+    :raises StateConflict: a function is in use by an instance, or burned.
     """
     functions = pci.functions(tx, hostname)
     for provider in pci.providers(tx, hostname):
@@ -66,7 +61,7 @@ _WAS_AWAY = (
 
 
 def drive_of(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> tuple[str, str] | None:
-    """Serial number and model of what is in the slot: those that were read, or else those on record."""
+    """Return serial number and model of the drive in the slot: those just read, or else those on record."""
     if isinstance(found, DiscoveredDevice) and found.unreadable is None and found.serial is not None:
         return found.serial, found.drive_model or ""
     return None if device.serial is None else (device.serial, device.drive_model or "")
@@ -81,9 +76,9 @@ def differs(
     known_dirty: bool,
     doubt: str | None = None,
 ) -> bool:
-    """Whether :func:`observe` would write anything. It decides alone, without a statement.
+    """Return whether :func:`observe` would write anything, without a query.
 
-    :param known_dirty: :func:`drive_of` is in the ledger of dirty drives.
+    :param known_dirty: the ledger of dirty drives contains :func:`drive_of`.
     :param doubt: see :func:`observe`.
     """
     if _doubted(device, doubt):
@@ -106,15 +101,15 @@ def observe(
     cause: Cause,
     doubt: str | None = None,
 ) -> DeviceRecord | None:
-    """Write what discovery saw of a known device, and return the row; None if it is gone.
+    """Write what discovery reports about a known device; return the row, or None if it is gone.
 
-    In ``allocated``, ``pending_cleaning`` and ``cleaning`` the slot belongs to a guest or a worker: only
-    what cannot disturb them is written. A worker checks the drive's identity itself before it erases.
+    In ``allocated``, ``pending_cleaning`` and ``cleaning``, a guest or a worker uses the slot. Then only columns that
+    cannot disturb them are written. A worker verifies the drive's identity before it erases.
 
-    :param known: the row as it was before the look. Of a device that has been moved to another state
-        since, *found* says nothing: a guest may have had it, or an erase, when it was looked at.
-    :param doubt: why the device could not be looked at for too long, or None.
-    :raises StateConflict: it comes back, and an instance has it by its flavor, or has burned it.
+    :param known: the row as read before the device was inspected. If the state has changed since, *found* is ignored: a
+        guest or an erase may have had the device during the inspection.
+    :param doubt: why the device could not be inspected for too long, or None.
+    :raises StateConflict: the device is back, but an instance has it by its flavor, or it is burned.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version:
@@ -154,14 +149,14 @@ def observe(
 def _attach(
     tx: Connection, device: DeviceRecord, found: DiscoveredDevice, cause: Cause
 ) -> tuple[DeviceRecord, DiscoveredDevice]:
-    """Bring the handles up to date; return the device as it is then, and what is to be made of *found*."""
+    """Update the attach handles; return the device after that, and *found* as it may be offered."""
     *_, deployable = device_rows.deployables_of(tx, [device.id])
     known = handle_rows.of_deployables(tx, [deployable.id]).get(deployable.id, [])
     changes = handle_changes(known, found)
     if changes:
         attach_as_found(tx, deployable, known, changes)
     free = sum(not use.in_use for use in known) - len(changes.gone) + len(changes.new)
-    # One that is erased comes back by its erase and by nothing else.
+    # A device of an erasable type is released only by its erase.
     if device.device_state is DeviceState.ALLOCATED and changes.new and not device.supports_cleaning:
         device = swap(tx, device, Event.RELEASE, replace(cause, reason="the card has more to offer than it had"))
     elif device.device_state is DeviceState.AVAILABLE and changes.gone and not free:
@@ -170,9 +165,9 @@ def _attach(
 
 
 def doubt(tx: Connection, known: DeviceRecord, reason: str, cause: Cause) -> DeviceRecord | None:
-    """Note that an available device could not be looked at for too long, so that it is not offered.
+    """Record that an available device could not be inspected for too long, so that it is not offered.
 
-    :param known: as for :func:`observe`.
+    :param known: see :func:`observe`.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version or not _doubted(device, reason):
@@ -181,7 +176,7 @@ def doubt(tx: Connection, known: DeviceRecord, reason: str, cause: Cause) -> Dev
 
 
 def _doubted(device: DeviceRecord, doubt: str | None) -> bool:
-    """Whether a doubt of an available device is news."""
+    """Return whether *doubt* is new for an available device."""
     return doubt not in (None, device.unreadable_reason) and device.device_state is DeviceState.AVAILABLE
 
 
@@ -195,11 +190,11 @@ def _withhold(tx: Connection, device: DeviceRecord, reason: str, cause: Cause) -
 
 
 def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Cause) -> None:
-    """Let the driver that discovers a known device now be the one that cleans it.
+    """Make the driver that now discovers a known device responsible for cleaning it.
 
-    Not while it is being cleaned: that is the former driver's work, or a worker's who is about to look for it.
+    Skip a device that is being cleaned: its worker is about to look up, or already uses, the former driver.
 
-    :param known: as for :func:`observe`.
+    :param known: see :func:`observe`.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.state_version != known.state_version or device.device_state in BEING_CLEANED:
@@ -213,10 +208,10 @@ def take_over(tx: Connection, known: DeviceRecord, driver_name: str, cause: Caus
 
 
 def lose(tx: Connection, known: DeviceRecord, cause: Cause, reason: str) -> DeviceRecord | None:
-    """Note that a device is not on its host any more. Its row stays until the operator forgets it.
+    """Record that a device is no longer on its host. Its row stays until the operator forgets it.
 
-    :param known: as for :func:`observe`.
-    :param reason: how that is known.
+    :param known: see :func:`observe`.
+    :param reason: how its absence was detected.
     """
     device = device_rows.get(tx, known.uuid, lock=True)
     if device is None or device.missing or device.state_version != known.state_version:
@@ -227,25 +222,25 @@ def lose(tx: Connection, known: DeviceRecord, cause: Cause, reason: str) -> Devi
 def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     same = _same_drive(device, found)
-    # By a guest or an erase it was read; by a look, when that saw what is on record.
+    # A guest or an erase has read the device; a discovery has, if it found the drive on record.
     if device.unreadable_reason is not None and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["unreadable_reason"] = None
         changes |= debt(device)
-    # An available device comes back only when it was seen to be the one that left.
+    # An available device is present again only if discovery identified it as the one that left.
     if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["missing"] = False
         changes |= debt(device)
     if not _identified(found) or device.device_state in BEING_CLEANED:
         return changes
     if device.device_state is DeviceState.ALLOCATED:
-        # What a guest has of a card says nothing of the rest of it.
+        # The functions that a guest has reveal nothing about the rest of the card.
         if same and not device.supports_cleaning and device.excluded_reason != found.excluded:
             changes["excluded_reason"] = found.excluded
         return changes
     if (device.serial, device.drive_model) == (None, None) != (found.serial, found.drive_model):
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
     if same and device.supports_cleaning and device.serial is not None and found.serial is None:
-        changes["serial"] = None  # from now on its slot tells which drive it is
+        changes["serial"] = None  # from now on its slot identifies the drive
     if same and found.by_slot and found.serial not in (None, device.serial):
         changes["serial"] = found.serial
     other = (None, None) if same else (found.serial, found.drive_model)
@@ -270,7 +265,7 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
 
 
 def _layout_changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, Any]:
-    """The layout of an available drive that has none on record, or another one than that."""
+    """Return the changes if an available drive has no layout on record, or another than the found one."""
     if found.layout is None:
         return {}
     seen = recorded_layout(found)
@@ -284,7 +279,7 @@ def _layout_changes(device: DeviceRecord, found: DiscoveredDevice) -> dict[str, 
 
 
 def _layout_difference(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> str | None:
-    """In which way the layout of the drive on record is not the one on record; None: nothing is known of that."""
+    """Describe how the found layout differs from the one on record; None if it does not, or cannot be compared."""
     if not _identified(found) or found.layout is None or not _same_drive(device, found):
         return None
     recorded = DriveLayout.from_json(device.layout)
@@ -292,7 +287,7 @@ def _layout_difference(device: DeviceRecord, found: DiscoveredDevice | Sighting)
 
 
 def _policy_change(device: DeviceRecord, changes: Mapping[str, Any]) -> str | None:
-    """What the configuration makes of a device from now on, where that is something else than before."""
+    """Describe how the configuration changes the handling of a device; None if it does not."""
     said = []
     if "std_board_info" in changes:
         before, after = device.cleanup_action, json.loads(changes["std_board_info"]).get("cleanup_action")
@@ -305,7 +300,7 @@ def _policy_change(device: DeviceRecord, changes: Mapping[str, Any]) -> str | No
 
 
 def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_dirty: bool) -> str | None:
-    """Why an idle device can no longer be vouched for, or None; also None if that has been said already."""
+    """Return why an idle device must be marked suspect; None if it need not be, or already is."""
     if device.device_state not in IDLE_STATES:
         return None
     if _identified(found) and not _same_drive(device, found):
@@ -339,7 +334,7 @@ def _identified(found: DiscoveredDevice | Sighting) -> TypeGuard[DiscoveredDevic
 
 
 def _describes(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> TypeGuard[DiscoveredDevice]:
-    # Nothing that Placement knows of a device changes under a guest, or on the word of another drive.
+    # Attributes known to Placement change neither under a guest nor because of another drive.
     return device.device_state in IDLE_STATES and _same_drive(device, found)
 
 
@@ -348,7 +343,7 @@ def _attaches(found: DiscoveredDevice | Sighting, device: DeviceRecord) -> TypeG
 
 
 def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> bool:
-    """Whether the drive on record was seen in the slot."""
+    """Return whether discovery found the drive on record in the slot."""
     if not _identified(found):
         return False
     if device.serial is None and device.drive_model is None:

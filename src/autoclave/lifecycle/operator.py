@@ -1,16 +1,10 @@
 """Record the decisions of operators about a device.
 
-What an operator may say about a device: hold, release, accept, forget, and who asked to have it cleaned.
+A decision is committed first, then Placement is reconciled. If Placement is unreachable, the
+decision stands, and the sweep reconciles the device later.
 
-The intent is committed first; then Placement is made to agree. A Placement that is away changes
-nothing about the intent: the sweep settles it later.
-
-What somebody has decided about a device: committed first, then told to Placement (design §3, rule 2).
-
-Maintenance: ``status``, which says whether an operator wants a device used, whatever its ``device_state``.
-
-Neither changes the other. An instance that has the device keeps it, an erase goes on; Placement offers the
-device when both agree.
+``status`` records whether the operator wants the device used; it is independent of ``device_state``. Disabling a device
+neither takes it from its instance nor stops an erase. Placement offers the device only if both columns permit it.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,17 +31,17 @@ from autoclave.rules.device_lifecycle import DeviceState, Event, must_be_reserve
 LOG = logging.getLogger(__name__)
 
 Changes = Callable[[DeviceRecord], Mapping[str, Any] | None]
-"""The columns that the intent writes of a device as it is; None if it was recorded before."""
+"""Return the columns to write for a device as it is, or None if the decision is recorded already."""
 
 
 def say(ports: Ports, uuid: str, event: str, what: str, cause: Cause, changes: Changes) -> bool:
-    """Write an intent and its line in the device's history, in one transaction; log it; tell Placement.
+    """Write a decision and its event in the device's history in one transaction, and reconcile Placement.
 
-    What was recorded before is not recorded again, but Placement is told once more.
+    A decision that is recorded already is not recorded again, but Placement is reconciled again.
 
-    :param what: what the device is now, for the log.
-    :returns: whether Placement has been told already.
-    :raises NotFound: there is no such device.
+    :param what: new condition of the device, for the log.
+    :returns: whether Placement is reconciled.
+    :raises NotFound: no such device.
     """
 
     def note(tx: Connection) -> bool:
@@ -63,9 +57,9 @@ def say(ports: Ports, uuid: str, event: str, what: str, cause: Cause, changes: C
 
 
 def require(tx: Connection, uuid: str) -> DeviceRecord:
-    """The device with *uuid*, its row locked until the transaction ends.
+    """Return the device with *uuid*, its row locked until the transaction ends.
 
-    :raises NotFound: there is none.
+    :raises NotFound: no such device.
     """
     device = device_rows.get(tx, uuid, lock=True)
     if device is None:
@@ -74,16 +68,16 @@ def require(tx: Connection, uuid: str) -> DeviceRecord:
 
 
 def debt(device: DeviceRecord) -> dict[str, Any]:
-    """The columns that owe an available device its offer; none for a device in another state."""
+    """Return the columns that make a release pending for an available device; none in another state."""
     if device.device_state is not DeviceState.AVAILABLE:
         return {}
     return {"release_pending": True, "release_number": device.release_number + 1}
 
 
 def tell_placement(ports: Ports, uuid: str) -> bool:
-    """Settle a device about which something is recorded; returns whether Placement agrees.
+    """Reconcile a device after a decision; return whether Placement is reconciled.
 
-    One that cannot be told now is told by the agent's next period, or by any conductor's sweep.
+    If Placement fails, the agent's next period or any conductor's sweep retries.
     """
     try:
         settle(ports.db, ports.placement, uuid)
@@ -94,20 +88,20 @@ def tell_placement(ports: Ports, uuid: str) -> bool:
 
 
 def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
-    """Keep a device from being offered, whatever its state, until it is released.
+    """Stop offering a device, whatever its state, until it is released.
 
-    :returns: whether Placement has been told already.
-    :raises NotFound: there is no such device.
+    :returns: whether Placement is reconciled.
+    :raises NotFound: no such device.
     """
     held = {"held": True, "hold_reason": cause.reason}
     return say(ports, uuid, "hold", "held", cause, lambda _device: held)
 
 
 def release(ports: Ports, uuid: str, cause: Cause) -> bool:
-    """End a hold, ours or one set by hand in Placement. A device that is not clean stays reserved.
+    """End a hold of Autoclave, or one set directly in Placement. A device that is not clean stays reserved.
 
-    :returns: whether Placement has been told already.
-    :raises NotFound: there is no such device.
+    :returns: whether Placement is reconciled.
+    :raises NotFound: no such device.
     """
 
     def changes(device: DeviceRecord) -> dict[str, Any]:
@@ -117,11 +111,11 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
 
 
 def is_held(ports: Ports, uuid: str) -> bool:
-    """Whether :func:`release` has anything to end: our hold, or one set by hand in Placement.
+    """Return whether :func:`release` can end a hold: one of Autoclave, or one set directly in Placement.
 
-    A Placement that does not answer may have one. In a device that is reserved for another reason, none can be seen.
+    An unreachable Placement is assumed to have one. If the device is reserved for another reason, none can be detected.
 
-    :raises NotFound: there is no such device.
+    :raises NotFound: no such device.
     """
     with ports.db.read() as tx:
         device = device_rows.get(tx, uuid)
@@ -142,15 +136,15 @@ def is_held(ports: Ports, uuid: str) -> bool:
 
 
 def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
-    """Take the drive that was found in the slot for the slot's drive from now on, or a found layout for its drive's.
+    """Accept the drive found in the slot as the slot's drive, or a found layout as the drive's layout.
 
-    The layout of another drive, and of one that was away, is recorded anew once it is available.
-    Another drive of a type that is erased stays in ``error`` until it has been cleaned; its agent reads it again before
-    that, and only then its cleanup action is known. What becomes available on
-    the operator's word is the slot's own drive that was available when it left the host, and a type that is not erased.
+    The layout of another drive, or of one that was away, is recorded again once the drive is available. Another drive
+    of an erasable type stays in ``error`` until it has been cleaned. Its cleanup action is unknown until its agent
+    reads the drive again. The device becomes ``available`` in two cases: its type is not erased, or its own drive was
+    available when it left.
 
-    :raises NotFound: there is no such device.
-    :raises Conflict: it is not in ``error``, there is nothing to accept, or others have had the drive meanwhile.
+    :raises NotFound: no such device.
+    :raises Conflict: the device is not in ``error``, there is nothing to accept, or the drive was used elsewhere since.
     """
 
     def note(tx: Connection) -> DeviceRecord:
@@ -181,7 +175,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
             note_dirty(tx, require(tx, uuid), cause)
         else:
             if device.found_drive_model is not None:
-                # What Placement knows is of the card before; who asks for that one must not get this.
+                # Placement still describes the former card, and a request for that one must not get this one.
                 changes["excluded_reason"] = "another card was accepted, and its host's agent has not described it yet"
             swap(tx, device, Event.ACCEPT, cause, changes)
         return require(tx, uuid)
@@ -193,7 +187,7 @@ def accept(ports: Ports, uuid: str, cause: Cause) -> DeviceRecord:
 
 
 def _accept_layout(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
-    """Record the layout that a drive was found with. It stays in ``error``: what changed it may have written, too."""
+    """Record the layout found on a drive. It stays in ``error``, because its data may have been changed as well."""
     changes = {
         "layout": device.found_layout,
         "found_layout": None,
@@ -203,16 +197,16 @@ def _accept_layout(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
 
 
 def _refuse_if_used_elsewhere(tx: Connection, device: DeviceRecord) -> None:
-    # Since it came back, it may have been in another slot, where it was cleaned and given to a guest.
+    # Since its return, the drive may have been cleaned in another slot and given to a guest.
     noted_by = history.noted_by(tx, device.serial or "", device.drive_model or "")
     if noted_by not in (None, device.uuid):
         raise Conflict(f"The drive {device.serial} has been used as device {noted_by} meanwhile: clean it.")
 
 
 def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:
-    """Record in the history who asks to have a device cleaned, and why. Cleaning is its agent's.
+    """Record in the history that an operator requests cleaning, and why. The agent does the cleaning.
 
-    :raises NotFound: there is no such device.
+    :raises NotFound: no such device.
     """
     ports.db.transact(lambda tx: remark(tx, require(tx, uuid), "ask_to_clean", cause, {}))
 
@@ -220,17 +214,17 @@ def ask_to_clean(ports: Ports, uuid: str, cause: Cause) -> None:
 def forget(ports: Ports, uuid: str, cause: Cause) -> None:
     """Remove a device that has disappeared: its provider first, then its row.
 
-    What the ledger knows of its drive stays: a dirty drive enters any slot as ``error``.
+    The ledger keeps a dirty drive, so that it is registered as ``error`` in any slot.
 
-    :raises NotFound: there is no such device.
-    :raises Conflict: it is still there or is back, held, in use, or being cleaned.
-    :raises PlacementError: its provider could not be deleted; the device is as it was before.
+    :raises NotFound: no such device.
+    :raises Conflict: the device is present, held, in use, or being cleaned.
+    :raises PlacementError: its provider could not be deleted; the device is unchanged.
     """
 
     def begin(tx: Connection) -> None:
         device = require(tx, uuid)
         _refuse_to_forget(tx, device)
-        # What is being forgotten must not be bound by somebody who still has an old candidate.
+        # Prevent a bind by a caller that still has an earlier allocation candidate.
         remark(tx, device, "forget", cause, {"forgetting": True})
 
     ports.db.transact(begin)
@@ -238,10 +232,10 @@ def forget(ports: Ports, uuid: str, cause: Cause) -> None:
 
 
 def finish_forget(ports: Ports, uuid: str, cause: Cause) -> None:
-    """The second half of :func:`forget`: to the end, or back to where it began. Everything in it can be done twice.
+    """Complete :func:`forget`, or roll it back. Every step can be repeated.
 
-    :raises Conflict: the device is back, or somebody holds or uses it; it is not being forgotten any more.
-    :raises PlacementError: its provider could not be deleted; it is not being forgotten any more.
+    :raises Conflict: the device is back, held or in use; the forget is rolled back.
+    :raises PlacementError: its provider could not be deleted; the forget is rolled back.
     """
 
     def remove(tx: Connection) -> None:
@@ -289,24 +283,24 @@ def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
 
 
 def disable(ports: Ports, uuid: str, cause: Cause) -> bool:
-    """Take a device out of service: it is offered no more, and not bound, until it is enabled.
+    """Disable a device: it is neither offered nor bound until it is enabled.
 
-    One that is disabled stays so, and Placement is told once more.
+    If the device is disabled already, only Placement is reconciled again.
 
-    :returns: whether Placement has been told already.
-    :raises NotFound: there is no such device.
+    :returns: whether Placement is reconciled.
+    :raises NotFound: no such device.
     """
     return say(ports, uuid, "disable", "disabled", cause, lambda device: _unless(device, DeviceStatus.MAINTAINING))
 
 
 def enable(ports: Ports, uuid: str, cause: Cause) -> bool:
-    """End the maintenance of a device. It is offered if it is available, and nothing else is against it.
+    """Enable a device. It is offered if it is available and nothing else withholds it.
 
-    One that is enabled stays as it is: this ends no hold, neither ours nor one set by hand in Placement. A debt
-    that is still open is paid.
+    If the device is enabled already, no hold is ended, neither Autoclave's nor one set directly in Placement. A pending
+    release is still completed.
 
-    :returns: whether Placement has been told already.
-    :raises NotFound: there is no such device.
+    :returns: whether Placement is reconciled.
+    :raises NotFound: no such device.
     """
 
     def changes(device: DeviceRecord) -> dict[str, object] | None:

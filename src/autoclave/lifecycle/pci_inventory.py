@@ -1,7 +1,6 @@
-"""The rows of a host's PCI functions, made to say what the host has and what ``[pci] device_spec`` means of it.
+"""Reconcile the rows of a host's PCI functions with the host and ``[pci] device_spec``.
 
-What an instance has, and what is burned, outlives both: it is kept as it was until that is over, and only then becomes
-what the configuration says, or goes.
+A row in use or burned stays as it is until that ends. Only then it follows the configuration, or is removed.
 """
 
 import json
@@ -23,9 +22,9 @@ from autoclave.rules.pci_inventory import ONE_TIME_USE, ClaimableFunction, PCIPr
 
 @dataclass(frozen=True)
 class Adopted:
-    """A provider that is in Placement before its row says what it is to say.
+    """Describe a provider that exists in Placement before its row is inserted or becomes one-time-use.
 
-    :param used: somebody holds it of whom no row tells.
+    :param used: the provider has an allocation without an instance on record.
     """
 
     uuid: str
@@ -34,10 +33,10 @@ class Adopted:
 
 @dataclass
 class Changes:
-    """What the rows lack of what they should say.
+    """Hold the differences between the rows and what they should contain.
 
-    :ivar withdrawn: providers that are to go: nothing of them is configured, in use, or burned and not released.
-    :ivar kept: what differs and is kept for now, each in words for the operator.
+    :ivar withdrawn: providers to remove: not configured, not in use, and not burned unless released.
+    :ivar kept: differences left for later, each described for the operator.
     """
 
     new: list[PCIProvider] = field(default_factory=list)
@@ -51,7 +50,7 @@ class Changes:
 
     @property
     def becoming_one_time_use(self) -> list[ProviderRecord]:
-        """Providers on record that serve one instance only from now on, and that no instance has by our rows."""
+        """Return providers on record that become one-time-use, and that no instance has according to the rows."""
         burned = {row.id for row, _ in self.burn}
         return [
             row
@@ -61,7 +60,7 @@ class Changes:
 
     @property
     def to_write(self) -> bool:
-        """Whether any row is to be written."""
+        """Return whether any row must be written."""
         return bool(
             self.new or self.providers or self.new_functions or self.functions or self.gone_functions or self.burn
         )
@@ -72,8 +71,8 @@ def changes(
 ) -> Changes:
     """Compare the rows of a host with its PCI functions and its configuration.
 
-    :param unreadable: addresses of functions that are there and do not say what they are: nothing follows from that.
-    :param lock: for :func:`apply` in the same transaction: no instance claims anything before that ends.
+    :param unreadable: addresses of functions that are present but cannot be read; their providers are skipped.
+    :param lock: lock the rows until the transaction ends, so that :func:`apply` can write and no instance can claim.
     """
     found = Changes()
     rows = pci.providers(tx, hostname, lock=lock)
@@ -96,7 +95,7 @@ def changes(
 
 
 def _wait_for_former_slots(found: Changes, taken: set[str]) -> None:
-    """Leave out, for now, functions that are still on record in another slot: that goes first."""
+    """Postpone functions that are still on record in another slot, until they are removed there."""
     found.new_functions = [each for each in found.new_functions if str(each[1].address) not in taken]
     found.new = [each for each in found.new if taken.isdisjoint(str(function.address) for function in each.functions)]
 
@@ -163,7 +162,7 @@ def _compare(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord],
 
 
 def _later(row: ProviderRecord, bound: Sequence[FunctionRecord], wanted: PCIProvider) -> list[str]:
-    """Return what of an entry waits until *bound*, the functions in use or burned, are free; empty: nothing waits."""
+    """Return the changes that wait until *bound*, the functions in use or burned, are free; empty if none waits."""
     if not bound:
         return []
     later = []
@@ -208,7 +207,7 @@ def _describe(found: Changes, function: FunctionRecord, described: ClaimableFunc
         "product_id": described.product_id,
         "missing": False,
     }
-    if function.instance_uuid is None:  # a guest keeps the mode that it was started with
+    if function.instance_uuid is None:  # a running guest keeps its managed mode
         values["managed"] = described.managed
     if any(getattr(function, name) != value for name, value in values.items()):
         found.functions.append((function, values))
@@ -226,14 +225,14 @@ def _update(found: Changes, row: ProviderRecord, values: Mapping[str, Any]) -> N
 
 
 def apply(tx: Connection, hostname: str, found: Changes, adopted: Mapping[str, Adopted], now: datetime) -> None:
-    """Write what :func:`changes` has found, with ``lock``, in the same transaction.
+    """Write the differences that :func:`changes` found with ``lock``, in the same transaction.
 
-    Withdrawn providers go later, by ``pci.delete``.
+    Withdrawn providers are removed later, by ``pci.delete``.
 
-    What has become of one time use while an instance has it is burned with that, so that no moment is in between. So is
-    what somebody holds in Placement of whom no row tells: he may touch it.
+    A device that becomes one-time-use while an instance has it is burned in this transaction, without a gap. A device
+    allocated by an unknown consumer is burned as well, because that consumer may use it.
 
-    :param adopted: what Placement has already of new ones, and of those that become of one time use, by their address.
+    :param adopted: existing providers in Placement, by address, for rows that are new or become one-time-use.
     """
     late = [row for row in found.becoming_one_time_use if row.address in adopted and adopted[row.address].used]
     for row, values in found.providers:

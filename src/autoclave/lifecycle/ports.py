@@ -1,9 +1,4 @@
-"""Define the ports of the life of a device.
-
-What the life of a device needs of the world.
-
-Cleaning asked for over RPC.
-"""
+"""Define the external services that the life cycle of a device needs, and the cleaning request over RPC."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,27 +16,27 @@ from autoclave.rpc.port import Transport
 
 
 class Cleaners(Protocol):
-    """The agents, as far as cleaning is concerned."""
+    """Request cleaning from the agents."""
 
     def why_not(self, hostname: str) -> str | None:
-        """Why the host's agent cannot be asked: it does not understand ``cleanup_device`` (RPC 1.1). None if it does.
+        """Return why the host's agent cannot clean, or None if it can: ``cleanup_device`` needs RPC 1.1.
 
-        One that understands it and is away can be asked: the message expires, and its next start finds the device.
+        An agent that supports it but is down can be asked: the message expires, and its next start finds the device.
         """
 
     def clean(self, context: RequestContext, device: DeviceRecord) -> None:
-        """Ask the host's agent to clean *device*, as it is at its present version; returns at once.
+        """Ask the host's agent to clean *device* at its current version; return at once.
 
-        :raises RPCUnavailable: the message could not be handed over.
+        :raises RPCUnavailable: the message could not be sent.
         """
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The world, passed to everything that moves a device.
+    """Bundle the services that every state transition needs.
 
-    :param clock: now, in UTC without a zone, as the database keeps it.
-    :param tells_nova: whether there is a Nova that must be told how a bind ended.
+    :param clock: returns the current time, in UTC without a time zone, as the database stores it.
+    :param tells_nova: a Nova must be notified how a bind ended.
     """
 
     db: Database
@@ -51,12 +46,12 @@ class Ports:
     tells_nova: bool = False
 
     def event_debt(self) -> dict[str, Any]:
-        """The columns that the transaction which resolves an ARQ writes beside its state."""
+        """Return the columns of the pending Nova event, to be written when an ARQ is resolved."""
         return arqs.owed(self.clock()) if self.tells_nova else {}
 
 
 class RPCCleaners:
-    """The agents behind a transport; see :class:`autoclave.lifecycle.ports.Cleaners`."""
+    """Request cleaning from agents over RPC; see :class:`autoclave.lifecycle.ports.Cleaners`."""
 
     def __init__(self, transport: Transport) -> None:
         self._agents = AgentAPI(transport)

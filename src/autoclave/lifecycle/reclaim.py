@@ -1,16 +1,11 @@
 """Take devices back: suspect ones, those of removed hosts, and those of vanished instances.
 
-Taking a device out of use because nobody vouches for it: by what an audit saw, or after a backup was restored.
+An audit or a restored backup marks devices suspect. The devices of a removed host become ``missing``: they stay on
+record and are not offered until an operator forgets them or the host reports again. Burned devices stay burned, and the
+ledger of dirty drives is kept.
 
-A host that is taken out of the cloud: its agent will say nothing of it any more.
-
-What may hold somebody's data stays on record, and is not offered: its devices are ``missing``, until an operator
-forgets each or the host reports again; what is burned stays burned; the ledger of dirty drives stays as it is.
-
-Taking a PCI function back from an instance that is not there: deleted by hand, say, or on another host.
-
-What an instance has is given back by the agent of its host when it is deleted. Here nobody will ever do that, so that
-an operator must, who has seen to it that no guest has the function.
+The agent normally takes PCI functions back when it deletes their instance. If the instance has vanished, an operator
+must do so, after verifying that no guest has the function.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,21 +44,21 @@ LOG = logging.getLogger(__name__)
 
 
 def distrust(db: Database, placement: PlacementClient, uuid: str, version: int, cause: Cause) -> bool:
-    """available → error, and ``reserved=total``.
+    """Mark an available device suspect: available → error, and ``reserved=total``.
 
-    :param version: of the row by which it was judged; one that has moved since is somebody else's.
-    :returns: whether Placement has been told already.
-    :raises StateConflict: the row has moved, is gone, or is not available.
+    :param version: version of the row that was judged; a newer row is left alone.
+    :returns: whether Placement is reconciled.
+    :raises StateConflict: the row has changed, is gone, or is not available.
     """
     return _told(db, placement, db.transact(lambda tx: swap(tx, _locked(tx, uuid, version), Event.DISTRUST, cause)))
 
 
 def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int, cause: Cause) -> bool:
-    """available or allocated → error, and ``reserved=total``. Requests that were unfinished end with it.
+    """Quarantine a device: available or allocated → error, and ``reserved=total``. Unfinished requests end with it.
 
     :param version: see :func:`distrust`.
-    :returns: whether Placement has been told already.
-    :raises StateConflict: the row has moved or is gone, or a request in Bound has it.
+    :returns: whether Placement is reconciled.
+    :raises StateConflict: the row has changed or is gone, or a request in Bound holds the device.
     """
 
     def write(tx: Connection) -> DeviceRecord:
@@ -71,7 +66,7 @@ def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int
         if device.device_state is DeviceState.ALLOCATED:
             for arq in arq_rows.active_of_device(tx, device.id):
                 if arq.state is ARQState.BIND_STARTED:
-                    # Of the time of the backup: Nova waits for it no longer.
+                    # This bind dates from the backup; Nova no longer waits for it.
                     fail_bind(tx, arq.uuid, cause.reason or "", event_debt=arqs.NOT_OWED)
                 elif arq.state is ARQState.DELETING:
                     end_unbind(tx, arq)
@@ -80,7 +75,7 @@ def quarantine(db: Database, placement: PlacementClient, uuid: str, version: int
     with db.read() as tx:
         before = device_rows.get(tx, uuid)
     if before is not None and before.device_state is DeviceState.ALLOCATED:
-        # Whoever waits for a request to be gone drops its allocation then: reserved=total must stand before.
+        # A client may drop its allocation as soon as its request is gone, so reserved=total must be written first.
         raise_reserved(db, placement, uuid)
     return _told(db, placement, db.transact(write))
 
@@ -101,20 +96,20 @@ def _told(db: Database, placement: PlacementClient, device: DeviceRecord) -> boo
 
 _REASON = "its host was taken out of the cloud"
 _NAMED = 3
-"""Of so many instances a refusal says the uuid."""
+"""Maximum number of instance UUIDs in a refusal."""
 _ATTEMPTS = 4
 
 
 def take_out(ports: Ports, host_uuid: str, cause: Cause, patience: timedelta) -> None:
-    """Forget a host that runs instances, and its agent.
+    """Remove a compute host and its agent from the record.
 
-    Placement comes first, since nobody would come back to the host's root once the host is forgotten. That an agent
-    which reports again takes the host in anew undoes all of it.
+    Placement is updated first, because nothing reconciles the host's root provider once the host is forgotten. An agent
+    that reports again registers the host again, which reverses the removal.
 
-    :param patience: how long an agent may be silent before it counts as dead.
-    :raises NotFound: there is no such host.
-    :raises Conflict: its agent lives, or it has instances, or requests hold its devices.
-    :raises PlacementError: Placement could not be told; the host is there as before, and may be taken out again.
+    :param patience: silence after which an agent counts as dead.
+    :raises NotFound: no such host.
+    :raises Conflict: its agent is alive, it has instances, or requests hold its devices.
+    :raises PlacementError: Placement failed; the host is unchanged, and the removal can be retried.
     """
     with ports.db.read() as tx:
         host, _ = _idle(tx, ports, host_uuid, patience)
@@ -169,7 +164,7 @@ def _alive(host: ComputeHostRecord) -> Conflict:
 
 
 def _withdraw(placement: PlacementClient, root: str) -> None:
-    """Have Placement offer nothing of a host: without a root's VCPU and memory nobody gets what is below it."""
+    """Stop Placement from offering a host: without the root's VCPU and memory, the providers below it are unusable."""
     try:
         if [provider.uuid for provider in placement.providers_in_tree(root)] == [root]:
             delete_provider(placement, root)
@@ -184,10 +179,10 @@ def _withdraw(placement: PlacementClient, root: str) -> None:
 
 @dataclass(frozen=True)
 class TakenBack:
-    """What became of a function.
+    """Report what became of one function.
 
-    :param instance_uuid: who had it; None: nobody, and nothing was done.
-    :param provider: as it is now.
+    :param instance_uuid: the instance that had it; None if none had, and nothing was done.
+    :param provider: the provider as it is now.
     """
 
     address: str
@@ -196,13 +191,14 @@ class TakenBack:
 
 
 def take_back(db: Database, host: str, addresses: Sequence[str], cause: Cause) -> list[TakenBack]:
-    """Take functions of one host back, all of them or none, each with a line in its provider's history.
+    """Take functions of one host back, all or none, each with an event in its provider's history.
 
-    What is or must be burned is left burned and unconfirmed: from the same moment on no instance may claim it, whatever
-    Placement says, until it was seen idle and reserved and was released. Settle the providers afterwards.
+    A device that is or must be burned is left burned and unconfirmed. From then on no instance may claim it, whatever
+    Placement has. It must be confirmed idle and reserved, and then be released. The caller must reconcile the providers
+    afterwards.
 
     :raises NotFound: the host has no such function on record.
-    :raises Conflict: an instance has it that is on the host, or that is being built or deleted.
+    :raises Conflict: its instance is on the host, or is being built or deleted.
     """
 
     def work(tx: Connection) -> list[TakenBack]:
@@ -220,7 +216,7 @@ def take_back(db: Database, host: str, addresses: Sequence[str], cause: Cause) -
 
 
 def on_record(tx: Connection, host: str, addresses: Sequence[str]) -> dict[str, FunctionRecord]:
-    """Functions of one host by their addresses.
+    """Return functions of one host by their addresses.
 
     :raises NotFound: the host has no such function on record.
     """
@@ -252,7 +248,7 @@ def _take(
 ) -> ProviderRecord:
     values: Mapping[str, Any] = {}
     if provider.burned:
-        # A release, and what was seen idle, came before this use of it.
+        # The confirmation and the release, if any, are older than this use.
         values = {"burn_confirmed": False, "release_pending": False}
     elif provider.one_time_use:
         values = pci.burned_for(instance_uuid, utcnow())

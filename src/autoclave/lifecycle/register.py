@@ -1,4 +1,4 @@
-"""A device that discovery sees for the first time."""
+"""Register a device that discovery finds for the first time."""
 
 import json
 import uuid
@@ -22,7 +22,7 @@ from autoclave.rules.resource_names import provider_name
 
 @dataclass(frozen=True)
 class FoundProvider:
-    """A provider of ours that was in Placement before the device was in the database."""
+    """Describe a provider of Autoclave that exists in Placement before its device is in the database."""
 
     uuid: str
     reserved: int
@@ -40,10 +40,10 @@ def register(
     clean_on_discovery: bool,
     run_id: str,
 ) -> DeviceRecord:
-    """Insert a device with all that belongs to it. Its provider's uuid is committed before the provider is made.
+    """Insert a device with its related rows. Its provider's uuid is committed before the provider is created.
 
     :raises DBDuplicateEntry: the slot is in the database already.
-    :raises StateConflict: it is a function for flavors that an instance has, or that is burned.
+    :raises StateConflict: it is a function for flavors that is in use by an instance, or burned.
     """
     require_not_lent(tx, hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     device_type = DeviceType(found.device_type)
@@ -78,7 +78,8 @@ def register(
             "pci_address": found.pci_address,
             "serial": found.serial,
             "drive_model": found.drive_model,
-            # What a guest has made of a drive that is not clean is no record; in its former slot it may have one.
+            # A guest may have changed the layout of an unclean drive; use the one on record for its former slot, if
+            # any.
             "layout": recorded_layout(found)
             if state is DeviceState.AVAILABLE
             else next((row.layout for row in rows if row.layout is not None), None),
@@ -110,12 +111,12 @@ def register(
     tell_history(tx, device, None, state, "discovered", replace(cause, reason=reason))
     note_dirty(tx, device, cause)
     for other in others:
-        # Its host may have another name by now: nobody else would ever say that it is not there.
+        # If the other host was renamed, no agent serves its former name and reports the drive missing.
         if other.hostname != hostname and other.device_state in IDLE_STATES:
             miss(tx, other.uuid, cause, f"its drive was found at {device.slot}")
     return device
 
 
 def _rows_of_drive(tx: Connection, found: DiscoveredDevice) -> list[DeviceRecord]:
-    """The rows by which a drive that is found in a new slot is, or was, in another."""
+    """Return the rows of other slots that have, or had, the drive found in a new slot."""
     return [] if found.serial is None else device_rows.with_drive(tx, found.serial, found.drive_model or "")

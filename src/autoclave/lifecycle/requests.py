@@ -1,10 +1,7 @@
 """Make accelerator requests, roll back a bind, and unbind.
 
-Letting go of a device: taking a bind back, and the two halves of an unbind (design §4).
-
-Making the accelerator requests of a device profile.
-
-Record that accelerator requests are to be given back, where their service has not asked a conductor for it.
+An unbind has two transactions: :func:`begin_unbind` and :func:`finish_unbind`.
+:func:`record_unbind` does only the first, for services that cannot ask a conductor.
 """
 
 import uuid
@@ -43,7 +40,7 @@ UNLINKED = {
     "orphan_reason": None,
     "server_seen": False,
 }
-"""The columns of an ARQ that holds nothing."""
+"""Values of the columns of an ARQ that holds nothing."""
 
 
 def take_bind_back(
@@ -55,13 +52,12 @@ def take_bind_back(
     event_debt: Mapping[str, Any],
     lease_owner: str | None = None,
 ) -> DeviceRecord | None:
-    """BindStarted → BindFailed, and the device back to available: one transaction, the caller's.
+    """Roll back a bind in the caller's transaction: BindStarted → BindFailed, and the device back to available.
 
     :param event_debt: see :meth:`Ports.event_debt`.
-    :param lease_owner: take back only what this owner began; None for a sweeper.
-    :returns: the device to settle, or None if there is none: the ARQ held nothing, or somebody else
-        has moved it, and then it is theirs.
-    :raises StateConflict: it was given a device while we looked.
+    :param lease_owner: roll back only a bind of this owner; None for a sweep.
+    :returns: the device to reconcile; None if the ARQ held none, or was changed concurrently.
+    :raises StateConflict: a device was linked to it concurrently.
     """
     arq, device = _locked(tx, arq_rows.get(tx, arq_uuid))
     if arq is None or not fail_bind(tx, arq_uuid, reason, event_debt=event_debt, lease_owner=lease_owner):
@@ -78,10 +74,10 @@ def take_bind_back(
 def fail_bind(
     tx: Connection, arq_uuid: str, reason: str, *, event_debt: Mapping[str, Any], lease_owner: str | None = None
 ) -> bool:
-    """BindStarted → BindFailed, the handle freed. What becomes of the device is the caller's.
+    """Fail a bind and free its handle: BindStarted → BindFailed. The caller handles the device.
 
     :param event_debt: see :meth:`Ports.event_debt`.
-    :returns: whether it was moved; see :func:`autoclave.db.arqs.swap`.
+    :returns: whether the ARQ was changed; see :func:`autoclave.db.arqs.swap`.
     """
     values = {"state_reason": reason, "lease_owner": None, "lease_expires_at": None, **UNLINKED, **event_debt}
     return arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_FAILED, values, lease_owner=lease_owner)
@@ -89,11 +85,11 @@ def fail_bind(
 
 @dataclass(frozen=True)
 class Begun:
-    """An unbind that was begun.
+    """Describe an unbind that was begun.
 
     :param arq: the ARQ as it was.
-    :param device: the device that it names, as it was shortly before; None if it names none, or was linked meanwhile.
-    :param settled: ``reserved=total`` stands in Placement since the ARQ's bind. Of all others we do not know.
+    :param device: the device that it held shortly before; None if it held none, or was linked concurrently.
+    :param settled: the ARQ's bind has set ``reserved=total`` in Placement. False if that is unknown.
     """
 
     arq: ARQRecord
@@ -104,17 +100,17 @@ class Begun:
 def begin_unbind(
     tx: Connection, arq_uuid: str, cause: Cause, *, lease_owner: str, lease_expires_at: datetime, delete: bool
 ) -> Begun | None:
-    """Any state → Deleting, with a lease. A binder still at work sees it and stops.
+    """Begin an unbind: any state → Deleting, with a lease. A concurrent bind detects this and stops.
 
-    An unbind that was begun and not finished is taken over: every later step can be done twice. What a service of
-    the release before has bound gets its state first, or nobody would know that a guest has had it.
+    An unfinished unbind is taken over; every later step can be repeated. A device bound by the release before gets its
+    state first, which records that a guest has had it.
 
     :returns: the ARQ as it was, or None if it is gone.
     """
     seen = _put_right(tx, arq_uuid, cause)
     device = seen.device if seen else None
     unsettled = device is not None and was_backfilled(tx, device)
-    # Locked: a binder that links a device between the look and the swap would leave the caller without it.
+    # Locked, so that no bind can link a device between this read and the compare-and-swap.
     arq = arq_rows.get(tx, arq_uuid, lock=True)
     if arq is None:
         return None
@@ -122,7 +118,7 @@ def begin_unbind(
         "lease_owner": lease_owner,
         "lease_expires_at": lease_expires_at,
         "delete_when_unbound": delete or arq.delete_when_unbound,
-        **arqs.NOT_OWED,  # nobody waits for it any more
+        **arqs.NOT_OWED,  # no Nova event is needed any longer
     }
     arq_rows.swap(tx, arq.uuid, [arq.state], ARQState.DELETING, values)
     named = device if device is not None and device.id == arq.device_id else None
@@ -130,7 +126,7 @@ def begin_unbind(
 
 
 def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
-    """An ARQ and the device that it holds; that has a state and the ARQ names it, whatever release has bound it.
+    """Read an ARQ and the device that it holds, after completing rows that the release before wrote.
 
     Neither is locked.
     """
@@ -150,10 +146,10 @@ def _put_right(tx: Connection, arq_uuid: str, cause: Cause) -> Holding | None:
 
 @dataclass(frozen=True)
 class Released:
-    """What is left to do after an unbind was committed.
+    """Describe what is left to do after an unbind was committed.
 
-    :param device: the device that was let go of.
-    :param clean: its agent must be asked to clean it; else its new state must be settled.
+    :param device: the device that was returned.
+    :param clean: ask its agent to clean it; otherwise reconcile its new state.
     """
 
     device: DeviceRecord
@@ -163,11 +159,11 @@ class Released:
 def finish_unbind(
     tx: Connection, arq_uuid: str, cause: Cause, *, not_cleaned: str | None, user_id: str | None
 ) -> Released | None:
-    """Deleting → Unbound or gone, the handle freed, the device sent on its way: one transaction.
+    """Finish an unbind in one transaction: Deleting → Unbound or gone, its handle freed, its device moved on.
 
-    :param not_cleaned: why its agent cannot be asked to clean it, or None.
-    :param user_id: the user who asked for the unbind, or None.
-    :returns: what is left to do, or None if nothing is: it held no device, or somebody else finished.
+    :param not_cleaned: why the agent cannot be asked to clean the device, or None.
+    :param user_id: the user that requested the unbind, or None.
+    :returns: the remaining work; None if the ARQ held no device, or was finished concurrently.
     """
     seen = _put_right(tx, arq_uuid, cause)
     arq, device = _locked(tx, seen.arq if seen else None)
@@ -193,7 +189,7 @@ def finish_unbind(
 
 
 def end_unbind(tx: Connection, arq: ARQRecord) -> None:
-    """Deleting → Unbound or gone, the handle freed. What becomes of the device is the caller's."""
+    """End an unbind and free its handle: Deleting → Unbound or gone. The caller handles the device."""
     if arq.delete_when_unbound:
         arq_rows.delete(tx, arq.uuid)
         return
@@ -203,23 +199,23 @@ def end_unbind(tx: Connection, arq: ARQRecord) -> None:
 
 
 def _why_not_cleaned(ports: Ports, device: DeviceRecord | None) -> str | None:
-    """Why what an ARQ holds cannot be cleaned by its agent; None if it can."""
+    """Return why the agent cannot clean the device of an ARQ; None if it can."""
     if device is None:
         return "its host was not known"
     if not device.supports_cleaning:
-        return "its type is not cleaned"  # and then nobody asks
+        return "its type is not cleaned"  # unused: such a device is released without cleaning
     return ports.cleaners.why_not(device.hostname)
 
 
 def complete_unbind(
     ports: Ports, context: RequestContext, arq: ARQRecord, device: DeviceRecord | None, cause: Cause
 ) -> Released | None:
-    """The second half of an unbind, for an ARQ in Deleting whose device's ``reserved`` stands.
+    """Complete the unbind of an ARQ in Deleting whose device is reserved in Placement.
 
-    A message that cannot be handed over, or a Placement that does not answer, undoes nothing: the
-    unbind is committed, the agent's next check finds the device, the next sweep pays the debt.
+    The unbind stays committed if the message cannot be sent or Placement is unreachable. The agent's next check finds
+    the device, and the next sweep completes the pending release.
 
-    :param device: what *arq* holds, if the caller has seen it.
+    :param device: the device that *arq* holds, if the caller has read it.
     """
     if device is None and arq.device_id is not None:
         with ports.db.read() as tx:
@@ -246,14 +242,14 @@ def complete_unbind(
 
 
 def _locked(tx: Connection, seen: ARQRecord | None) -> tuple[ARQRecord | None, DeviceRecord | None]:
-    """An ARQ and the device that it holds, both locked.
+    """Lock an ARQ and the device that it holds, and return both.
 
-    :param seen: the ARQ as it was before; None if there was none.
-    :raises StateConflict: a binder has linked the two since then.
+    :param seen: the ARQ as read before, or None.
+    :raises StateConflict: a bind has linked them since.
     """
     if seen is None:
         return None, None
-    # The device row is always locked before the ARQ is written: one order, no deadlock.
+    # Always lock the device row before the ARQ: a fixed order prevents deadlocks.
     device = device_rows.get_by_id(tx, seen.device_id, lock=True) if seen.device_id is not None else None
     arq = arq_rows.get(tx, seen.uuid, lock=True)
     if arq is not None and arq.device_id not in (None, device.id if device else None):
@@ -264,11 +260,10 @@ def _locked(tx: Connection, seen: ARQRecord | None) -> tuple[ARQRecord | None, D
 def make_arqs(
     tx: Connection, profile: ProfileRecord, project_id: str | None, instance_uuid: str | None = None
 ) -> list[str]:
-    """Insert one ARQ for each device that *profile* asks for; their uuids, in the order of its groups.
+    """Insert one ARQ for each device that *profile* requests; return their uuids in the order of its groups.
 
-    :param instance_uuid: whom they are for, if that is known before they are bound: it finds them again.
-
-    The database refuses it (``DBReferenceError``) if the profile was deleted meanwhile.
+    :param instance_uuid: the instance, if it is known before the bind; it finds its requests by this.
+    :raises DBReferenceError: the profile was deleted concurrently.
     """
     made: list[str] = []
     for number, group in enumerate(profile.groups):
@@ -287,13 +282,13 @@ def make_arqs(
 
 
 def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delete: bool) -> bool:
-    """Put requests into Deleting, with a lease that is over: the next sweep of any conductor finishes them.
+    """Put requests into Deleting with an expired lease, so that the next sweep of any conductor finishes them.
 
-    A conductor that works on one of them in the meantime is not disturbed: every step may be done twice.
+    A conductor that works on one of them concurrently is not disturbed: every step can be repeated.
 
-    :param delete: whether the requests go; else they stay, unbound.
-    :returns: whether the caller may drop its allocations: ``reserved=total`` stands for all that the requests hold.
-    :raises DatabaseUnavailable: those that were not reached yet are not recorded.
+    :param delete: delete the requests; otherwise they stay, unbound.
+    :returns: whether ``reserved=total`` is written for all devices held, so that the caller may drop its allocations.
+    :raises DatabaseUnavailable: the requests not reached yet are unchanged.
     """
     stands = True
     for arq_uuid in arq_uuids:
@@ -310,7 +305,7 @@ def record_unbind(ports: Ports, arq_uuids: Sequence[str], cause: Cause, *, delet
 
 
 def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause, server: str | None = None) -> list[str]:
-    """Write into a device's history that an operator takes it back; return the requests to delete.
+    """Record in a device's history that an operator takes it back; return the requests to delete.
 
     :param server: see :func:`to_take_back`.
     :raises Conflict: see :func:`to_take_back`.
@@ -321,10 +316,11 @@ def note_take_back(tx: Connection, device: DeviceRecord, cause: Cause, server: s
 
 
 def to_take_back(tx: Connection, device: DeviceRecord, server: str | None = None) -> list[ARQRecord]:
-    """Return the requests that hold a device, and may be deleted on an operator's word.
+    """Return the requests that hold a device, and that an operator may delete.
 
-    :param server: the server that is gone; None: the only one that has the device.
-    :raises Conflict: no request has it, one is being bound, its server is our own, or several servers have it.
+    :param server: the deleted server; None for the only one that has the device.
+    :raises Conflict: no request holds the device, one is being bound, its server is one of Autoclave, or several
+        servers have the device.
     """
     active = arq_rows.active_of_device(tx, device.id)
     holders = [arq for arq in active if server is None or arq.instance_uuid == server.lower()]
@@ -346,16 +342,16 @@ def to_take_back(tx: Connection, device: DeviceRecord, server: str | None = None
 
 
 def take_back_orphan(ports: Ports, request: orphans.Bound, cause: Cause) -> bool:
-    """Put the request of a deleted server into Deleting, as :func:`record_unbind` does, with a line in the history.
+    """Put the request of a deleted server into Deleting, as :func:`record_unbind` does, with an event in the history.
 
-    Of several conductors that do so at the same time, one does it.
+    If several conductors try concurrently, one succeeds.
 
-    :param request: as it was when its server was looked up.
-    :returns: whether it was done; False: the request has moved on, and nothing was.
+    :param request: the request as read before its server was looked up.
+    :returns: whether it was put into Deleting; False if it has changed.
     """
 
     def work(tx: Connection) -> bool:
-        # The device row is always locked before the request: one order, no deadlock.
+        # Always lock the device row before the request: a fixed order prevents deadlocks.
         device = device_rows.get_by_id(tx, request.device_id, lock=True)
         if device is None or not orphans.is_still(tx, request):
             return False

@@ -1,15 +1,10 @@
 """Reconcile Placement with the database.
 
-Make Placement agree with the database (design §3, rules 2 to 4). Nothing else writes ``reserved``.
+Only this module writes ``reserved`` of device providers. A device is offered only after its
+provider has the traits that describe it.
 
-Nothing is offered before its provider has the traits that say what it is.
-
-Devices that must not be offered, of which Placement may not have been told.
-
-Devices whose provider another service has rewritten as its own: a second writer in Placement.
-
-Nova does that to a device that its ``[pci] device_spec`` matches, too. It writes its own class over ours, with nothing
-reserved, and may have given the device to a guest past us. So nothing is known of the device from then on.
+Nova may also write a provider, if its ``[pci] device_spec`` matches the device. It replaces the resource class,
+reserves nothing, and may give the device to a guest without Autoclave. Such a device is withheld as rewritten.
 """
 
 from collections import Counter
@@ -53,14 +48,14 @@ def require_traits(
     wanted: frozenset[str],
     known: ProviderState | None = None,
 ) -> None:
-    """See that a provider has *wanted* at *generation*: what is written at that generation finds them there.
+    """Require that a provider has *wanted* at *generation*, so that a write at that generation is safe.
 
-    Without this, a request that forbids a trait could get a device that has it, while its agent is about to write it.
+    Otherwise a request that forbids a trait could get a device whose agent has not written that trait yet.
 
-    :param known: the provider as it was read or written at some generation; its traits are read if it is another.
-    :raises TraitsMissing: it has not all of them. Its agent writes them in its next period.
+    :param known: the provider as read or written before; its traits are read again if its generation differs.
+    :raises TraitsMissing: traits are missing; the agent writes them in its next period.
     :raises PlacementConflict: the provider is at another generation.
-    :raises PlacementError: Placement did not tell.
+    :raises PlacementError: Placement failed.
     """
     if known is not None and known.generation == generation:
         traits = Traits(generation, known.traits)
@@ -78,19 +73,19 @@ LOG = logging.getLogger(__name__)
 
 
 def is_rewritten(placement: PlacementClient, rp_uuid: str) -> bool:
-    """Return whether a provider of ours says that it is Nova's.
+    """Return whether a provider of Autoclave has the trait of Nova's ownership.
 
-    :raises PlacementError: Placement did not tell.
+    :raises PlacementError: Placement failed.
     """
     return OWNER_NOVA in placement.get_traits(rp_uuid).names
 
 
 def note_rewritten(db: Database, device_uuid: str) -> bool:
-    """Record that another service has rewritten the provider of a device, once, and stop offering the device.
+    """Record once that another service has rewritten a device's provider, and stop offering the device.
 
-    An idle device goes to ``error``. One that an instance or a worker has keeps its state, and is held.
+    An idle device goes to ``error``. A device in use by an instance or a worker keeps its state, and is held.
 
-    :returns: whether it was recorded by this call. The caller reconciles Placement.
+    :returns: whether this call recorded it. The caller reconciles Placement.
     :raises DatabaseUnavailable: nothing was recorded.
     """
     noted = db.transact(lambda tx: _note(tx, device_uuid))
@@ -108,10 +103,10 @@ def reason_of(device: DeviceRecord) -> str:
 
 
 def fail_rewritten(tx: Connection, device: DeviceRecord, cause: Cause) -> DeviceRecord | None:
-    """Move a device whose provider was rewritten to ``error``, if no request has it any longer.
+    """Move a device whose provider was rewritten to ``error``, if no request holds it any longer.
 
     :param device: its row, locked by this transaction.
-    :returns: the device in ``error``; None: its provider is its own, or the device is still in use.
+    :returns: the device in ``error``; None if it was not rewritten, or is still in use.
     """
     in_reach = device.device_state in (DeviceState.AVAILABLE, DeviceState.ALLOCATED)
     if not device.rewritten or not in_reach or arq_rows.active_of_device(tx, device.id):
@@ -139,10 +134,10 @@ def _because(device: DeviceRecord, cause: Cause) -> Cause:
 
 
 class Settled(StrEnum):
-    """What settling did."""
+    """Name the outcome of reconciling a device."""
 
     REWRITTEN = "rewritten"
-    """Raised, since another service has written the provider."""
+    """Raised because another service has written the provider."""
     RAISED = "raised"
     LOWERED = "lowered"
     UNCHANGED = "unchanged"
@@ -158,18 +153,16 @@ def settle(
 ) -> Settled:
     """Write the ``reserved`` that the row demands, and the whole inventory if there is none yet.
 
-    The order is the protocol's: the generation is read before the row, so that news committed after
-    the row was read makes the PUT fail. Raising always writes, even over an equal value: the PUT
-    moves the generation and defeats a slower writer with older news. Lowering needs the debt that the
-    row carries, and clears it if the row is still the one that it was read from; and it needs the traits
-    to stand at the generation at which is written, or a request that forbids one of them could get the device.
+    The generation is read before the row, so that a change committed after reading the row makes the PUT fail. Raising
+    always writes, even an equal value: the PUT increments the generation and defeats a slower writer. Lowering needs
+    ``release_pending``, and clears it if the row is still unchanged. It also needs the traits at the generation of the
+    write, or a request that forbids one of them could get the device.
 
-    :param fresh: what has just been read or written of the device's providers, by their uuids.
-    :raises PlacementUnavailable: no answer; the write may have been applied. The row still says what
-        must be, so settling again is always safe.
-    :raises PlacementConflict: the generation moved at every attempt.
-    :raises TraitsMissing: the device is to be offered, and its traits do not stand yet: its agent writes them.
-    :raises PlacementNotFound: the provider does not exist; discovery makes it again.
+    :param fresh: the device's providers as just read or written, by uuid.
+    :raises PlacementUnavailable: no answer; the write may have been applied. Reconciling again is always safe.
+    :raises PlacementConflict: the generation changed at every attempt.
+    :raises TraitsMissing: the device is to be offered, but lacks traits; its agent writes them.
+    :raises PlacementNotFound: the provider does not exist; discovery creates it again.
     :raises PlacementError: Placement refused.
     """
     with db.read() as tx:
@@ -191,11 +184,11 @@ def settle(
 
 
 def secure(db: Database, placement: PlacementClient, device_uuid: str) -> Settled:
-    """Settle where it matters only that what must not be offered is not: before a bind, or the end of one, is told.
+    """Ensure ``reserved`` for a device that must not be offered, before a bind or its end is reported.
 
-    A device that may be offered, and lacks traits, waits for its agent; who binds and unbinds need not.
+    A device that may be offered but lacks traits waits for its agent; bind and unbind need not wait.
 
-    :raises PlacementError: as :func:`settle`, but for missing traits.
+    :raises PlacementError: as :func:`settle`, except for missing traits.
     """
     try:
         return settle(db, placement, device_uuid)
@@ -219,10 +212,10 @@ def _settle_provider(
 def _attempt(
     db: Database, placement: PlacementClient, rp_uuid: str, fresh: ProviderState | None, *, others_in_use: bool
 ) -> tuple[Settled, DeviceRecord | None] | None:
-    """One attempt at what :func:`settle` says; None: start again.
+    """Make one attempt of :func:`settle`; return None to start again.
 
-    :param fresh: what the provider has, read before the row is; None: it is read here.
-    :raises PlacementConflict: the generation has moved on, or an inventory that is to go is in use.
+    :param fresh: the provider as read before the row; None to read it here.
+    :raises PlacementConflict: the generation has changed, or an inventory to be removed is in use.
     """
     present = fresh.known_inventories if fresh else None
     if present is None:
@@ -235,7 +228,7 @@ def _attempt(
         must = must_be_reserved(row.offer)
         traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
     if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
-        # Recorded before it is written over: nothing else would show it then.
+        # Record this before overwriting the evidence of it.
         note_rewritten(db, row.uuid)
         return None
     total = deployable.num_accelerators
@@ -251,7 +244,7 @@ def _attempt(
         outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
     if reading is not None and reading.total != total:
         _report_total(deployable, row, reading)
-    # A device has one class: another one here is that of a drive accepted away, or of a driver of former times.
+    # Other classes are left from a drive that was replaced by accept, or from a former driver.
     others = _reserved_others(present.records, deployable.resource_class) if others_in_use else {}
     wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
     stands = outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted
@@ -260,7 +253,7 @@ def _attempt(
             require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG}, fresh)
         put_inventories(placement, rp_uuid, present.generation, wanted)
     elif outcome is Settled.OPERATORS_HOLD:
-        # The row is newer than the inventory: the release may have ended in between.
+        # The row is newer than the inventory: a pending release may have completed in between.
         _require_unchanged(placement, rp_uuid, present.generation)
     _note_published(db, deployable, total)
     if outcome is Settled.OPERATORS_HOLD:
@@ -275,13 +268,13 @@ def _attempt(
 
 
 def _note_published(db: Database, deployable: DeployableRecord, total: int) -> None:
-    # After the write: if that failed, what is there is still what was written last.
+    # Only after the write: if it failed, the last published total is still the former one.
     if deployable.published_total != total:
         db.transact(lambda tx: device_rows.set_published_total(tx, deployable, total))
 
 
 def _report_total(deployable: DeployableRecord, row: DeviceRecord, reading: Reading) -> None:
-    """Report a total that is written anew, and accuse another writer only of what Autoclave has not written."""
+    """Log a changed total, as a warning only if Autoclave did not write the former one."""
     had = (deployable.rp_uuid, row.uuid, reading.total, reading.reserved, reading.ours)
     if deployable.published_total in (None, reading.total):
         LOG.info(
@@ -302,7 +295,7 @@ def _has_others(records: Mapping[str, Inventory], deployable: DeployableRecord) 
 
 
 def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int) -> None:
-    """See that nothing was written since *generation* was read.
+    """Require that the provider has not been written since *generation* was read.
 
     :raises PlacementConflict: the provider is at another generation.
     :raises PlacementError: no answer.
@@ -313,7 +306,7 @@ def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int
 
 
 def _reserved_others(records: Mapping[str, Inventory], resource_class: str) -> dict[str, Inventory]:
-    """What somebody still has an allocation of cannot be removed; it must not be offered beside the device's class."""
+    """Return the inventories of other classes, fully reserved: allocations prevent their removal."""
     return {name: replace(kept, reserved=kept.total) for name, kept in records.items() if name != resource_class}
 
 
@@ -325,22 +318,22 @@ _PAID = devices.update().where(
 
 
 def _clear_debt(db: Database, device_uuid: str, state_version: int, release_number: int) -> None:
-    # A swap on the version: a debt made since then is not ours to clear.
+    # Compare-and-swap on the version: a release that became pending since must stay.
     which = {"key": device_uuid, "version": state_version, "number": release_number}
     db.transact(lambda tx: tx.execute(_PAID, {**which, "release_pending": False, "updated_at": utcnow()}))
 
 
 ROUND = 50
-"""Devices that one round tells of: few enough that no sweep waits long for it."""
+"""Maximum number of devices per round, so that no sweep waits long."""
 
 _UNTOLD = "Placement does not know yet that device %s must not be offered: %s"
 
 
 def raise_reserved(db: Database, placement: PlacementClient, uuid: str) -> bool:
-    """Tell Placement what the row of a device that must not be offered demands.
+    """Reconcile Placement for a device that must not be offered.
 
-    :returns: whether it has been told. If not, the host's agent tells it, or a conductor does; see
-        :class:`Withdrawals`.
+    :returns: whether Placement is reconciled. If not, the host's agent or a conductor retries; see
+    :class:`Withdrawals`.
     """
     try:
         settle(db, placement, uuid)
@@ -351,11 +344,11 @@ def raise_reserved(db: Database, placement: PlacementClient, uuid: str) -> bool:
 
 
 def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord) -> None:
-    """Tell Placement what became of the other rows by which the drive of *device* is on record.
+    """Reconcile Placement for the other rows that have the drive of *device* on record.
 
-    Their own hosts need not be served by anybody. What Placement cannot be told now is logged.
+    No agent need serve their hosts. Failures of Placement are logged.
     """
-    # The serial of what is not erased is shown only: several cards may have it.
+    # Devices that are not erased may share a serial number, so it identifies none of them.
     if device.serial is None or not device.supports_cleaning:
         return
     with db.read() as tx:
@@ -366,23 +359,23 @@ def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord
 
 
 class Withdrawals:
-    """Tells Placement of each of them, once for each time that it was withdrawn.
+    """Reconcile Placement for withdrawn devices, once for each withdrawal.
 
-    Whoever withdraws a device tells Placement himself, and if that is away, or he dies in between, the agent of the
-    device's host does in its next period. This is for hosts that no agent serves. What was told is remembered by
-    this process alone: one that has just started tells of all. Raising is always safe (design §3, rule 2).
+    A withdrawal is normally reconciled by its writer, or by the agent of the device's host in its next period. This
+    class serves hosts without an agent. Its record is in memory, so that a new process reconciles all devices. Raising
+    is always safe.
     """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._told: dict[str, tuple[object, ...]] = {}
         self._failures: Counter[str] = Counter()
-        """Of what is not told yet: what Placement refuses must not keep it from hearing of the rest."""
+        """Failures by device not yet reconciled; sorting by them prevents one refusal from blocking the rest."""
 
     def tell(self) -> None:
-        """One round. What Placement does not hear is told in the next.
+        """Run one round. The next round retries failures.
 
-        :raises DatabaseUnavailable: nothing could be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._ports.db.read() as tx:
             withdrawn = {device.uuid: device for device in device_rows.withdrawn(tx)}

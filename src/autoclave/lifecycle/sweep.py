@@ -1,4 +1,4 @@
-"""Finish what others began and did not end. Any conductor may sweep, at any time, beside others."""
+"""Finish what other services began and did not end. Any number of conductors may sweep concurrently."""
 
 from oslo_log import log as logging
 
@@ -19,11 +19,11 @@ LOG = logging.getLogger(__name__)
 
 
 def sweep(ports: Ports, context: RequestContext, who: str) -> None:
-    """Take expired binds back, finish expired unbinds and interrupted forgets, and pay debts.
+    """Roll back expired binds, finish expired unbinds and interrupted forgets, and complete pending releases.
 
-    One that cannot be finished now is logged and found again by the next sweep.
+    Failures are logged, and the next sweep retries.
 
-    :raises DatabaseUnavailable: nothing could be read.
+    :raises DatabaseUnavailable: the database cannot be read.
     """
     with ports.db.read() as tx:
         expired = arq_rows.expired(tx, ports.clock())
@@ -44,9 +44,9 @@ def sweep(ports: Ports, context: RequestContext, who: str) -> None:
 
 
 def pay_debts(ports: Ports, hostname: str | None = None) -> None:
-    """Lower ``reserved`` wherever a row says that it may be lowered (design §3, rule 3).
+    """Lower ``reserved`` of each device with a pending release.
 
-    What is clean but disabled or held owes nothing until that ends.
+    A clean device that is disabled or held waits until that ends.
     """
     with ports.db.read() as tx:
         debtors = device_rows.list_all(tx, hostname=hostname, release_pending=True)
@@ -70,7 +70,7 @@ def _finish(ports: Ports, context: RequestContext, arq: ARQRecord, who: str) -> 
         if device is not None:
             secure(ports.db, ports.placement, device.uuid)
         return
-    # Deleting: reserved=total must stand before the request, and then its allocation, is gone
+    # Deleting: write reserved=total before the request is removed, since its allocation is dropped after that.
     held = None
     if arq.device_id is not None:
         with ports.db.read() as tx:

@@ -1,8 +1,6 @@
 """Record in the history of devices which guests they served.
 
-The start and the end of guests, in the history of the devices that their instances have by accelerator requests.
-
-Whose instance gets a device, or returns it: for its history, which administrators alone may read.
+Only administrators may read this history. It covers devices that instances have by accelerator requests.
 """
 
 from dataclasses import replace
@@ -20,10 +18,10 @@ from autoclave.rules.device_lifecycle import ACTIVE
 def of_instance(
     cause: Cause, what: str, *, instance_uuid: str | None, project_id: str | None, user_id: str | None
 ) -> Cause:
-    """Return *cause* with the instance, its project and the user who asked, in the reason and in the evidence.
+    """Return *cause* with the instance, its project and the user, in the reason and in the evidence.
 
-    :param what: what happens, such as ``bound to``.
-    :param user_id: None where no user asked, but a sweep.
+    :param what: the operation, such as ``bound to``.
+    :param user_id: the user that requested it; None for a sweep.
     """
     user = f", by user {user_id}" if user_id else ""
     reason = f"{what} instance {instance_uuid or 'unknown'} of project {project_id or 'unknown'}{user}"
@@ -35,12 +33,12 @@ _START, _END = "guest_start", "guest_end"
 
 
 def guest_starts(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
-    """Record that the guest of *instance* starts. Write it before the start: a death must not hide a guest."""
+    """Record that the guest of *instance* starts. Call this before the start, so that a crash cannot hide a guest."""
     _note(tx, instance, _START, _of(cause, instance, "guest starts,"))
 
 
 def guest_ended(tx: Connection, instance: InstanceRecord, cause: Cause) -> None:
-    """Record that the guest of *instance* is at an end, where its start is on record. May be done twice."""
+    """Record that the guest of *instance* has ended, if its start is on record. This can be repeated."""
     _note(tx, instance, _END, _of(cause, instance, "guest ended,"))
 
 

@@ -1,14 +1,7 @@
 """Change the state of a device by compare-and-swap, with its history.
 
-The one statement that changes a device's state (design §3, rule 1).
-
-What is written into a device's history although its state stays what it is.
-
-The one way in which a device of one time use is burned, released and offered again: with a line in its history.
-
-The history is kept beside that of all devices, under the uuid of the resource provider, and outlives the provider.
-
-A device that is not on its host.
+One statement changes a device's state. Burning, releasing and offering a one-time-use device work
+in the same way. Its history is stored under the uuid of its resource provider, and outlives the provider.
 """
 
 from collections.abc import Mapping
@@ -28,7 +21,7 @@ from autoclave.exceptions import StateConflict
 from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, transition
 
-# Built once: to build a statement takes as long as to execute it.
+# Built once: building a statement takes as long as executing it.
 _MOVE = devices.update().where(
     devices.c.uuid == sa.bindparam("key"),
     devices.c.device_state == sa.bindparam("source"),
@@ -41,9 +34,9 @@ _MOVE_IF_NOBODY_HOLDS_IT = _MOVE.where(
 
 @dataclass(frozen=True)
 class Cause:
-    """Who moves a device and why; it goes into the history.
+    """Name the actor and the reason of a change, for the history.
 
-    :param name: which one of them: a host, a user.
+    :param name: name of the actor, such as a host or a user.
     """
 
     actor: Actor
@@ -64,7 +57,7 @@ def tell_history(
     event: str,
     cause: Cause,
 ) -> None:
-    """Append to a device's history what has become of it, in the transaction that does it."""
+    """Append an event to a device's history, in the transaction of the change."""
     history.append(
         tx,
         device_uuid=device.uuid,
@@ -90,14 +83,14 @@ _NOBODY_HOLDS_IT = frozenset(
         Event.REWRITTEN,
     }
 )
-"""Events that an active ARQ on the device forbids: late and doubled messages lose here."""
+"""Events that an active ARQ on the device forbids; this rejects late and duplicate messages."""
 
 
 def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
-    """Enter the drive of a device that nobody vouches for, whatever the reason, into the ledger of dirty drives.
+    """Enter the drive of a device that is not available into the ledger of dirty drives.
 
-    It must not become clean by being put into another slot, or into its own after that was forgotten; and
-    another slot where the same drive is on record offers it no more.
+    A dirty drive stays dirty in another slot, or in its own after its device was forgotten. Other rows with the same
+    drive are no longer offered.
     """
     if device.device_state is DeviceState.AVAILABLE or not device.supports_cleaning or device.serial is None:
         return
@@ -106,7 +99,7 @@ def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
 
 
 def _end_other_offers(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
-    """A drive is in one slot: what happens to it in that of *device* ends what was vouched for elsewhere."""
+    """Mark the drive of *device* suspect at every other slot on record; a drive is in one slot only."""
     reason = (
         f"its drive {device.serial} is on record at {device.slot} too; if both slots have a drive of this serial "
         "number, add identify_by_slot with each of the addresses to [nvme] of its host, and clean both"
@@ -118,9 +111,9 @@ def _end_other_offers(tx: Connection, device: DeviceRecord, cause: Cause) -> Non
 
 
 def _claim_drive(tx: Connection, device: DeviceRecord) -> None:
-    """Make the drive dirty for the one bind that finds it clean, whatever row of it that goes by.
+    """Enter a drive into the ledger of dirty drives for a bind, so that no other row can bind it.
 
-    :raises StateConflict: it is dirty already.
+    :raises StateConflict: the drive is dirty already.
     """
     drive = (device.serial or "", device.drive_model or "")
     if history.add(tx, *drive, device.uuid):
@@ -142,18 +135,17 @@ def swap(
     *,
     locked: bool = False,
 ) -> DeviceRecord:
-    """Move *device* along the edge of *event*, if it still is what the caller read.
+    """Move *device* along the edge of *event*, if it has not changed since the caller read it.
 
-    State, version, debt, the event of the history and the ledger of dirty drives are written in the
-    caller's transaction, together or not at all. Becoming available makes the debt to lower
-    ``reserved``; leaving it cancels the debt.
+    The caller's transaction writes all of it or nothing: state, version, pending release, history and ledger of dirty
+    drives. Becoming available makes the release of ``reserved`` pending; leaving that state cancels it.
 
     :param changes: other columns to write in the same statement.
-    :param locked: this transaction has locked the row, read *device* then, and written nothing of it since: what is
-        returned needs no further reading.
+    :param locked: this transaction has locked the row before reading *device*, and has not written it since. The result
+        is then computed without reading the row again.
     :returns: the device as it is now.
-    :raises StateConflict: it is in another state, or at another version, or an ARQ holds it, or it is to be bound
-        and its drive is known to be dirty.
+    :raises StateConflict: the device has another state or version, an ARQ holds it, or its drive is dirty and it is to
+        be bound.
     """
     if device.device_state is None:
         raise StateConflict(f"device {device.uuid} has no known state; run the online data migrations first")
@@ -170,7 +162,8 @@ def swap(
 
     has_drive = device.supports_cleaning and device.serial is not None
     if event is Event.BIND and has_drive:
-        # First of all: whoever binds the same drive by another row waits here, and has locked nothing by this swap.
+        # First: a concurrent bind of the same drive by another row waits here, before it locks any row of this
+        # function.
         _claim_drive(tx, device)
     values: dict[str, Any] = {
         "device_state": edge.target,
@@ -184,10 +177,10 @@ def swap(
         "updated_at": utcnow(),
     }
     if device.was_away or event is Event.CLEANED:
-        # It is accepted or cleaned, not both; and who cleaned it has seen that no other drive was in the slot.
+        # The found drive is accepted or cleaned away; before cleaning, the worker verified that it is the known one.
         values |= {"found_serial": None, "found_drive_model": None, "found_layout": None}
     if event in (Event.CLEAN_AGAIN, Event.ACCEPT):
-        values["rewritten"] = False  # the operator has seen to it; the next write by another service is noticed again
+        values["rewritten"] = False  # the operator has resolved it; another write will be detected again
     values |= changes or {}
     if edge.target is DeviceState.AVAILABLE:
         values["release_number"] = device.release_number + 1
@@ -213,12 +206,12 @@ def swap(
 
 
 def _has_several_handles(tx: Connection, device: DeviceRecord) -> bool:
-    # One freed handle of several makes the device available while other ARQs hold the others.
+    # Freeing one of several handles makes the device available while ARQs hold the others.
     return device_rows.handles_of(tx, device) > 1
 
 
 def remark(tx: Connection, device: DeviceRecord, event: str, cause: Cause, changes: Mapping[str, Any]) -> None:
-    """Write *changes*, if there are any, and the event, in the caller's transaction."""
+    """Write *changes*, if any, and the event, in the caller's transaction."""
     if changes:
         device_rows.update(tx, device, changes)
     tell_history(tx, device, device.device_state, device.device_state, event, cause)
@@ -240,11 +233,11 @@ def move(
     *,
     idle: bool = False,
 ) -> bool:
-    """Write *values* if the row still is at the version of *provider*, and the event in the same transaction.
+    """Write *values* if the row still has the version of *provider*, and the event in the same transaction.
 
-    :param cause: None: it follows from what Placement has, or was told, and is no caller's doing.
-    :param idle: only if no instance has a function of it.
-    :returns: whether it was; False: nothing was written.
+    :param cause: None if the change follows from Placement, and no caller requested it.
+    :param idle: write only if no instance has a function of the provider.
+    :returns: whether the row was written.
     """
     if not pci.swap(tx, provider, values, idle=idle):
         return False
@@ -255,7 +248,7 @@ def move(
 
 
 def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
-    """A card stays burned when it is put into another slot; its release covers the card that is in the slot then."""
+    """Enter a burned card into the ledger, or remove the card in the slot when it is released."""
     provider = pci.get(tx, rp_uuid)
     if provider is None or provider.serial is None:
         return
@@ -268,9 +261,9 @@ def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
 def record(
     tx: Connection, before: ProviderRecord | None, after: ProviderRecord, event: BurnEvent, cause: Cause | None
 ) -> None:
-    """Append what has become of a provider to its history.
+    """Append an event to the history of a provider.
 
-    :param before: None: it is on record from now on only.
+    :param before: the provider before the change; None if it was just inserted.
     """
     history.append(
         tx,
@@ -287,17 +280,17 @@ def record(
 
 
 NOT_THERE = "it was not in its slot when it was to be erased"
-"""``state_reason`` of a drive that its erase did not find."""
+"""``state_reason`` of a drive that was absent when its erase began."""
 THERE_AGAIN = f"{NOT_THERE}, and is there again"
-"""The same once the drive is back."""
+"""``state_reason`` once that drive is back."""
 
 
 def miss(tx: Connection, uuid: str, cause: Cause, reason: str) -> DeviceRecord | None:
-    """Note that a device is missing, and why it is thought to be; return the row, or None if there is none."""
+    """Record that a device is missing, and why; return the row, or None if there is none."""
     device = device_rows.get(tx, uuid, lock=True)
     if device is None:
         return None
-    # What was found in the slot is gone, too.
+    # The drive found in the slot has gone as well.
     gone = {"missing": True, "found_serial": None, "found_drive_model": None, "found_layout": None}
     remark(tx, device, "missing", replace(cause, reason=reason), gone)
     return device_rows.get(tx, device.uuid)

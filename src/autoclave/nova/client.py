@@ -1,12 +1,6 @@
-"""Report bind events to Nova.
+"""Report bind events to Nova (``POST /os-server-external-events``).
 
-Nova over HTTP: ``POST /os-server-external-events``.
-
-How requests reach Nova: one keystoneauth1 adapter, made of the ``[nova]`` options.
-
-What a conductor needs of the compute service: to tell how a bind ended, and to ask which servers are still there.
-
-Nova, as far as it is told of binds.
+The ports also define the lookup of servers. One keystoneauth1 adapter for the ``[nova]`` options carries all requests.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,15 +10,15 @@ from typing import Any, NamedTuple, Protocol
 from keystoneauth1 import exceptions as ksa
 from oslo_config import cfg
 
-from autoclave.conf.nova import GROUP
+from autoclave.conf.clouds import NOVA
 from autoclave.exceptions import NovaUnavailable
 from autoclave.service_adapter import make_adapter, reason
 
 
 class Outcome(NamedTuple):
-    """How the bind of one accelerator request (ARQ) ended.
+    """Hold the result of the bind of one accelerator request (ARQ).
 
-    :param bound: whether the instance has its device; else the bind failed.
+    :param bound: the instance has its device; otherwise the bind failed.
     """
 
     arq_uuid: str
@@ -32,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 class Reception(Enum):
-    """What became of one event. All but ``NO_HOST_YET`` are final."""
+    """List the results of one event. All but ``NO_HOST_YET`` are final."""
 
     TAKEN = "taken"
     NO_HOST_YET = "the instance has no host yet"
@@ -41,30 +35,30 @@ class Reception(Enum):
 
 
 class Nova(Protocol):
-    """The compute service. It may be told the same twice."""
+    """Report to the compute service. It may get the same report twice."""
 
     def tell(self, instance_uuid: str, outcomes: Sequence[Outcome]) -> Mapping[str, Reception]:
-        """Tell how the binds for one instance ended.
+        """Report the results of the binds for one instance.
 
-        :returns: what became of each event, by the uuid of its ARQ.
-        :raises NovaUnavailable: no answer that can be used; the events may have been taken all the same.
+        :returns: the result of each event, by the uuid of its ARQ.
+        :raises NovaUnavailable: no usable answer; the events may have been accepted.
         """
 
 
 class Presence(Enum):
-    """What Nova says of a server."""
+    """List the states of a server in Nova."""
 
     THERE = "there"
     SOFT_DELETED = "soft-deleted"
-    """It can be restored: its disks, its requests and what it has are kept."""
+    """The server can be restored: its disks, its requests and its resources are kept."""
     DELETED = "deleted"
     ABSENT = "not known"
 
 
 class Server(NamedTuple):
-    """The answer about one server.
+    """Hold the state of one server.
 
-    :param project_id: whose it is; None: Nova does not know the server.
+    :param project_id: its project; None if Nova does not know the server.
     """
 
     presence: Presence
@@ -72,30 +66,30 @@ class Server(NamedTuple):
 
 
 class Servers(Protocol):
-    """The servers of all projects. Every method raises ``NovaUnavailable`` where nothing is known."""
+    """Look up servers of all projects. Every method raises ``NovaUnavailable`` if the result is unknown."""
 
     def own_project(self) -> str | None:
-        """Return the project of the credentials; None: that cannot be told."""
+        """Return the project of the credentials, or None if it is unknown."""
 
     def not_listed(self, wanted: Collection[str]) -> frozenset[str]:
-        """Return those of *wanted* that are in no list of the servers of all projects.
+        """Return those of *wanted* that are missing in the list of the servers of all projects.
 
-        For a first guess: the servers of a cell that is down are in no list.
+        Use it only as a first filter: the list lacks the servers of a cell that is down.
 
-        :raises NovaUnavailable: also where the credentials may not list the servers of all projects.
+        :raises NovaUnavailable: also if the credentials may not list the servers of all projects.
         """
 
     def look_up(self, uuid: str) -> Server:
-        """Return what Nova says of one server.
+        """Return the state of one server.
 
-        :raises NovaUnavailable: also where the credentials may not look for deleted servers of all projects.
+        :raises NovaUnavailable: also if the credentials may not query deleted servers of all projects.
         """
 
 
 PATH = "/os-server-external-events"
 EVENT = "accelerator-request-bound"
 MICROVERSION = "2.82"
-"""The first one that knows the event."""
+"""The first microversion with the event."""
 
 _RECEPTIONS = {
     200: Reception.TAKEN,
@@ -106,7 +100,7 @@ _RECEPTIONS = {
 
 
 class NovaClient:
-    """Implements :class:`autoclave.nova.client.Nova`.
+    """Implement :class:`autoclave.nova.client.Nova`.
 
     :param adapter: a keystoneauth1 adapter with ``raise_exc=False``.
     """
@@ -126,9 +120,9 @@ class NovaClient:
         ]
         try:
             response = self._adapter.post(PATH, json={"events": events})
-        except ksa.ClientException as error:  # of Nova's or of Keystone's connection, or no token
+        except ksa.ClientException as error:  # of the connection to Nova or to Keystone, or no token
             raise NovaUnavailable(
-                f"POST {PATH} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+                f"POST {PATH} was not sent, or not answered: {reason(NOVA, self._adapter, error)}"
             ) from error
         if response.status_code == 400:
             return dict.fromkeys((outcome.arq_uuid for outcome in outcomes), Reception.NOT_UNDERSTOOD)
@@ -143,7 +137,7 @@ class NovaClient:
 
 
 def hint(status: int) -> str:
-    """What an operator may look at where Nova answers *status*; empty: nothing in particular."""
+    """Return the remedy for an answer with *status*; empty if none is known."""
     if status in (401, 403):
         return ". See [nova] auth_type and what goes with it, and the roles of its user"
     if status == 404:
@@ -167,12 +161,12 @@ def _not_nova(response: Any, why: str) -> NovaUnavailable:
 
 
 def http_adapter(conf: cfg.ConfigOpts) -> Any:
-    """An adapter for the Nova of ``[nova]``, or None if ``auth_type`` is not set: then there is none to be told.
+    """Return an adapter for the Nova of ``[nova]``, or None if ``auth_type`` is not set: then no Nova gets reports.
 
-    Make one per process: it holds the connections and the token.
+    Create one per process: it holds the connections and the token.
 
     :raises InvalidConfiguration: an option that auth_type needs is not set.
     """
     if not conf.nova.auth_type and not conf.nova.auth_section:
         return None
-    return make_adapter(conf, GROUP, microversion=MICROVERSION)
+    return make_adapter(conf, NOVA, microversion=MICROVERSION)

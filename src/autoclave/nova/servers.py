@@ -1,11 +1,11 @@
-"""Nova's servers over HTTP: which are there, and which are deleted."""
+"""Look up Nova's servers over HTTP: existing and deleted ones."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from keystoneauth1 import exceptions as ksa
 
-from autoclave.conf.nova import GROUP
+from autoclave.conf.clouds import NOVA
 from autoclave.exceptions import NovaUnavailable
 from autoclave.nova.client import Presence, Server, hint
 from autoclave.rules.plain_text import excerpt
@@ -13,20 +13,20 @@ from autoclave.service_adapter import reason
 
 LIST, DETAILS = "/servers", "/servers/detail"
 PAGE = 1000
-"""Servers of one page. Nova may give fewer (``[api] max_limit``)."""
+"""The servers of one page. Nova may return fewer (``[api] max_limit``)."""
 MOST_PAGES = 200
-"""Pages that are read of one list."""
+"""The most pages of one list."""
 
 _SHOWN = 200
-"""Characters of an answer that a message has. They end up in the database, which takes no NUL on PostgreSQL."""
+"""The most characters of an answer in a message. Messages enter the database, and PostgreSQL accepts no NUL."""
 _ALL_PROJECTS = {"all_tenants": "true"}
 
 
 class NovaServers:
-    """Implements :class:`autoclave.nova.client.Servers`.
+    """Implement :class:`autoclave.nova.client.Servers`.
 
-    :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. Of its microversion servers in a cell that is down
-        are shown, as UNKNOWN, which they are since 2.69.
+    :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. From its microversion 2.69 on, servers in a cell
+        that is down are shown as UNKNOWN.
     """
 
     def __init__(self, adapter: Any) -> None:
@@ -61,7 +61,7 @@ class NovaServers:
             status = _text(found, "status")
             presence = Presence.SOFT_DELETED if status == "SOFT_DELETED" else Presence.THERE
             return Server(presence, _text(found, "tenant_id"))
-        # Not found is also what Nova says of servers that it does not show to these credentials.
+        # Nova also returns 404 for servers that it hides from these credentials.
         query = {**_ALL_PROJECTS, "deleted": "true", "uuid": uuid}
         rows = self._list(DETAILS, query)["servers"]
         if any(_text(each, "id") != uuid for each in rows):
@@ -100,9 +100,9 @@ class NovaServers:
     def _get(self, path: str, query: Mapping[str, str]) -> tuple[int, Any, str]:
         try:
             response = self._adapter.get(path, params=dict(query))
-        except ksa.ClientException as error:  # of Nova's or of Keystone's connection, or no token
+        except ksa.ClientException as error:  # of the connection to Nova or to Keystone, or no token
             raise NovaUnavailable(
-                f"GET {path} was not sent, or not answered: {reason(GROUP, self._adapter, error)}"
+                f"GET {path} was not sent, or not answered: {reason(NOVA, self._adapter, error)}"
             ) from error
         try:
             document = response.json()

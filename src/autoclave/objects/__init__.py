@@ -1,11 +1,7 @@
 """Define what travels between services: the request's context and versioned objects.
 
-What travels between services: the request's context and versioned objects.
-
-Importing this package selects oslo.service's threading backend, because oslo.versionedobjects would
-otherwise settle for eventlet as soon as it is imported.
-
-oslo.service's backend: real threads, chosen once and before anything else chooses.
+Importing this package selects oslo.service's threading backend. Otherwise, oslo.versionedobjects would select eventlet
+at its import.
 """
 
 from oslo_service import backend

@@ -1,11 +1,4 @@
-"""Define the versioned objects and the context of a request.
-
-The base of all versioned objects, and the serializer that carries them in RPC arguments and results.
-
-Who asks, and under which request id.
-
-The device, as it travels with ``cleanup_device``.
-"""
+"""Define the versioned objects and the context of a request."""
 
 from datetime import datetime
 from typing import Any
@@ -19,14 +12,13 @@ from autoclave.rules.device_lifecycle import DeviceState
 NAMESPACE = "autoclave"
 
 register = base.VersionedObjectRegistry.register
-"""Class decorator: makes an object known to the serializer, under its name and version."""
+"""Registers a class at the serializer, under its name and version; use it as a decorator."""
 
 
 class AutoclaveObject(base.VersionedObject):  # type: ignore[misc]
-    """An object whose wire form carries its name, version and the fields that are set.
+    """Represent an object whose wire form contains its name, its version and the fields that are set.
 
-    Both namespaces are needed: the first is looked for when an object is read, the second is the
-    prefix of the keys it is written under.
+    Both namespaces are needed: the first is read from incoming objects, and the second prefixes the written keys.
     """
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
@@ -34,21 +26,20 @@ class AutoclaveObject(base.VersionedObject):  # type: ignore[misc]
 
 
 class AutoclaveSerializer(base.VersionedObjectSerializer):  # type: ignore[misc]
-    """Turns objects into primitives and back, also inside lists and dictionaries.
+    """Convert objects into primitives and back, also inside lists and dictionaries.
 
-    Reading an object of a newer version than this side knows raises
-    ``oslo_versionedobjects.exception.IncompatibleObjectVersion``.
+    An object of an unsupported newer version raises ``oslo_versionedobjects.exception.IncompatibleObjectVersion``.
     """
 
     OBJ_BASE_CLASS = AutoclaveObject
 
 
 class RequestContext(context.RequestContext):  # type: ignore[misc]
-    """The context of one request, from the API through the conductor to the agent.
+    """Hold the context of one request, from the API through the conductor to the agent.
 
-    Made by ``RequestContext.from_environ(environ)`` in the API, by :meth:`from_dict` where a message
-    arrives, and by :meth:`admin` for work that no user asked for. Making one also makes it the
-    thread's current context, so that log lines carry its request id.
+    The API creates it by ``RequestContext.from_environ(environ)``, the receiver of a message by :meth:`from_dict`, and
+    internal work by :meth:`admin`. A new one also becomes the thread's current context, so that log lines contain its
+    request id.
     """
 
     FROM_DICT_EXTRA_KEYS = ["service_roles"]  # noqa: RUF012 - the library's own hook
@@ -60,7 +51,7 @@ class RequestContext(context.RequestContext):  # type: ignore[misc]
     service_roles: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """The context as JSON-serialisable values. Tokens stay here: no service uses a caller's token."""
+        """Return the context as JSON-serialisable values, without tokens: no service uses a caller's token."""
         values: dict[str, Any] = super().to_dict()
         del values["auth_token"]
         values["service_roles"] = list(self.service_roles)
@@ -68,25 +59,25 @@ class RequestContext(context.RequestContext):  # type: ignore[misc]
 
     @classmethod
     def admin(cls, request_id: str | None = None) -> "RequestContext":
-        """A context for the system's own work, with a new request id unless *request_id* is given."""
+        """Create a context for the system's own work, with a new request id unless *request_id* is given."""
         return cls(is_admin=True, roles=["admin"], request_id=request_id)
 
 
 CLEANED_TYPE = "NVME"
-"""The one device type that is erased between two instances."""
+"""The only device type that is erased between two instances."""
 
 _SINCE_1_3 = ("device_state", "state_version")
 
 
 @register
 class Device(AutoclaveObject):
-    """A row of the devices table, without what only the database needs.
+    """Represent a row of the devices table, without fields that only the database needs.
 
-    ``state_version`` is the version the message was made for: whoever acts on the device swaps from
-    exactly that version, so that a late or doubled message loses.
+    ``state_version`` is the version for which the message was created. The receiver's transition requires exactly that
+    version, so a late or duplicate message fails.
 
-    Versions: 1.2, as the NVMe specification found it; 1.3 adds ``device_state`` (the specification)
-    and ``state_version`` (ours).
+    Versions: 1.2 precedes the NVMe specification; 1.3 adds ``device_state`` (from the specification) and
+    ``state_version`` (an addition).
     """
 
     VERSION = "1.3"
@@ -122,7 +113,7 @@ class Device(AutoclaveObject):
     updated_at: datetime | None
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        """Leave out of *primitive* what an agent of *target_version* does not know."""
+        """Remove the fields that an agent of *target_version* does not know from *primitive*."""
         super().obj_make_compatible(primitive, target_version)
         if versionutils.convert_version_to_tuple(target_version) < (1, 3):
             for name in _SINCE_1_3:
@@ -130,5 +121,5 @@ class Device(AutoclaveObject):
 
     @property
     def supports_cleaning(self) -> bool:
-        """Whether the device is erased when its instance lets go of it (by type, as the specification says)."""
+        """Return whether the device is erased after its instance (by type, as in the NVMe specification)."""
         return self.type == CLEANED_TYPE

@@ -1,7 +1,7 @@
-"""What a versioned notification says of an instance.
+"""Build the payload of an instance's versioned notification.
 
-The form is that of Nova's ``InstanceActionPayload``, so that listeners written for it read it, with what theirs lack:
-which of the host's PCI functions the instance has, and by which resource providers.
+It has the form of Nova's ``InstanceActionPayload``, so that listeners for Nova can read it. In addition, it contains
+the instance's PCI functions on the host, and their resource providers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,15 +12,15 @@ from typing import Any
 VERSION = "1.0"
 
 _FLAVOR_WORDS = {"ram": "memory_mb", "disk": "root_gb", "ephemeral": "ephemeral_gb"}
-"""What Nova's notifications call otherwise than its API does."""
+"""The names in Nova's notifications that differ from its API."""
 
 
 @dataclass(frozen=True)
 class GivenFunction:
-    """A PCI function that the instance has, or has had until now.
+    """Describe a PCI function that the instance has, or had until now.
 
     :param address: such as ``0000:81:00.0``.
-    :param burned: it is offered to nobody until the operator releases it (one-time-use specification).
+    :param burned: it is not offered until the operator releases it (one-time-use specification).
     """
 
     address: str
@@ -47,10 +47,10 @@ def instance_action(
     terminated_at: datetime | None = None,
     fault: str | None = None,
 ) -> dict[str, Any]:
-    """The payload of ``instance.<action>.<phase>``.
+    """Return the payload of ``instance.<action>.<phase>``.
 
-    :param flavor: the snapshot that the instance keeps.
-    :param fault: what went wrong, for ``.error``.
+    :param flavor: the snapshot in the instance.
+    :param fault: the error, for ``.error``.
     """
     devices = [_object("PciDevicePayload", asdict(function)) for function in pci_functions]
     return _object(

@@ -1,1 +1,1 @@
-"""The port to OpenStack Placement, the ledger of what is offered: client, embedded service, double."""
+"""Access OpenStack Placement, which records what is offered: its client and the embedded service."""

@@ -1,12 +1,12 @@
-"""Placement, as far as Autoclave uses it.
+"""Send Placement the requests that Autoclave needs.
 
-Nothing is retried here: a caller that gets :class:`PlacementUnavailable` does not know whether
-its request was applied, and only the caller can tell what to do. What a repetition does:
+This module never retries. After :class:`PlacementUnavailable` it is unknown whether the request was applied, and only
+the caller can decide what to do. A repeated request has these effects:
 
 * every GET: nothing changes.
-* a PUT of inventories or traits: it names a generation; the first success moves that on, so the
-  repetition is refused with :class:`PlacementConflict`. It is never applied twice.
-* a PUT of allocations, and the POST of several: likewise, by the consumer's generation.
+* a PUT of inventories or traits: it names a generation, and the first success increments that. So the repetition is
+  refused with :class:`PlacementConflict` and never applied twice.
+* a PUT of allocations, and the POST of several: the same, by the consumer's generation.
 * a PUT of a trait, a resource class or a provider's name: the same end state.
 * the POST of a provider: it names the uuid; the repetition is a :class:`PlacementConflict`.
 * a DELETE: the repetition is a :class:`PlacementNotFound`.
@@ -31,14 +31,14 @@ from autoclave.placement.records import (
 from autoclave.placement.transport import Requester
 
 OS_TRAITS = "3.9.0"
-"""The first os-traits that has every standard trait Autoclave sets (HW_NVME_*)."""
+"""The first os-traits with every standard trait that Autoclave sets (HW_NVME_*)."""
 
 
 class PlacementClient:
-    """Placement at one microversion. Safe to share between threads.
+    """Access Placement at one microversion. Instances are safe to share between threads.
 
-    Besides what each method says, all of them raise :class:`PlacementUnavailable` (no answer, or a
-    proxy's) and :class:`PlacementRefused` (an answer that is neither success nor named below).
+    In addition to their own errors, all methods raise two. :class:`PlacementUnavailable` means no answer, or one of a
+    proxy. :class:`PlacementRefused` means an answer that is neither success nor another listed error.
 
     :param adapter: from :mod:`autoclave.placement.transport`.
     """
@@ -46,21 +46,23 @@ class PlacementClient:
     def __init__(self, adapter: Any) -> None:
         self._requester = Requester(adapter)
         self._known: set[str] = set()
-        """Traits and resource classes that exist: they go only by hand, and only unused."""
+        """Traits and resource classes that exist: only operators delete them, and only unused ones."""
 
     # Providers
 
     def get_provider(self, uuid: str) -> Provider:
-        """:raises PlacementNotFound: there is none with that uuid."""
+        """Return a provider.
+
+        :raises PlacementNotFound: no provider has that uuid.
+        """
         return self._requester.read("GET", _provider(uuid), records.provider)
 
     def find_provider(self, name: str) -> Provider | None:
-        """The provider that has *name*, or None.
+        """Return the provider with *name*, or None.
 
-        Placement compares names by case, and the PCI address after the last ``_`` is written in
-        upper case by some and in lower case by others. So all three spellings are asked for, one
-        request each, until one is found. In a known tree :meth:`providers_in_tree` and
-        :meth:`Provider.is_named` cost one request.
+        Placement compares names with case, and clients write the PCI address after the last ``_`` in upper or lower
+        case. So up to three spellings are queried, one request each. In a known tree, :meth:`providers_in_tree` and
+        :meth:`Provider.is_named` need only one request.
         """
         head, mark, tail = name.rpartition("_")
         for spelling in dict.fromkeys((name, head + mark + tail.upper(), head + mark + tail.lower())):
@@ -70,22 +72,22 @@ class PlacementClient:
         return None
 
     def providers_in_tree(self, root: str) -> list[Provider]:
-        """All providers of the tree that *root* is in; none if it does not exist. One request."""
+        """Return all providers of the tree that contains *root*; none if it does not exist. Sends one request."""
         return self._list_providers([("in_tree", root)])
 
     def providers_with_trait(self, trait: str) -> list[Provider]:
-        """All providers that have *trait*, which must exist. One request."""
+        """Return all providers with *trait*, which must exist. Sends one request."""
         return self._list_providers([("required", trait)])
 
     def providers_offering(self, resource_class: str) -> list[Provider]:
-        """All providers that would give somebody one more of *resource_class*. One request.
+        """Return all providers that can allocate one more unit of *resource_class*. Sends one request.
 
         :raises PlacementRefused: Placement does not know the class.
         """
         return self._list_providers([("resources", f"{resource_class}:1")])
 
     def create_provider(self, uuid: str, name: str, parent: str | None = None) -> Provider:
-        """Make a provider without inventory or traits.
+        """Create a provider without inventory or traits.
 
         :raises PlacementConflict: the uuid or the name is taken.
         """
@@ -95,33 +97,35 @@ class PlacementClient:
         return self._requester.read("POST", "/resource_providers", records.provider, body)
 
     def rename_provider(self, uuid: str, name: str) -> None:
-        """Give a provider another name; its generation stays. A repetition changes nothing.
+        """Rename a provider; its generation stays the same. A repetition changes nothing.
 
-        :raises PlacementNotFound: there is none with that uuid.
+        :raises PlacementNotFound: no provider has that uuid.
         :raises PlacementConflict: the name is taken.
         """
         self._requester.read("PUT", _provider(uuid), records.provider, {"name": name})
 
     def delete_provider(self, uuid: str) -> None:
-        """Delete it with its inventories and traits.
+        """Delete a provider with its inventories and traits.
 
-        :raises PlacementNotFound: there is none with that uuid.
-        :raises PlacementConflict: somebody holds an allocation from it, or it has children.
+        :raises PlacementNotFound: no provider has that uuid.
+        :raises PlacementConflict: a consumer holds an allocation from it, or it has children.
         """
         self._requester.write("DELETE", _provider(uuid))
 
     # Inventories
 
     def get_inventories(self, uuid: str) -> Inventories:
-        """:raises PlacementNotFound: there is no such provider."""
+        """Return the inventories of a provider.
+
+        :raises PlacementNotFound: the provider does not exist.
+        """
         return self._requester.read("GET", f"{_provider(uuid)}/inventories", records.inventories)
 
     def put_inventories(self, uuid: str, generation: int, records: Mapping[str, Inventory]) -> int:
-        """Make *records* all the inventories of the provider, and return its new generation.
+        """Replace all inventories of a provider by *records*, and return its new generation.
 
-        :raises PlacementNotFound: there is no such provider.
-        :raises PlacementConflict: the provider has moved on from *generation*, or a class that is
-            no longer named is in use.
+        :raises PlacementNotFound: the provider does not exist.
+        :raises PlacementConflict: the generation is outdated, or a removed class is in use.
         """
         body = {
             "resource_provider_generation": generation,
@@ -130,16 +134,16 @@ class PlacementClient:
         return self._write_named("PUT", f"{_provider(uuid)}/inventories", body)
 
     def get_usages(self, uuid: str) -> Resources:
-        """What is allocated from the provider, by resource class; 0 for an unused inventory.
+        """Return the allocated amounts of a provider by resource class; 0 for an unused inventory.
 
-        :raises PlacementNotFound: there is no such provider.
+        :raises PlacementNotFound: the provider does not exist.
         """
         return self._requester.read("GET", f"{_provider(uuid)}/usages", records.usages)
 
     def ensure_resource_class(self, name: str) -> None:
-        """Make a CUSTOM_ class if it does not exist. No request for a class that this client has seen.
+        """Create a CUSTOM_ class if it does not exist. Sends no request for a class that this client has seen.
 
-        :raises PlacementRefused: a standard class that this Placement does not have.
+        :raises PlacementRefused: this Placement does not have the standard class.
         """
         if name in self._known:
             return
@@ -161,25 +165,28 @@ class PlacementClient:
     # Traits
 
     def get_traits(self, uuid: str) -> Traits:
-        """:raises PlacementNotFound: there is no such provider."""
+        """Return the traits of a provider.
+
+        :raises PlacementNotFound: the provider does not exist.
+        """
         return self._requester.read("GET", f"{_provider(uuid)}/traits", records.traits)
 
     def put_traits(self, uuid: str, generation: int, names: Iterable[str]) -> int:
-        """Make *names* all the traits of the provider, and return its new generation.
+        """Replace all traits of a provider by *names*, and return its new generation.
 
-        :raises PlacementNotFound: there is no such provider.
-        :raises PlacementConflict: the provider has moved on from *generation*.
+        :raises PlacementNotFound: the provider does not exist.
+        :raises PlacementConflict: the generation is outdated.
         :raises PlacementRefused: a trait does not exist; see :meth:`ensure_traits`.
         """
         body = {"resource_provider_generation": generation, "traits": sorted(set(names))}
         return self._write_named("PUT", f"{_provider(uuid)}/traits", body)
 
     def ensure_traits(self, names: Iterable[str]) -> None:
-        """Make the CUSTOM_ traits among *names* that do not exist.
+        """Create the CUSTOM_ traits among *names* that do not exist.
 
-        No request for traits that this client has seen; else one if none is missing.
+        Sends no request for traits that this client has seen, and one request if none is missing.
 
-        :raises PlacementRefused: a standard trait that this Placement does not have.
+        :raises PlacementRefused: this Placement does not have a standard trait.
         """
         wanted = set(names) - self._known
         missing = self.unknown_traits(wanted)
@@ -195,7 +202,7 @@ class PlacementClient:
         self._known |= wanted
 
     def unknown_traits(self, names: Iterable[str]) -> list[str]:
-        """Those of *names* that Placement does not have, sorted. One request, or none for no name."""
+        """Return those of *names* that Placement does not have, sorted. Sends one request, or none without names."""
         wanted = sorted(set(names))
         if not wanted:
             return []
@@ -204,57 +211,56 @@ class PlacementClient:
         return [name for name in wanted if name not in known]
 
     def unknown_resource_classes(self, names: Iterable[str]) -> list[str]:
-        """Those of *names* that Placement does not have, sorted. One request."""
+        """Return those of *names* that Placement does not have, sorted. Sends one request."""
         known = self._requester.read("GET", "/resource_classes", records.resource_class_names)
         return sorted(set(names) - known)
 
     # Allocations
 
     def get_allocations_for_provider(self, uuid: str) -> Mapping[str, Resources]:
-        """What each consumer holds of the provider.
+        """Return the resources that each consumer holds of a provider.
 
-        :raises PlacementNotFound: there is no such provider.
+        :raises PlacementNotFound: the provider does not exist.
         """
         return self._requester.read("GET", f"{_provider(uuid)}/allocations", records.resources_by_uuid)
 
     def get_allocations(self, consumer: str) -> ConsumerAllocations:
-        """What *consumer* holds; nothing, with generation None, if Placement does not know it."""
+        """Return the allocations of *consumer*; empty, with generation None, if Placement does not know it."""
         return self._requester.read(
             "GET", _consumer(consumer), lambda answer: records.consumer_allocations(consumer, answer)
         )
 
     def put_allocations(self, allocations: ConsumerAllocations) -> None:
-        """Make *allocations* all that the consumer holds.
+        """Replace all allocations of the consumer by *allocations*.
 
-        A consumer that holds nothing must not be told to hold nothing: Placement then keeps it at a
-        generation 0 that no GET shows, and refuses its next claim.
+        Never send empty allocations for a consumer without any. Placement would keep it at a generation 0 that no GET
+        shows, and refuse its next claim.
 
-        :raises PlacementConflict: there is not enough left, or the consumer has moved on from the
-            generation.
+        :raises PlacementConflict: the capacity is exceeded, or the consumer's generation is outdated.
         :raises PlacementRefused: a provider does not exist.
         """
         self._requester.write("PUT", _consumer(allocations.consumer), _claim(allocations))
 
     def post_allocations(self, consumers: Sequence[ConsumerAllocations]) -> None:
-        """Replace what several consumers hold, all or nothing.
+        """Replace the allocations of several consumers, all or nothing.
 
-        Only so does an allocation pass from one consumer to another at a provider that is reserved:
-        the use after it must not exceed the use before it. Raises as :meth:`put_allocations` does.
+        Only this moves an allocation between consumers at a reserved provider: the usage afterwards must not exceed the
+        usage before. Raises as :meth:`put_allocations` does.
         """
         self._requester.write("POST", "/allocations", {each.consumer: _claim(each) for each in consumers})
 
     def delete_allocations(self, consumer: str) -> None:
-        """Give back everything that *consumer* holds.
+        """Delete all allocations of *consumer*.
 
-        :raises PlacementNotFound: it holds nothing.
+        :raises PlacementNotFound: it has none.
         """
         self._requester.write("DELETE", _consumer(consumer))
 
     def allocation_candidates(self, query: Sequence[tuple[str, str]]) -> Candidates:
-        """The ways to satisfy *query*.
+        """Return the candidates that satisfy *query*.
 
-        The embedded Placement generates at most 100, dealt out over the hosts in turn. A ``limit``
-        below that keeps an arbitrary part of them, perhaps all of one host.
+        The embedded Placement generates at most 100, distributed over the hosts in turn. A lower ``limit`` keeps an
+        arbitrary part of them, perhaps all of one host.
 
         :param query: the parameters in order; names may repeat.
         :raises PlacementRefused: an unknown trait or class, or a contradictory query.
@@ -262,7 +268,7 @@ class PlacementClient:
         return self._requester.read("GET", f"/allocation_candidates?{urlencode(query)}", records.candidates)
 
     def _write_named(self, method: str, path: str, body: Mapping[str, Any]) -> int:
-        """Write what names traits or classes; forget which exist if Placement refuses: one may have been deleted."""
+        """Write a body with traits or classes; on refusal, clear the known ones: one may have been deleted."""
         try:
             return self._requester.read(method, path, records.provider_generation, body)
         except PlacementRefused:

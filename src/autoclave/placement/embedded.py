@@ -1,11 +1,7 @@
-"""Run the real Placement inside this process.
+"""Run the real Placement inside this process, for deployments that install nothing else.
 
-The real Placement inside this process, for the deployment that installs nothing else.
-
-Its authentication, noauth2, believes whatever the caller's headers say. So :attr:`app` must never
-be served bare; :class:`autoclave.placement.embedded.Front` goes before it.
-
-What stands before the embedded Placement: it decides who the caller is, the caller does not.
+Its authentication, noauth2, trusts the caller's headers. So never serve :attr:`EmbeddedPlacement.app` directly:
+:class:`Front` must stand before it and authenticate the caller.
 """
 
 import io
@@ -37,8 +33,8 @@ if TYPE_CHECKING:
 
 _QUIET = {
     "placement": logging.WARNING,
-    # They warn of every device that is reserved while it is in use: the normal life of ours. What is
-    # refused reaches its caller as an answer.
+    # Placement warns of every device that is reserved while in use, which is the normal state in Autoclave. Refused
+    # requests reach their caller as an answer.
     "placement.objects.allocation": logging.ERROR,
     "placement.objects.resource_provider": logging.ERROR,
     "alembic": logging.WARNING,
@@ -46,10 +42,10 @@ _QUIET = {
 
 
 class EmbeddedPlacement:
-    """Placement with its own database. One at a time in a process: its database handle is a global.
+    """Run Placement with its own database, once per process: its database handle is a global.
 
-    Its SQLite file keeps Placement's own settings (rollback journal, synchronous=FULL): a power
-    cut must not take back a ``reserved`` that we have already acted on.
+    Its SQLite file keeps Placement's own settings (rollback journal, synchronous=FULL). A power cut must not undo a
+    ``reserved`` on which Autoclave has already acted.
     """
 
     _running: ClassVar["EmbeddedPlacement | None"] = None
@@ -64,7 +60,7 @@ class EmbeddedPlacement:
 
     @classmethod
     def start(cls, database: Path | str) -> "EmbeddedPlacement":
-        """Open *database*, bring its schema, traits and classes up to date, and return the service.
+        """Open *database*, update its schema, traits and classes, and return the service.
 
         :param database: path of an SQLite file, or an SQLAlchemy URL.
         :raises InvalidConfiguration: another one runs in this process.
@@ -80,12 +76,12 @@ class EmbeddedPlacement:
                 if logging.getLogger(name).level == logging.NOTSET:
                     logging.getLogger(name).setLevel(level)
             conf = _configuration()
-            # Placement's own configure() works once in a process and ignores every later database;
-            # oslo.db's patch_factory puts another one under the same global, and can take it out again.
+            # Placement's own configure() works once per process and ignores every later database. oslo.db's
+            # patch_factory replaces the same global, and can restore it.
             manager = enginefacade.transaction_context()
             options = dict(conf.placement_database.items())
             options.pop("sync_on_startup")
-            options["connection"] = url  # no text: in one, a "$" or "?" of the file's name would mean something
+            options["connection"] = url  # not a string: in one, a "$" or "?" of the file's name would be interpreted
             manager.configure(**options)
             unpatch = db_api.placement_context_manager.patch_factory(manager)
             try:
@@ -103,27 +99,27 @@ class EmbeddedPlacement:
             return cls._running
 
     def stop(self) -> None:
-        """Close the database and leave no trace in the process. A second call does nothing."""
+        """Close the database and restore the globals of the process. A second call does nothing."""
         with self._guard:
             if EmbeddedPlacement._running is self:
                 _forget(self._database, self._unpatch)
                 EmbeddedPlacement._running = None
 
     def client_session(self) -> Any:
-        """A keystoneauth1 adapter for this process's own requests."""
+        """Return a keystoneauth1 adapter for this process's own requests."""
         return wsgi_adapter(self.app)
 
     def client(self) -> PlacementClient:
-        """A client with this process's own rights."""
+        """Return a client with this process's own rights."""
         return PlacementClient(self.client_session())
 
     def engine(self) -> Any:
-        """The SQLAlchemy engine that Placement itself uses."""
+        """Return the SQLAlchemy engine that Placement itself uses."""
         return self._database.writer.get_engine()
 
 
 class _Serial:
-    """One call at a time: SQLite refuses most of what is written at once with 'database is locked'.
+    """Serialize calls: SQLite refuses most concurrent writes with 'database is locked'.
 
     The body is joined inside the lock, since Placement may still read while it is iterated.
     """
@@ -142,18 +138,18 @@ def _configuration() -> cfg.ConfigOpts:
     placement.conf.register_opts(conf)
     overrides: dict[tuple[str, str], Any] = {
         ("api", "auth_strategy"): "noauth2",
-        ("placement_database", "connection"): "sqlite://",  # the real one is given to the engine
+        ("placement_database", "connection"): "sqlite://",  # the real one is passed to the engine
         ("placement_database", "sync_on_startup"): True,
-        # Hosts with many identical devices make wide trees. Without all three, six devices asked of
-        # hosts with eight take minutes.
+        # Hosts with many identical devices make wide trees. Without all three options, a request for six devices on
+        # hosts with eight takes minutes.
         ("workarounds", "optimize_for_wide_provider_trees"): True,
         ("placement", "max_allocation_candidates"): 100,
         ("placement", "allocation_candidates_generation_strategy"): "breadth-first",
     }
     for (group, option), value in overrides.items():
         conf.set_override(option, value, group=group)
-    # Another Placement's files and environment on this machine are none of ours: its policy would
-    # otherwise be found in /etc/placement, since that is where this project's files are looked for.
+    # Ignore files and environment of another Placement on this machine. Its policy would otherwise be found in
+    # /etc/placement, the directory of this project name.
     conf([], project="placement", default_config_files=[], default_config_dirs=[], use_env=False)
     policy_opts.set_defaults(conf)
     conf.set_override("policy_file", "autoclave-placement-policy.yaml", group="oslo_policy")
@@ -162,7 +158,7 @@ def _configuration() -> cfg.ConfigOpts:
 
 
 def _forget(database: Any, unpatch: Any) -> None:
-    """Undo what Placement keeps in module globals, so that the next one starts from nothing."""
+    """Reset what Placement keeps in module globals, so that the next one starts fresh."""
     unpatch()
     database.dispose_pool()
     trait._TRAITS_SYNCED = False
@@ -171,11 +167,11 @@ def _forget(database: Any, unpatch: Any) -> None:
 
 
 class Identity(NamedTuple):
-    """Who a caller was found to be.
+    """Identify an authenticated caller.
 
     :param user: user id, without a colon.
     :param project: project id.
-    :param roles: role names, with those they imply.
+    :param roles: role names, including implied ones.
     """
 
     user: str
@@ -184,7 +180,7 @@ class Identity(NamedTuple):
 
 
 Authenticate = Callable[["WSGIEnvironment"], Identity | None]
-"""Finds out who the caller is; None when nothing proves it."""
+"""Authenticates the caller; returns None without valid credentials."""
 
 _HARMLESS = frozenset(
     {
@@ -198,20 +194,20 @@ _HARMLESS = frozenset(
         "HTTP_X_OPENSTACK_REQUEST_ID",
     }
 )
-"""The headers that pass. A list of those that say who somebody is would never be complete."""
+"""The headers that pass. A list of the headers that carry an identity would never be complete."""
 
 _CHALLENGE = ("WWW-Authenticate", 'Basic realm="Placement"')
 _SET_BY_SERVERS = ("keystone.", "REMOTE_USER", "AUTH_TYPE")
 
 
 _LARGEST_BODY = 1 << 24
-"""Bytes: Placement takes a body into memory, however long it is. A thousand allocations take a tenth of it."""
+"""The most bytes of a body: Placement reads it into memory, however long it is. A thousand allocations need a tenth."""
 
 
 class Front:
-    """WSGI middleware that authenticates and then speaks for the caller in noauth2's headers.
+    """Authenticate callers, and identify them to the embedded Placement by noauth2's headers.
 
-    The version document at the root is public, as it is in every Placement.
+    The version document at the root is public, as in every Placement.
 
     :param app: the embedded Placement.
     :param authenticate: called with the caller's own headers.
@@ -224,7 +220,7 @@ class Front:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         passed = {name: value for name, value in environ.items() if _passes(name)}
         if environ.get("PATH_INFO", "") in ("", "/"):
-            # noauth2 lets "/" through without a token, but not "".
+            # noauth2 admits "/" without a token, but not "".
             passed["PATH_INFO"] = "/"
             return self._app(passed, start_response)
         identity = self._authenticate(environ)
@@ -234,12 +230,12 @@ class Front:
         if ":" in identity.user:
             raise ValueError(f"user id {identity.user!r} has a colon, which noauth2 takes for the end of it")
         passed["HTTP_X_AUTH_TOKEN"] = f"{identity.user}:{identity.project}"
-        # Always set, even when empty: without it noauth2 makes the user "admin" an administrator.
+        # Always set, even if empty: without it, noauth2 makes the user "admin" an administrator.
         passed["HTTP_X_ROLES"] = ",".join(identity.roles)
         try:
             body = RequestBody(environ).read_all(_LARGEST_BODY)
-            # Placement would answer 500 and log a traceback of a thousand lines. A byte for a character: brackets
-            # and quotes are the same in UTF-8.
+            # Placement would answer 500 and log a traceback of a thousand lines. Latin-1 maps each byte to a character:
+            # brackets and quotes are the same in UTF-8.
             json_options.require_shallow(body.decode("latin-1"))
         except json_options.TooDeep as error:
             return _error(start_response, "400 Bad Request", f"The body is {error}.")
@@ -253,7 +249,7 @@ class Front:
 
 
 def _error(start_response: "StartResponse", status: str, detail: str, *headers: tuple[str, str]) -> Iterable[bytes]:
-    """Answer as Placement does."""
+    """Return an error in Placement's format."""
     code, _, title = status.partition(" ")
     error = {"status": int(code), "title": title, "detail": detail, "code": "placement.undefined_code"}
     body = json.dumps({"errors": [error]}).encode()

@@ -1,8 +1,8 @@
 """Write providers, their traits and their inventories. Nothing else in Autoclave does.
 
-Every write of traits or inventories names the generation at which its author has read the provider. Placement refuses
-it if another writer came first; :func:`by_generation` then starts again from the reading. What was read at a
-generation is passed on as :class:`ProviderState`, so that the next write need not read it again.
+Every write of traits or inventories names the generation that was read before. Placement refuses it if another writer
+came first, and :func:`by_generation` then starts again from the read. :class:`ProviderState` carries what was read at a
+generation, so that the next write need not read it again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,19 +19,19 @@ from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA, may_be_the_
 LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 12
-"""How often a generation that has moved on is answered by starting again."""
+"""The number of attempts against a moving generation."""
 
 IN_USE = "placement.inventory.inuse"
-"""Placement's code for a record that an allocation was made from, and that cannot be removed therefore."""
+"""Placement's code for a record that cannot be removed because of an allocation."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class DesiredProvider:
-    """A device's provider.
+    """Describe a device's provider.
 
-    :param traits: those that the device has; ``OWNER_CYBORG`` comes by itself.
+    :param traits: those of the device; ``OWNER_CYBORG`` is added.
     """
 
     uuid: str
@@ -43,11 +43,11 @@ class DesiredProvider:
 
 @dataclass(frozen=True)
 class ProviderState:
-    """What a provider has at one generation, as far as it was read or written.
+    """Hold the state of a provider at one generation, as far as it was read or written.
 
-    :param inventories: None: not known at this generation.
-    :param rewritten: Nova had made the provider its own.
-    :param wrote: its traits were other ones before.
+    :param inventories: None if unknown at this generation.
+    :param rewritten: Nova had taken over the provider.
+    :param wrote: its traits were changed.
     """
 
     generation: int
@@ -58,27 +58,27 @@ class ProviderState:
 
     @property
     def known_inventories(self) -> Inventories | None:
-        """The inventories with their generation, if they are known."""
+        """Return the inventories with their generation, if they are known."""
         return None if self.inventories is None else Inventories(self.generation, self.inventories)
 
     def with_inventories(self, read: Inventories) -> "ProviderState | None":
-        """Return what is known of the provider together with *read*, or None if it has moved on in between."""
+        """Return the state together with *read*, or None if the generation has changed in between."""
         return replace(self, inventories=read.records) if read.generation == self.generation else None
 
 
 def whole_record(total: int, reserved: int) -> Inventory:
-    """Return an inventory record with every field: Placement resets what is left out."""
+    """Return an inventory record with every field: Placement resets omitted fields."""
     return Inventory(total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
 
 
 def by_generation(what: str, attempt: Callable[[bool], _T | None], *, stops_in_use: bool = False) -> _T:
-    """Run *attempt* until its writes meet the generation that it has read, and return its result.
+    """Retry *attempt* until its writes match the generation that it has read, and return its result.
 
     :param what: the subject, for messages.
-    :param attempt: reads, decides and writes. Its argument says whether Placement has refused an earlier attempt
-        because a class that was to go is in use. It returns None to start again: what it has read is out of date.
-    :param stops_in_use: such a refusal is raised at once.
-    :raises PlacementConflict: the generation moved at each of :data:`ATTEMPTS` attempts.
+    :param attempt: reads, decides and writes. Its argument is true after Placement refused an attempt because a removed
+        class is in use. It returns None to start again, if its reads are outdated.
+    :param stops_in_use: raise such a refusal at once.
+    :raises PlacementConflict: the generation changed in each of :data:`ATTEMPTS` attempts.
     """
     in_use, code = False, ""
     for _ in range(ATTEMPTS):
@@ -110,15 +110,15 @@ def ensure_provider(
     present: Provider | None,
     on_rewritten: Callable[[], object] = lambda: None,
 ) -> ProviderState:
-    """Write the provider and its traits as *desired*; the inventory comes afterwards, by ``settle``.
+    """Write the provider and its traits as *desired*; ``lifecycle.reserve`` writes the inventory afterwards.
 
-    Traits go first, so that a reader of the inventory finds the owner. Custom traits that an operator set are kept;
-    what the device no longer is or can do is not.
+    Traits are written first, so that a reader of the inventory finds the owner. Custom traits of an operator are kept,
+    and outdated traits of the device are removed.
 
-    :param present: the provider as the tree showed it, or None if it is not there.
-    :param on_rewritten: called before the traits are written over, if Nova has made the provider its own.
-    :returns: the provider as it is now.
-    :raises PlacementConflict: another provider has that name, or another service wrote at each attempt.
+    :param present: the provider as the tree showed it, or None.
+    :param on_rewritten: called before the traits are overwritten, if Nova has taken over the provider.
+    :returns: the current state of the provider.
+    :raises PlacementConflict: another provider has the name, or another service wrote during each attempt.
     :raises PlacementRefused: this Placement does not know a trait or class.
     """
     made: ProviderState | None = None
@@ -139,7 +139,7 @@ def ensure_provider(
 
 
 def create_provider(client: PlacementClient, uuid: str, name: str, parent: str | None = None) -> ProviderState:
-    """Make a provider, and return it: without traits, without inventories.
+    """Create a provider, and return its state: without traits, without inventories.
 
     :raises PlacementConflict: the uuid or the name is taken.
     """
@@ -148,9 +148,9 @@ def create_provider(client: PlacementClient, uuid: str, name: str, parent: str |
 
 
 def delete_provider(client: PlacementClient, uuid: str) -> bool:
-    """Delete a provider with its inventories and traits; return whether it was there.
+    """Delete a provider with its inventories and traits; return whether it existed.
 
-    :raises PlacementConflict: an allocation is made from it, or it has children.
+    :raises PlacementConflict: a consumer has an allocation from it, or it has children.
     """
     try:
         client.delete_provider(uuid)
@@ -160,16 +160,16 @@ def delete_provider(client: PlacementClient, uuid: str) -> bool:
 
 
 def rename_provider(client: PlacementClient, uuid: str, name: str) -> None:
-    """Give a provider another name.
+    """Rename a provider.
 
-    :raises PlacementNotFound: there is none with that uuid.
+    :raises PlacementNotFound: no provider has that uuid.
     :raises PlacementConflict: the name is taken.
     """
     client.rename_provider(uuid, name)
 
 
 def provider_named(tree: Iterable[Provider], name: str) -> Provider | None:
-    """Return the provider of *tree* that *name* means, or None."""
+    """Return the provider of *tree* with *name*, or None."""
     return next((provider for provider in tree if provider.is_named(name)), None)
 
 
@@ -182,12 +182,12 @@ def change_traits(
     change: Callable[[frozenset[str]], frozenset[str]],
     known: ProviderState | None = None,
 ) -> ProviderState:
-    """Change the traits of a provider by *change*, if it changes them; return the provider as it is then.
+    """Apply *change* to the traits of a provider, write them if they differ, and return the resulting state.
 
-    :param change: what the traits are to be, of what they are.
-    :param known: what was read or written of the provider; None: it is read.
-    :raises PlacementNotFound: there is no such provider.
-    :raises PlacementConflict: the provider moved on at each attempt.
+    :param change: returns the desired traits for the current ones.
+    :param known: the known state of the provider; None to read it.
+    :raises PlacementNotFound: the provider does not exist.
+    :raises PlacementConflict: the generation changed in each attempt.
     :raises PlacementRefused: this Placement does not know a trait.
     """
     latest = [known]
@@ -211,9 +211,9 @@ def change_traits(
 
 
 def put_inventories(client: PlacementClient, uuid: str, generation: int, records: Mapping[str, Inventory]) -> int:
-    """Make *records* all the inventories of a provider, and return its new generation.
+    """Replace all inventories of a provider by *records*, and return its new generation.
 
-    :raises PlacementConflict: the provider has moved on from *generation*, or a class that goes is in use.
+    :raises PlacementConflict: the generation is outdated, or a removed class is in use.
     """
     return client.put_inventories(uuid, generation, records)
 
@@ -221,12 +221,12 @@ def put_inventories(client: PlacementClient, uuid: str, generation: int, records
 def change_inventories(
     client: PlacementClient, uuid: str, change: Callable[[Mapping[str, Inventory]], Mapping[str, Inventory]]
 ) -> Inventories | None:
-    """Change the inventories of a provider by *change*.
+    """Apply *change* to the inventories of a provider, and write them if they differ.
 
-    :param change: what the records are to be, of what they are.
-    :returns: what was there and stays, if nothing is to be changed; None: it was written.
-    :raises PlacementNotFound: there is no such provider.
-    :raises PlacementConflict: the provider moved on at each attempt, or a class that is to go is in use.
+    :param change: returns the desired records for the current ones.
+    :returns: the current inventories if they need no change; None after a write.
+    :raises PlacementNotFound: the provider does not exist.
+    :raises PlacementConflict: the generation changed in each attempt, or a removed class is in use.
     """
 
     def attempt(_in_use: bool) -> tuple[Inventories | None]:
@@ -243,7 +243,7 @@ def change_inventories(
 
 
 def _why_not_made(client: PlacementClient, desired: DesiredProvider) -> str | None:
-    """Where the provider is, if it is in another tree: its root was renamed, or that of the host made anew."""
+    """Describe the other tree that contains the provider, if any: a root was renamed or recreated."""
     try:
         elsewhere = client.get_provider(desired.uuid)
         root, ours = client.get_provider(elsewhere.root), client.get_provider(desired.parent)
@@ -257,5 +257,5 @@ def _why_not_made(client: PlacementClient, desired: DesiredProvider) -> str | No
 
 
 def reserve_all(records: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """Return *records*, of which nothing more can be allocated."""
+    """Return *records* with everything reserved."""
     return {name: replace(record, reserved=record.total) for name, record in records.items()}

@@ -1,10 +1,7 @@
-"""Define Placement's records, and read them from its JSON.
+"""Define Placement's records, and parse them from its JSON.
 
-What Placement keeps, as typed records. Whole records always: what is left out, Placement resets.
-
-Reading Placement's JSON: every value is checked for what it must be before it is believed.
-
-All functions raise :class:`ValueError` with the name of the offending key.
+Records are always whole, because Placement resets omitted fields. Every value is validated. All parsers raise
+:class:`ValueError` with the name of the invalid key.
 """
 
 from collections.abc import Mapping
@@ -19,10 +16,10 @@ Resources = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Provider:
-    """A resource provider.
+    """Represent a resource provider.
 
-    :param generation: grows with every change of its inventories, traits, aggregates and
-        allocations; a write that names an older one is refused.
+    :param generation: grows with every change of its inventories, traits, aggregates and allocations. A write with an
+        older one is refused.
     :param parent: uuid of its parent, or None for a root.
     :param root: uuid of the root of its tree; its own, for a root.
     """
@@ -34,13 +31,13 @@ class Provider:
     root: str
 
     def is_named(self, name: str) -> bool:
-        """Whether *name* means this provider."""
+        """Return whether *name* refers to this provider."""
         return same_provider_name(self.name, name)
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The inventory of one resource class at one provider.
+    """Represent the inventory of one resource class at one provider.
 
     ``(total - reserved) * allocation_ratio - used`` units are offered.
     """
@@ -54,31 +51,32 @@ class Inventory:
 
 
 class Inventories(NamedTuple):
-    """All inventories of one provider, by resource class, at one generation of it."""
+    """Hold all inventories of one provider, by resource class, at one generation of it."""
 
     generation: int
     records: Mapping[str, Inventory]
 
 
 class Traits(NamedTuple):
-    """The traits of one provider, at one generation of it."""
+    """Hold the traits of one provider, at one generation of it."""
 
     generation: int
     names: frozenset[str]
 
 
 GENERATIONS_OF_NOTHING = (None, 0)
-"""What the generation of a consumer that holds nothing may be.
+"""The possible generations of a consumer without allocations.
 
-0: a claim that names a provider which is gone leaves a consumer of that generation behind, which no GET shows."""
+A claim that names a deleted provider leaves a consumer of generation 0 behind, which no GET shows.
+"""
 
 
 @dataclass(frozen=True)
 class ConsumerAllocations:
-    """Everything that one consumer (an instance) holds.
+    """Hold all allocations of one consumer (an instance).
 
-    :param generation: the consumer's; None says that it holds nothing yet.
-    :param allocations: resources by provider uuid; empty to give everything back.
+    :param generation: the consumer's; None for a consumer without allocations.
+    :param allocations: resources by provider uuid; empty to remove all.
     """
 
     consumer: str
@@ -91,11 +89,11 @@ class ConsumerAllocations:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to satisfy a query.
+    """Represent one way to satisfy a query.
 
     :param allocations: resources by provider uuid.
-    :param mappings: uuids of the providers that satisfy each request group, by the group's suffix
-        (``""`` for the unnumbered one).
+    :param mappings: uuids of the providers that satisfy each request group, by the group's suffix (``""`` for the
+        unnumbered one).
     """
 
     allocations: Mapping[str, Resources]
@@ -104,10 +102,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Summary:
-    """What Placement says of a provider that a candidate names, or that is in its tree.
+    """Summarize a provider in a candidate, or in the tree of one.
 
     :param capacity: ``(total - reserved) * allocation_ratio`` by resource class.
-    :param used: what is allocated, by resource class.
+    :param used: the allocated amounts, by resource class.
     """
 
     parent: str | None
@@ -119,13 +117,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The answer to an allocation candidates query; no candidates is an answer, not an error."""
+    """Hold the answer to an allocation candidates query; an empty one is not an error."""
 
     candidates: tuple[Candidate, ...] = ()
     summaries: Mapping[str, Summary] = field(default_factory=dict)
 
     def root_of(self, candidate: Candidate) -> str:
-        """The root provider of the tree that *candidate* is in; no provider is shared between trees."""
+        """Return the root provider of *candidate*'s tree; no provider is shared between trees."""
         return self.summaries[next(iter(candidate.allocations))].root
 
 
@@ -149,7 +147,7 @@ def integer(document: Any, key: str) -> int:
 
 
 def provider(document: Any) -> Provider:
-    """One element of ``GET /resource_providers``."""
+    """Parse one element of ``GET /resource_providers``."""
     parent = document.get("parent_provider_uuid") if isinstance(document, dict) else None
     return Provider(
         uuid=text(document, "uuid"),
@@ -198,13 +196,13 @@ def resources(document: Any, key: str = "resources") -> Resources:
 
 
 def resources_by_uuid(document: Any) -> Mapping[str, Resources]:
-    """The allocations of a provider by its consumers' uuids, or of a consumer by its providers'."""
+    """Parse the allocations of a provider by its consumers' uuids, or of a consumer by its providers'."""
     allocations = mapping(document, "allocations")
     return {uuid: resources(allocations[uuid]) for uuid in allocations}
 
 
 def consumer_allocations(consumer: str, document: Any) -> ConsumerAllocations:
-    """``GET /allocations/{consumer}``; Placement answers an empty record for one it does not know."""
+    """Parse ``GET /allocations/{consumer}``; Placement returns an empty record for an unknown consumer."""
     allocations = resources_by_uuid(document)
     if not allocations:
         return ConsumerAllocations(consumer, {})
@@ -219,7 +217,7 @@ def consumer_allocations(consumer: str, document: Any) -> ConsumerAllocations:
 
 
 def candidates(document: Any) -> Candidates:
-    """``GET /allocation_candidates``: each names a provider, and each provider that is named has a summary."""
+    """Parse ``GET /allocation_candidates``. Each candidate has a provider, and each provider has a summary."""
     summaries = mapping(document, "provider_summaries")
     found = Candidates(
         tuple(_candidate(item) for item in sequence(document, "allocation_requests")),
@@ -234,10 +232,10 @@ def candidates(document: Any) -> Candidates:
 
 
 def error(document: Any) -> tuple[str, str] | None:
-    """``(detail, code)`` of Placement's error document, or None if *document* is not one."""
+    """Return ``(detail, code)`` of Placement's error document, or None if *document* is not one."""
     try:
         first = sequence(document, "errors")[0]
-        # What the status means in general, an empty line, what happened.
+        # The detail has the general meaning of the status, an empty line, and the specific error.
         general, _, special = text(first, "detail").strip().partition("\n\n")
         return " ".join((special or general).split()), str(first.get("code", ""))
     except (ValueError, IndexError):
@@ -248,7 +246,7 @@ def _typed(document: Any, key: str, kind: type[_T]) -> _T:
     if not isinstance(document, dict) or key not in document:
         raise ValueError(f"{key} is missing")
     value = document[key]
-    # JSON's true is an int to Python.
+    # In Python, bool is a subclass of int.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{key} is {value!r:.60}")
     return value

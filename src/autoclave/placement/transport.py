@@ -1,10 +1,7 @@
-"""Send requests to Placement, and read what an answer means.
+"""Send requests to Placement, and interpret its answers.
 
-How requests reach Placement: over HTTP, or straight into a WSGI application of this process.
-
-Both ways end in a keystoneauth1 adapter, so that everything above them is one code path.
-
-One request to Placement, and what its answer means.
+Requests go over HTTP, or directly into a WSGI application of this process. Both ways use a keystoneauth1 adapter, so
+all code above is the same.
 """
 
 import io
@@ -21,7 +18,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from requests.structures import CaseInsensitiveDict
 
-from autoclave.conf.placement import GROUP, present_form
+from autoclave.conf.clouds import PLACEMENT, present_form
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused, PlacementUnavailable
 from autoclave.placement import records
 from autoclave.service_adapter import make_adapter, reason
@@ -32,20 +29,19 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 MICROVERSION = "1.39"
-"""Pinned, so that a newer Placement answers as this one. Below 1.26 reserved may not equal total."""
+"""Pinned, so that newer Placements answer the same. Below 1.26, reserved must not equal total."""
 
 OWN_ROLES = "admin,service,member,reader"
-"""What requests of our own may do; /reshaper demands ``service``. Keystone would add the implied ones."""
+"""The roles of Autoclave's own requests; /reshaper requires ``service``. Keystone would add the implied ones."""
 
 _EMBEDDED_URL = "http://placement.embedded/placement"
 
 
 class WsgiAdapter(requests.adapters.BaseAdapter):
-    """Lets ``requests`` call a WSGI application instead of the network.
+    """Make ``requests`` call a WSGI application instead of the network.
 
-    A :class:`ConnectionError` out of the application is a lost connection, a :class:`TimeoutError` an
-    answer that did not come in time; anything else that it raises is what an HTTP server makes of it, a
-    500. No timeout is kept here: nothing is waited for.
+    A :class:`ConnectionError` of the application is a lost connection, and a :class:`TimeoutError` a late answer. Any
+    other exception becomes a 500, as in an HTTP server. Timeouts are ignored, since nothing waits.
 
     :param app: the application.
     :param mount: path of the URL that belongs to SCRIPT_NAME, such as ``/placement``.
@@ -82,16 +78,16 @@ class WsgiAdapter(requests.adapters.BaseAdapter):
         response.request = request
         response.raw = io.BytesIO(content)
         response.encoding = "utf-8"
-        # Reading the body now is what requests does with a network answer that is not streamed.
+        # requests reads the body of a network answer here as well, unless it is streamed.
         assert response.content == content
         return response
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is held."""
 
 
 def call_joined(app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse") -> bytes:
-    """Call *app*, return its whole body, and close the iterable as PEP 3333 asks."""
+    """Call *app*, return its whole body, and close the iterable as PEP 3333 requires."""
     chunks: Iterable[bytes] = app(environ, start_response)
     try:
         return b"".join(chunks)
@@ -137,12 +133,12 @@ def _header_variables(headers: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def wsgi_adapter(app: "WSGIApplication") -> Any:
-    """A keystoneauth1 adapter whose requests end in *app*, mounted at ``/placement``.
+    """Return a keystoneauth1 adapter that sends requests to *app*, mounted at ``/placement``.
 
-    They carry this process's own identity, in the headers that Placement's noauth2 believes.
+    They carry this process's own identity, in the headers that Placement's noauth2 trusts.
     """
     direct = requests.Session()
-    # The environment's proxies and netrc have nothing to say about a call within the process.
+    # The environment's proxies and netrc do not apply to a call within the process.
     direct.trust_env = False
     split = urlsplit(_EMBEDDED_URL)
     direct.mount(f"{split.scheme}://{split.netloc}/", WsgiAdapter(app, mount=split.path))
@@ -153,16 +149,16 @@ def wsgi_adapter(app: "WSGIApplication") -> Any:
         endpoint_override=_EMBEDDED_URL,
         default_microversion=MICROVERSION,
         additional_headers={"X-Roles": OWN_ROLES},
-        # Every status comes back as an answer; the requester tells them apart.
+        # Every status is returned as an answer; the requester interprets it.
         raise_exc=False,
     )
 
 
 def http_adapter(conf: cfg.ConfigOpts) -> Any:
-    """A keystoneauth1 adapter for the external Placement of the ``[placement]`` options.
+    """Return a keystoneauth1 adapter for the external Placement of the ``[placement]`` options.
 
-    Make one per process: it holds the connection pool and the token. No redirect is followed, since it would send a
-    request twice.
+    Create one per process: it holds the connection pool and the token. Redirects are not followed, since they would
+    send a request twice.
 
     :raises InvalidConfiguration: an option that auth_type needs is not set.
     """
@@ -172,39 +168,39 @@ def http_adapter(conf: cfg.ConfigOpts) -> Any:
             "[placement] endpoint is deprecated. Write instead of it, in the same section: %s",
             ", ".join(f"{option} = {value}" for option, value in instead.items()),
         )
-    return make_adapter(conf, GROUP, microversion=MICROVERSION, instead=instead)
+    return make_adapter(conf, PLACEMENT, microversion=MICROVERSION, instead=instead)
 
 
 _T = TypeVar("_T")
 
 _FROM_A_PROXY = frozenset({502, 503, 504})
-"""Statuses that say nothing about whether Placement has seen the request."""
+"""The statuses that do not show whether Placement has received the request."""
 
 _ONCE = {"connect_retries": 0, "status_code_retries": 0}
-"""A write is never repeated, whatever ``[placement]`` says: the first one may have been applied."""
+"""Writes are never retried, whatever ``[placement]`` says: the first attempt may have been applied."""
 
 _URL_OPTION = "[placement] endpoint_override, or else the placement endpoint in the catalog,"
 
 _NO_SUCH_PATH = "The resource could not be found."
-"""All that Placement says of a path that it does not have; of something that it does not know it says which."""
+"""The whole detail for an unknown path; for an unknown object, the detail names that object."""
 
 
 class Requester:
-    """Sends one request, once, and returns its answer or raises what it means.
+    """Send one request once, and return its answer or raise its error.
 
-    :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. Only GET obeys its retries.
+    :param adapter: a keystoneauth1 adapter with ``raise_exc=False``. Only GET uses its retries.
     """
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 
     def read(self, method: str, path: str, parse: Callable[[Any], _T], body: Any = None) -> _T:
-        """Send the request and return what *parse* makes of the JSON of its answer.
+        """Send the request and return the result of *parse* for the JSON of its answer.
 
         :raises PlacementUnavailable: no answer; the request may or may not have been applied.
         :raises PlacementConflict: 409.
-        :raises PlacementNotFound: Placement itself says 404.
-        :raises PlacementRefused: any other answer, also one with status 200 that is not Placement's.
+        :raises PlacementNotFound: 404 from Placement itself.
+        :raises PlacementRefused: any other answer, including one with status 200 that is not Placement's.
         """
         response = self._send(method, path, body)
         try:
@@ -213,7 +209,7 @@ class Requester:
             raise _not_placement(method, path, response, str(exc)) from exc
 
     def write(self, method: str, path: str, body: Any = None) -> None:
-        """Send a request that Placement answers without a body; raises as :meth:`read` does."""
+        """Send a request that Placement answers without a body; raise the errors of :meth:`read`."""
         response = self._send(method, path, body)
         if response.content:
             raise _not_placement(method, path, response, "a body where there is none")
@@ -222,7 +218,7 @@ class Requester:
         try:
             response = self._adapter.request(path, method, json=body, **({} if method == "GET" else _ONCE))
         except ksa.ConnectionError as exc:
-            if path not in str(exc):  # it was on the way to Keystone, for a token
+            if path not in str(exc):  # the failed connection was to Keystone, for a token
                 raise PlacementUnavailable(
                     f"no token for {method} {path}: {exc}; see that Keystone answers at [placement] auth_url"
                 ) from exc
@@ -230,14 +226,16 @@ class Requester:
                 f"Placement did not answer {method} {path}: {exc}; see that it runs, and that {_URL_OPTION} is its URL"
             ) from exc
         except ksa.HttpError as exc:
-            # Keystone's answer, when a token was asked for; Placement's come back as responses.
+            # Keystone's answer to the request for a token; Placement's are returned as responses.
             status = exc.http_status
             kind = f"no token for {method} {path}: Keystone answered {status}: {exc}"
             if status >= 500:
                 raise PlacementUnavailable(kind) from exc
             raise PlacementRefused(f"{kind}; see [placement] auth_type and its credentials", status) from exc
         except ksa.EndpointNotFound as exc:
-            raise PlacementUnavailable(f"{method} {path} was not sent: {reason(GROUP, self._adapter, exc)}") from exc
+            raise PlacementUnavailable(
+                f"{method} {path} was not sent: {reason(PLACEMENT, self._adapter, exc)}"
+            ) from exc
         except ksa.ClientException as exc:
             raise PlacementUnavailable(f"no token for {method} {path}: {exc}") from exc
         if not 200 <= response.status_code < 300:
@@ -257,7 +255,7 @@ def _raise(method: str, path: str, response: Any) -> None:
     if status == 404 and said and detail != _NO_SUCH_PATH:
         raise PlacementNotFound(message)
     if status == 404:
-        # Any web server, and Placement too, says 404 to a wrong URL; only Placement says what does not exist.
+        # Any web server, including Placement, returns 404 for a wrong URL. Only Placement names the missing object.
         raise PlacementRefused(f"{message}. Is {_URL_OPTION} the URL of Placement?", status)
     if status in (401, 403):
         raise PlacementRefused(f"{message}. See [placement] auth_type and what goes with it", status)

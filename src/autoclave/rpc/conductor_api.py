@@ -1,10 +1,10 @@
-"""Call the conductors: each method of their RPC API, with the version that brought it.
+"""Call the conductors: each method of their RPC API, with the version that introduced it.
 
 * 1.0: ``arq_bind``, ``arq_unbind``, ``arq_delete``, ``arq_delete_for_instance``.
 * 1.1: ``check_request``, ``build_instance``, ``delete_instance``, ``rebuild_instance``, ``explain``.
 
-Any conductor takes a message. A call raises what the method raises over there, and :class:`RPCError` where no
-conductor answered; a cast raises :class:`RPCUnavailable` where the message was not handed over.
+Any conductor takes a message. A call raises the error of the remote method, or :class:`RPCError` if no conductor
+answered. A cast raises :class:`RPCUnavailable` if the message could not be sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from autoclave.objects.base import RequestContext
 from autoclave.rpc.port import CONDUCTOR_TOPIC, Transport
 
 VERSION = "1.1"
-"""The version that a conductor of this release speaks."""
+"""The version of a conductor of this release."""
 
 
 class ConductorAPI:
-    """The client side of the conductors' RPC API."""
+    """Send messages of the conductors' RPC API."""
 
     def __init__(self, transport: Transport) -> None:
         self._requests = transport.client(CONDUCTOR_TOPIC, version="1.0")
@@ -41,30 +41,30 @@ class ConductorAPI:
         self._requests.call(context, "arq_delete_for_instance", instance_uuid=instance_uuid)
 
     def check_request(self, context: RequestContext, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
-        """Check that a flavor and an image, as snapshots of them say, can be satisfied together.
+        """Check whether a flavor and an image, given as snapshots, can be satisfied together.
 
-        :raises BadRequest: they exclude each other, or name what there is not.
+        :raises BadRequest: they contradict each other, or name something that does not exist.
         """
         self._instances.call(context, "check_request", flavor=dict(flavor), image=dict(image))
 
     def build_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """Build an instance whose row is there. A cast."""
+        """Cast to build an instance whose row exists."""
         self._instances.cast(context, "build_instance", instance_uuid=instance_uuid)
 
     def delete_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """Delete an instance that is marked for it. A cast."""
+        """Cast to delete an instance that is marked for deletion."""
         self._instances.cast(context, "delete_instance", instance_uuid=instance_uuid)
 
     def rebuild_instance(self, context: RequestContext, instance_uuid: str) -> None:
-        """Rebuild an instance from the image that ``rebuild`` of its row names. A cast."""
+        """Cast to rebuild an instance from the image in the ``rebuild`` of its row."""
         self._instances.cast(context, "rebuild_instance", instance_uuid=instance_uuid)
 
     def explain(self, context: RequestContext, flavor: str, image: str, host: str | None) -> Any:
-        """Return which hosts could take an instance, and what each of the others lacks.
+        """Return the hosts that could run an instance, and what each of the others lacks.
 
         :param flavor: name or id.
         :param image: name or uuid.
-        :param host: the only one that is wanted.
-        :raises ApiError: there is no such flavor, image or host, no host could ever take it, or ``[compute]`` is off.
+        :param host: the only host to consider.
+        :raises ApiError: the flavor, image or host does not exist, no host could ever run it, or ``[compute]`` is off.
         """
         return self._instances.call(context, "explain", flavor=flavor, image=image, host=host)

@@ -1,9 +1,4 @@
-"""Carry RPC inside one process.
-
-RPC inside one process: a call is a call, a cast waits its turn in a :class:`CastQueue`.
-
-Where casts wait in the in-process transport: on a bounded pool.
-"""
+"""Carry RPC inside one process: a call is direct, a cast waits in a :class:`CastQueue`."""
 
 import itertools
 import threading
@@ -24,9 +19,9 @@ from autoclave.rpc.port import RemoteVersion, VersionGuard, understands, unknown
 
 @dataclass(frozen=True)
 class Cast:
-    """A message on its way.
+    """Hold a queued cast.
 
-    :param server: None: any server of the topic.
+    :param server: None for any server of the topic.
     :param context: ``RequestContext.to_dict()``.
     :param arguments: the keyword arguments, encoded.
     """
@@ -40,27 +35,27 @@ class Cast:
 
 
 Deliver = Callable[[Cast], None]
-"""Runs a cast at its server, or drops it where there is none; does not raise."""
+"""Runs a cast at its server, or drops it without one; does not raise."""
 
 
 class CastQueue(Protocol):
-    """Takes casts and delivers them some time later, or never."""
+    """Accept casts, and deliver them later, or never."""
 
     def put(self, cast: Cast, deliver: Deliver) -> None:
-        """Take *cast*.
+        """Enqueue *cast*.
 
-        :raises RPCUnavailable: there is no room for it.
+        :raises RPCUnavailable: the queue is full.
         """
 
     def close(self) -> None:
-        """Deliver nothing more."""
+        """Stop the delivery."""
 
 
 class PooledCasts:
-    """Delivers each cast on a thread of a pool, in about the order they came.
+    """Deliver each cast on a thread of a pool, in approximately the order of arrival.
 
-    :param workers: how many casts run at the same time.
-    :param capacity: how many more may wait; beyond that the sender is told.
+    :param workers: the most casts that run concurrently.
+    :param capacity: the most casts that wait; the sender of another one gets an error.
     """
 
     def __init__(self, workers: int = 8, capacity: int = 1000) -> None:
@@ -78,7 +73,7 @@ class PooledCasts:
             raise RPCUnavailable(f"{cast.method} was not sent to {cast.topic}: its transport is closed") from error
 
     def close(self) -> None:
-        # Servers wait for what they have begun; joining idle threads here would only cost a second.
+        # Servers wait for the casts in progress; joining idle threads here would only cost a second.
         self._pool.shutdown(wait=False)
 
 
@@ -86,14 +81,14 @@ LOG = logging.getLogger(__name__)
 
 
 class InProcessTransport:
-    """The transport of services that run in one process.
+    """Connect services that run in one process.
 
-    Arguments and results are written to JSON and read back, as on a broker. What differs: a call to a
-    server that is not there fails at once, and takes as long as the method does, without a time-out.
+    Arguments and results are encoded as JSON and decoded, as with a broker. Unlike there, a call to a missing server
+    fails at once, and a call has no timeout.
 
-    :param casts: where casts wait; a pool of its own by default.
-    :param version_caps: topic to the highest version that may be sent.
-    :param remote_version: asked about servers that are not here now.
+    :param casts: the queue of casts; by default a pool of its own.
+    :param version_caps: the highest version that may be sent, by topic.
+    :param remote_version: returns the version of a server outside of this process.
     """
 
     def __init__(
@@ -121,9 +116,9 @@ class InProcessTransport:
         self._casts.close()
 
     def register(self, server: "InProcessServer") -> None:
-        """Let *server* be found.
+        """Make *server* available.
 
-        :raises ValueError: its topic has a server of this name already.
+        :raises ValueError: its topic already has a server of this name.
         """
         with self._lock:
             known = self._servers.setdefault(server.topic, {})
@@ -131,14 +126,14 @@ class InProcessTransport:
                 raise ValueError(f"{server} is served already")
 
     def unregister(self, server: "InProcessServer") -> None:
-        """Let *server* be found no longer."""
+        """Make *server* unavailable."""
         with self._lock:
             self._servers.get(server.topic, {}).pop(server.name, None)
 
     def find(self, topic: str, name: str | None, version: str) -> "InProcessServer":
-        """The server that a message goes to; without a *name* they take turns.
+        """Return the server for a message; without a *name*, they take turns.
 
-        :raises RPCUnavailable: there is none, or it does not understand *version*.
+        :raises RPCUnavailable: none exists, or it does not support *version*.
         """
         with self._lock:
             known = self._servers.get(topic, {})
@@ -151,7 +146,7 @@ class InProcessTransport:
         return found
 
     def put(self, cast: Cast) -> None:
-        """Hand *cast* to the queue."""
+        """Enqueue *cast*."""
         self._casts.put(cast, self._deliver)
 
     def _deliver(self, cast: Cast) -> None:
@@ -169,7 +164,7 @@ class InProcessTransport:
 
 
 class InProcessClient:
-    """See :class:`autoclave.rpc.port.Client`."""
+    """Implement :class:`autoclave.rpc.port.Client`."""
 
     def __init__(self, transport: InProcessTransport, guard: VersionGuard, version: str) -> None:
         self._transport = transport
@@ -194,7 +189,7 @@ class InProcessClient:
 
 
 class InProcessServer:
-    """See :class:`autoclave.rpc.port.Server`."""
+    """Implement :class:`autoclave.rpc.port.Server`."""
 
     def __init__(self, transport: InProcessTransport, topic: str, name: str, endpoint: object, version: str) -> None:
         self.topic = topic

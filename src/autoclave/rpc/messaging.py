@@ -1,12 +1,8 @@
 """Carry RPC over RabbitMQ by oslo.messaging.
 
-RPC over RabbitMQ, by oslo.messaging.
-
-oslo.messaging declares ``[DEFAULT] transport_url`` itself, with a default of its own, and so cannot
-share a configuration object with ours. It reads the same files through a second one, so operators may
-tune it there (``[oslo_messaging_rabbit]`` and the like).
-
-``[DEFAULT] transport_url`` in what operators are told: never with its passwords.
+oslo.messaging declares ``[DEFAULT] transport_url`` itself, with another default, so it cannot share Autoclave's
+configuration object. It reads the same files through a second one, where operators may tune it
+(``[oslo_messaging_rabbit]`` and similar groups). Messages show the URL without its passwords.
 """
 
 import importlib.util
@@ -32,16 +28,16 @@ _PASSWORD = re.compile(r"((?://|,)[^:@/,]*:)[^/,]*@")
 
 
 def shown(text: str) -> str:
-    """A text, such as the URL, without the passwords in it."""
+    """Return a text, such as the URL, without its passwords."""
     return _PASSWORD.sub(r"\1***@", text)
 
 
 def unusable(error: Exception) -> InvalidConfiguration:
-    """What to raise where oslo.messaging refuses the URL.
+    """Return the error for a URL that oslo.messaging refuses.
 
-    :param error: what it said; a ValueError if it could not even take the URL apart.
+    :param error: its error; a ValueError if it could not parse the URL.
     """
-    # A password with a slash ends where the port would be, and that is what a ValueError then shows.
+    # A password with a slash is parsed as a port, so a ValueError would show the password.
     why = (
         "a port is no number, or a character of a user or password is not written as %XX, such as / as %2F"
         if isinstance(error, ValueError)
@@ -57,7 +53,7 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = "autoclave"
 
 RETRIES = 2
-"""How often a connection to the broker is tried again before the sender is told; a few seconds in all."""
+"""The number of connection retries before the sender gets an error, within a few seconds."""
 
 _NOT_HANDED_OVER = (
     oslo_messaging.MessageDeliveryFailure,
@@ -69,16 +65,16 @@ _NOT_HANDED_OVER = (
 )
 
 _NOT_RUN = ("UnsupportedVersion", "NoSuchMethod")
-"""The dispatcher's own errors, raised before any method of ours runs."""
+"""The dispatcher's own errors, raised before any method of the endpoint runs."""
 
 
 class MessagingTransport:
-    """The transport of services on many machines.
+    """Connect services on many machines.
 
-    :param conf: ``[DEFAULT] transport_url`` says where the broker is, ``[conductor] rpc_timeout`` how long a
-        call waits for its answer and a cast for its server.
-    :param version_caps: topic to the highest version that may be sent.
-    :param remote_version: what each server says it speaks.
+    :param conf: ``[DEFAULT] transport_url`` locates the broker. ``[conductor] rpc_timeout`` is the time that a call
+        waits for its answer, and a cast for its server.
+    :param version_caps: the highest version that may be sent, by topic.
+    :param remote_version: returns the reported version of a server.
     :raises InvalidConfiguration: ``transport_url`` cannot be used.
     """
 
@@ -115,12 +111,12 @@ class MessagingTransport:
         self._transport.cleanup()
 
     def check_broker(self) -> None:
-        """Send a message to nobody, to find out whether the broker is there.
+        """Verify that the broker is reachable by a message without a receiver.
 
-        Only sending can be told how often to try. Opening the queue for answers, and listening, try
-        for ever and would hang their caller.
+        Only sending accepts a number of retries. Opening the queue for answers, and listening, retry forever and would
+        block the caller.
 
-        :raises RPCUnavailable: it is not.
+        :raises RPCUnavailable: the broker is not reachable.
         """
         nobody = self._client_for(oslo_messaging.Target(topic="autoclave-nobody"))
         try:
@@ -132,12 +128,12 @@ class MessagingTransport:
             ) from error
 
     def check_replies(self) -> None:
-        """Before the first call of this process: :meth:`check_broker`."""
+        """Run :meth:`check_broker` before the first call of this process."""
         if not self._replies_arrive:
             self.check_broker()
 
     def replies_arrive(self) -> None:
-        """The queue for answers is open; from now on it reconnects by itself."""
+        """Record that the queue for answers is open; from now on it reconnects by itself."""
         self._replies_arrive = True
 
     def _client_for(self, target: Any) -> Any:
@@ -145,7 +141,7 @@ class MessagingTransport:
 
 
 class MessagingClient:
-    """See :class:`autoclave.rpc.port.Client`."""
+    """Implement :class:`autoclave.rpc.port.Client`."""
 
     def __init__(self, transport: MessagingTransport, client: Any, guard: VersionGuard, version: str) -> None:
         self._transport = transport
@@ -178,7 +174,7 @@ class MessagingClient:
 
 
 class MessagingServer:
-    """See :class:`autoclave.rpc.port.Server`."""
+    """Implement :class:`autoclave.rpc.port.Server`."""
 
     def __init__(self, transport: MessagingTransport, server: Any) -> None:
         self._transport = transport
@@ -191,7 +187,7 @@ class MessagingServer:
         self._started = True
 
     def stop(self) -> None:
-        if self._started:  # or oslo.messaging waits for the start, for ever
+        if self._started:  # otherwise, oslo.messaging waits forever for the start
             self._server.stop()
 
     def wait(self) -> None:
@@ -200,7 +196,7 @@ class MessagingServer:
 
 
 class _Handler:
-    """What oslo.messaging dispatches to: each public method of the endpoint, run by :mod:`autoclave.rpc.port`."""
+    """Expose each public method of the endpoint to oslo.messaging; :mod:`autoclave.rpc.port` runs it."""
 
     def __init__(self, endpoint: object, version: str, *, served_by: str) -> None:
         self.target = oslo_messaging.Target(version=version)
@@ -217,10 +213,10 @@ class _Handler:
 
 
 class _ExpiringTransport(oslo_messaging.transport.RPCTransport):  # type: ignore[misc]
-    """Lets casts expire at the broker, as calls do; oslo.messaging itself lets them wait for ever.
+    """Make casts expire at the broker, as calls do; oslo.messaging itself lets them wait forever.
 
     :param plain: the transport whose driver to use.
-    :param seconds: how long a cast waits for its server.
+    :param seconds: the time that a cast waits for its server.
     """
 
     def __init__(self, plain: Any, seconds: float) -> None:
@@ -232,11 +228,11 @@ class _ExpiringTransport(oslo_messaging.transport.RPCTransport):  # type: ignore
 
 
 def own_configuration(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """A second configuration of the same files, for oslo.messaging alone."""
+    """Return a second configuration from the same files, for oslo.messaging alone."""
     own = cfg.ConfigOpts()
     own([], project="autoclave", default_config_files=conf.config_file, default_config_dirs=conf.config_dir)
-    # oslo.messaging reads these two groups from the configuration it is given, but declares them on
-    # the global one alone; tracing came with release 18.
+    # oslo.messaging reads these two groups from the given configuration, but registers them only on the global one.
+    # Tracing exists since release 18.
     for part in ("metrics", "tracing"):
         if importlib.util.find_spec(f"oslo_messaging._{part}"):
             module = importlib.import_module(f"oslo_messaging._{part}.client")

@@ -1,7 +1,7 @@
-"""Telling whoever listens what became of an instance: the port, and its transports.
+"""Notify listeners of the events of instances: the port, and its transports.
 
-Nobody answers a notification, and none is repeated: who must not miss anything, such as what cleans burned devices,
-polls as well. So a broker that is away never keeps an instance from being built or deleted.
+Notifications have no reply and are never repeated. A listener that must not miss an event, such as a cleaner of burned
+devices, also has to poll. So an unreachable broker never blocks the build or deletion of an instance.
 """
 
 import queue
@@ -20,14 +20,14 @@ from autoclave.rpc.messaging import RETRIES, own_configuration
 LOG = logging.getLogger(__name__)
 
 WAITING = 1000
-"""Notifications that may wait for a broker that is slow or away; what comes beyond that is dropped, and logged."""
+"""The most notifications that wait for a slow or unreachable broker; others are dropped and logged."""
 
 PATIENCE = 5.0
-"""Seconds that a service which stops gives the broker to take what waits."""
+"""Seconds that a stopping service waits for the broker to take the waiting notifications."""
 
 
 class Notification(NamedTuple):
-    """What listeners are told.
+    """Hold one notification.
 
     :param publisher: ``autoclave-agent:<host>``.
     :param event_type: such as ``instance.delete.end``.
@@ -40,27 +40,27 @@ class Notification(NamedTuple):
 
 
 class Notifications(Protocol):
-    """Tells others. :meth:`emit` returns at once and raises nothing of the world's faults."""
+    """Send notifications. :meth:`emit` returns at once and raises no transport errors."""
 
     def emit(self, notification: Notification) -> None:
-        """Hand it over for sending; its payload is JSON values."""
+        """Enqueue a notification; its payload consists of JSON values."""
 
     def close(self) -> None:
-        """Send what waits, as far as the broker takes it, and let go."""
+        """Send the waiting notifications, as far as the broker takes them, and disconnect."""
 
 
 class NoNotifications:
-    """There is nobody to tell."""
+    """Drop all notifications."""
 
     def emit(self, notification: Notification) -> None:
         LOG.debug("%s is told to nobody", notification.event_type)
 
     def close(self) -> None:
-        """Nothing is waiting."""
+        """Do nothing: no notification waits."""
 
 
 class MessagingNotifications:
-    """Over RabbitMQ, as versioned notifications are: ``priority`` info or error on each topic.
+    """Send versioned notifications over RabbitMQ, with ``priority`` info or error on each topic.
 
     :raises InvalidConfiguration: ``[DEFAULT] transport_url`` cannot be used.
     """
@@ -75,8 +75,8 @@ class MessagingNotifications:
         self._notifier = oslo_messaging.Notifier(self._transport, driver="messagingv2", topics=topics, retry=RETRIES)
         self._waiting: queue.Queue[Notification | None] = queue.Queue(WAITING)
         self._given_up = threading.Event()
-        # One thread, so that they arrive in the order in which things happened; a process that ends does not wait for
-        # a broker that is away.
+        # One thread keeps the order of events. It is a daemon, so that a process can end while the broker is
+        # unreachable.
         self._sender = threading.Thread(target=self._send_all, name="notifications", daemon=True)
         self._sender.start()
 
@@ -103,12 +103,12 @@ class MessagingNotifications:
         while (told := self._waiting.get()) is not None and not self._given_up.is_set():
             notifier = self._notifier.prepare(publisher_id=told.publisher)
             send = notifier.error if told.error else notifier.info
-            # what the broker does not take, oslo.messaging logs
+            # oslo.messaging logs notifications that the broker refuses
             send({}, told.event_type, dict(told.payload))
 
 
 def notifications_of(conf: cfg.ConfigOpts) -> Notifications:
-    """The transport that *conf* asks for.
+    """Return the transport of *conf*.
 
     :raises InvalidConfiguration: it names a broker by a URL that cannot be used.
     """

@@ -1,18 +1,11 @@
 """Define the RPC port: messages, versions, and their form on the wire.
 
-The RPC port: what services know of messages, whichever transport carries them.
+Arguments and results are JSON values and versioned objects, also nested; both transports encode them as JSON. An error
+of ``autoclave.exceptions`` is raised at the caller with the same class and message. Any other exception arrives as
+``RPCError`` without its text, which is only in the log of the service that raised it.
 
-Arguments and results are JSON values and versioned objects, also nested; both transports write them
-to JSON and read them back. A method that raises an error of ``autoclave.exceptions`` makes the caller
-raise the same class with the same message; any other exception arrives as ``RPCError`` without its
-text, which stays in the log of the service that raised it.
-
-Which versions may be sent.
-
-What is put on the wire, the same for both transports: values, and how a method ended.
-
-A reply is ``{"result": …}`` or ``{"error": {"class", "message", "attributes"}}``. Errors travel as data,
-so that no traceback does, and only classes of ``autoclave.exceptions`` are ever made from it.
+A reply is ``{"result": …}`` or ``{"error": {"class", "message", "attributes"}}``. Errors travel as data, so tracebacks
+do not, and only classes of ``autoclave.exceptions`` are created from it.
 """
 
 import json
@@ -29,101 +22,101 @@ from autoclave.exceptions import ApiError, AutoclaveError, RPCError, RPCUnavaila
 from autoclave.objects.base import AutoclaveSerializer, RequestContext
 
 AGENT_TOPIC = "autoclave-agent"
-"""The agents; a message names the server, which is the host's name."""
+"""The topic of the agents; a message names the server by its host."""
 CONDUCTOR_TOPIC = "autoclave-conductor"
-"""The conductors; any of them takes a message."""
+"""The topic of the conductors; any of them takes a message."""
 
 RemoteVersion = Callable[[str, str], str | None]
-"""``(topic, server)`` to the RPC version that this server said it speaks; None: it never said."""
+"""Returns the RPC version that a server reported, by ``(topic, server)``; None if it never reported one."""
 
 
 def unknown_version(topic: str, server: str) -> str | None:  # noqa: ARG001
-    """The :data:`RemoteVersion` of a process that keeps no record of the services."""
+    """Return None, as the :data:`RemoteVersion` of a process without records of the services."""
     return None
 
 
 class Client(Protocol):
-    """Sends to one topic, or to one server of it.
+    """Send messages to one topic, or to one server of it.
 
-    ``call`` and ``cast`` send messages of the version that the client was made for.
+    ``call`` and ``cast`` send messages of the version for which the client was created.
     """
 
     def call(self, context: RequestContext, method: str, /, **arguments: Any) -> Any:
-        """Run *method* over there and return its result.
+        """Run the remote *method* and return its result.
 
-        :raises RPCUnavailable: it was not run: no broker, no server, or none that speaks the version.
-        :raises RPCTimeout: no answer in time; it may have been run, or still be running.
-        :raises RPCError: it failed in a way that only the log over there tells.
-        :raises AutoclaveError: what the method raised.
+        :raises RPCUnavailable: it was not run, since there is no broker, no server, or none that supports the version.
+        :raises RPCTimeout: no answer in time; it may have been run, or may still run.
+        :raises RPCError: it failed unexpectedly; only the remote log has the reason.
+        :raises AutoclaveError: the method raised it.
         :raises TypeError: an argument cannot be sent.
         """
 
     def cast(self, context: RequestContext, method: str, /, **arguments: Any) -> None:
-        """Hand the message over and return. It is run once, or never: nobody waits for it.
+        """Send the message and return. It is run once, or never, without a reply.
 
-        A message to a server that is away expires. So does one that the server cannot understand;
-        ask :meth:`refusal` first.
+        A message to an unreachable server expires, and so does one that the server does not support. Call
+        :meth:`refusal` first.
 
-        :raises RPCUnavailable: it was not handed over: no broker, or too much work is waiting.
+        :raises RPCUnavailable: it could not be sent: no broker, or a full queue.
         :raises TypeError: an argument cannot be sent.
         """
 
     def refusal(self, version: str) -> str | None:
-        """Why the server must not be sent messages of *version*, and what to do about it; None if it may be.
+        """Return why the server must not get messages of *version*, and the remedy, or None.
 
-        None only on its own word: a server that never said what it speaks is not trusted with more.
-        Without a server the topic's version cap alone decides.
+        None requires a report of the server's version; a server without one is assumed to be too old. Without a server,
+        only the topic's version cap applies.
         """
 
 
 class Server(Protocol):
-    """An endpoint that takes messages between :meth:`start` and :meth:`stop`."""
+    """Serve an endpoint between :meth:`start` and :meth:`stop`."""
 
     def start(self) -> None:
-        """Begin to take messages.
+        """Start to take messages.
 
         :raises RPCUnavailable: the broker cannot be reached.
         """
 
     def stop(self) -> None:
-        """Take no more messages; those begun go on. Nothing, if it never started."""
+        """Stop taking messages; those in progress continue. Do nothing if the server never started."""
 
     def wait(self) -> None:
-        """After :meth:`stop`: block until the messages begun are done."""
+        """Block after :meth:`stop` until the messages in progress have ended."""
 
 
 class Transport(Protocol):
-    """Makes clients and servers."""
+    """Create clients and servers."""
 
     def client(self, topic: str, *, server: str | None = None, version: str) -> Client:
-        """A client that sends messages of *version* to *server*, or to any server of *topic*."""
+        """Return a client that sends messages of *version* to *server*, or to any server of *topic*."""
 
     def serve(self, topic: str, server: str, endpoint: object, version: str) -> Server:
-        """A server, not started yet, whose public methods ``method(context, **arguments)`` are *endpoint*'s.
+        """Return a server, not yet started, for the public methods ``method(context, **arguments)`` of *endpoint*.
 
-        *version* is the highest that it understands: all of the same major, up to its minor.
+        *version* is the highest that it supports: it accepts the same major version, up to this minor version.
         """
 
     def close(self) -> None:
-        """Let go of connections and workers; casts that wait are not run any more."""
+        """Close connections and workers, and drop waiting casts."""
 
 
 def understands(spoken: str, needed: str) -> bool:
-    """Whether one that speaks *spoken* understands *needed*: the same major, and no higher minor."""
+    """Return whether *spoken* supports *needed*: the same major version, and no higher minor version."""
     return bool(versionutils.is_compatible(needed, spoken, same_major=True))
 
 
 def lack(spoken: str, needed: str) -> str | None:
-    """What is wrong with one that speaks *spoken*, where *needed* is; None: it understands that."""
+    """Return why a peer of version *spoken* does not support *needed*, or None if it does."""
     return None if understands(spoken, needed) else f"speaks RPC {spoken}, not {needed}: upgrade it"
 
 
 @dataclass(frozen=True)
 class VersionGuard:
-    """Decides for one client.
+    """Check the versions that one client may send.
 
-    :param caps: topic to the highest version that may be sent there while an upgrade is under way.
-    :param remote_version: what each server says it speaks.
+    :param caps: the highest version that may be sent during an upgrade, by topic.
+    :param remote_version: returns the reported version of a server.
     """
 
     topic: str
@@ -132,7 +125,7 @@ class VersionGuard:
     remote_version: RemoteVersion
 
     def refusal(self, version: str) -> str | None:
-        """See ``Client.refusal``."""
+        """Implement :meth:`Client.refusal`."""
         if not self._below_cap(version):
             return f"the version cap of {self.topic} is {self.caps[self.topic]}: raise [upgrade_levels]"
         if self.server is None:
@@ -147,7 +140,7 @@ class VersionGuard:
         return None if lacking is None else f"{self.topic} at {self.server} {lacking}"
 
     def check_cap(self, version: str) -> None:
-        """Refuse to send what the cap forbids.
+        """Refuse to send messages above the cap.
 
         :raises RPCUnavailable: *version* is above the topic's cap.
         """
@@ -171,22 +164,22 @@ _ERRORS: dict[str, type[AutoclaveError]] = {
     for name, value in vars(exceptions).items()
     if isinstance(value, type) and issubclass(value, AutoclaveError)
 }
-"""The errors that may come back as themselves, by class name."""
+"""The errors that keep their class at the caller, by class name."""
 
 
 def encode(value: Any) -> str:
-    """*value* as JSON text, versioned objects as their primitives.
+    """Encode *value* as JSON, with versioned objects as their primitives.
 
-    :raises TypeError: something in it is neither; nothing is converted in silence.
-    :raises ValueError: it holds a number that JSON has not (NaN, infinity).
+    :raises TypeError: a part of it is neither; nothing is converted implicitly.
+    :raises ValueError: it contains a number that JSON does not have (NaN, infinity).
     """
     return json.dumps(_SERIALIZER.serialize_entity(None, value), allow_nan=False)
 
 
 def decode(text: str) -> Any:
-    """What :func:`encode` made *text* from; tuples and sets come back as lists.
+    """Decode the result of :func:`encode`; tuples and sets become lists.
 
-    :raises RPCUnavailable: it holds an object that this side does not know, or not in that version.
+    :raises RPCUnavailable: it contains an object, or a version of one, that this service does not know.
     """
     try:
         return _SERIALIZER.deserialize_entity(None, json.loads(text))
@@ -195,13 +188,13 @@ def decode(text: str) -> Any:
 
 
 def public_method(endpoint: object, name: str) -> Callable[..., Any] | None:
-    """The method of *endpoint* that messages may run, or None."""
+    """Return the method of *endpoint* that messages may run, or None."""
     method = None if name.startswith("_") else getattr(endpoint, name, None)
     return method if callable(method) else None
 
 
 def run(endpoint: object, method: str, context: Mapping[str, Any], arguments: str, *, served_by: str) -> str:
-    """Run a message and return the reply. Never raises: what goes wrong is in the reply and in the log.
+    """Run a message and return the reply. It never raises: errors are in the reply and in the log.
 
     :param context: ``RequestContext.to_dict()`` of the sender.
     :param arguments: the encoded keyword arguments.
@@ -230,9 +223,9 @@ def run(endpoint: object, method: str, context: Mapping[str, Any], arguments: st
 
 
 def result_of(reply: str) -> Any:
-    """The result that *reply* carries.
+    """Return the result in *reply*.
 
-    :raises AutoclaveError: the error that it carries instead.
+    :raises AutoclaveError: the reply contains this error.
     :raises RPCUnavailable: see :func:`decode`.
     """
     content = decode(reply)
@@ -242,8 +235,8 @@ def result_of(reply: str) -> Any:
 
 
 def _as_seen_from_outside(error: AutoclaveError) -> AutoclaveError:
-    # "Not handed over" and "no answer" spoke of a message that the method itself sent. The caller's
-    # own message did arrive and was run, and RPCUnavailable would tell it the opposite.
+    # The error concerns a message that the method itself sent. The caller's own message was run, and RPCUnavailable
+    # would deny that.
     return RPCError(str(error)) if isinstance(error, RPCError) else error
 
 
@@ -251,12 +244,14 @@ def _error_reply(error: AutoclaveError) -> str:
     known = next(base for base in type(error).__mro__ if _ERRORS.get(base.__name__) is base)
     attributes = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     content = {"error": {"class": known.__name__, "message": str(error), "attributes": attributes}}
-    return json.dumps(content, default=str)  # an error is never lost over a path among its attributes
+    return json.dumps(
+        content, default=str
+    )  # never lose an error because an attribute, such as a path, is not serialisable
 
 
 def _rebuild(error: Mapping[str, Any]) -> AutoclaveError:
     known = _ERRORS.get(error["class"], RPCError)
-    # Not through __init__: each class has its own, and the message is already complete.
+    # Bypass __init__: each class has its own, and the message is already complete.
     rebuilt = known.__new__(known)
     rebuilt.args = (error["message"],)
     for name, value in error["attributes"].items():

@@ -1,1 +1,1 @@
-"""Pure decisions: no I/O, no oslo, no clock."""
+"""Make pure decisions: no I/O, no oslo, no clock."""

@@ -1,10 +1,9 @@
-"""What must become of the inventory of a PCI function that serves one instance only (one-time-use specification).
+"""Decide what becomes of the inventory of a one-time-use PCI function (one-time-use specification).
 
-A device is burned from the moment an instance claims it. Burned is a fact of the database; in Placement it reads
-``reserved=total``. It ends with the operator's release, of which there are two: one asked of Autoclave
-(``release_pending``), and one seen in Placement, where the operator has lowered ``reserved`` by hand. The second
-counts only after the burn was *confirmed*: after the device was seen idle with ``reserved=total``. Whoever lowered
-``reserved`` before that cannot have meant the device as its last instance has left it.
+A device is burned from the moment that an instance claims it. The database records the burn; Placement shows it as
+``reserved=total``. The operator's release ends it. The operator either calls Autoclave (``release_pending``) or lowers
+``reserved`` in Placement. A change in Placement counts only after the burn is *confirmed*: the device was seen idle
+with ``reserved=total``. An earlier change cannot refer to the device as its last instance left it.
 """
 
 from enum import StrEnum
@@ -12,49 +11,49 @@ from typing import NamedTuple
 
 
 class BurnState(StrEnum):
-    """Where a device of one time use is in its life, in its history."""
+    """List the states that the history of a one-time-use device shows."""
 
     NOT_BURNED = "not_burned"
     BURNED = "burned"
-    """An instance has it, or had it."""
+    """An instance has, or had, the device."""
     CONFIRMED = "confirmed"
-    """It was seen idle and reserved since."""
+    """The device was seen idle and reserved after its burn."""
     RELEASED = "released"
-    """An operator has said that it is clean; Placement is to be told."""
+    """An operator declared the device clean; Placement has yet to be updated."""
 
 
 class BurnEvent(StrEnum):
-    """What moves it on."""
+    """List the events that change a :class:`BurnState`."""
 
     BURN = "burn"
-    """An instance gets it, or has it already when it becomes of one time use."""
+    """An instance claims the device, or has it already when it becomes one-time-use."""
     CONFIRM = "confirm"
     RELEASE = "release"
-    """An operator has asked for it."""
+    """An operator requested the release from Autoclave."""
     RELEASE_SEEN = "release_seen"
-    """Somebody has lowered ``reserved`` in Placement."""
+    """``reserved`` was lowered directly in Placement."""
     OFFER = "offer"
-    """Placement has been told: it is offered again."""
+    """Placement has been updated: the device is offered again."""
     BURN_ENDS = "burn_ends"
-    """An instance gets what is of one time use no more."""
+    """An instance gets a device that is no longer one-time-use."""
     TAKE_BACK = "take_back"
-    """An operator has taken a function back from an instance that is not there."""
+    """An operator reclaimed a function from an instance that does not exist."""
     HOST_RENAMED = "host_renamed"
-    """An operator has given its host another name; it stays what it is."""
+    """An operator renamed the host; the state stays the same."""
     UNREADABLE = "unreadable"
-    """Its agent could not look at it for too long."""
+    """The agent could not read the device for too long."""
     READABLE = "readable"
-    """Its agent has read it again."""
+    """The agent can read the device again."""
 
 
 class BurnFacts(NamedTuple):
-    """What the database says of a provider of PCI functions, as far as offering it is concerned.
+    """Hold the columns of a provider of PCI functions that decide whether it is offered.
 
-    :param confirmed: it was seen idle with reserved=total since it was burned.
+    :param confirmed: the provider was seen idle with ``reserved=total`` after its burn.
     :param claimed: an instance has one of its functions.
-    :param missing: the host, or its configuration, has none of its functions any more.
-    :param doubted: its agent cannot look at it, or its configuration has changed; and not all of it is in use.
-    :param withheld: Autoclave has reserved it for such a doubt, and has not lowered it since.
+    :param missing: the host, or its configuration, no longer has any of its functions.
+    :param doubted: its agent cannot read it, or its configuration has changed, while part of it is free.
+    :param withheld: Autoclave has reserved it for such a doubt, and has not lowered ``reserved`` since.
     """
 
     one_time_use: bool
@@ -68,11 +67,11 @@ class BurnFacts(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What Placement says of the provider's resource class.
+    """Hold the inventory of the provider's resource class in Placement.
 
-    Others may write the record as a whole, so no field of it is judged by another field alone.
+    Other clients may replace the whole record, so no field is judged by another field alone.
 
-    :param ours: the total that Autoclave has written, or is to write.
+    :param ours: the total that Autoclave wrote, or will write.
     """
 
     total: int
@@ -81,29 +80,29 @@ class Reading(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Return whether everything that we offer is reserved. A larger total that another wrote changes nothing."""
+        """Return whether all that Autoclave offers is reserved, even if another client raised the total."""
         return self.reserved >= min(self.total, self.ours)
 
 
 class Verdict(StrEnum):
-    """What to do about an inventory."""
+    """List the actions on an inventory."""
 
     RAISE = "raise"
-    """Write reserved=total, even over an equal value: the write defeats a slower writer with older news."""
+    """Write ``reserved=total``, even over an equal value: the new generation defeats a slower, outdated writer."""
     LOWER = "lower"
-    """Write reserved=0; then the burn, if there is one, is over."""
+    """Write ``reserved=0``, and end the burn, if any."""
     RELEASED = "released"
-    """The operator has lowered ``reserved``: from now on a release is pending."""
+    """Record a pending release: the operator has lowered ``reserved``."""
     CONFIRM = "confirm"
-    """It reads reserved=total, and no instance has it. If Placement has no user of it either, the burn is confirmed."""
+    """Confirm the burn, unless Placement has a user of the provider: it is reserved and no instance has it."""
     KEEP = "keep"
-    """``reserved`` stays as it is."""
+    """Leave ``reserved`` unchanged."""
     HOLD = "hold"
-    """``reserved`` stays total although the device is not burned: somebody else holds it."""
+    """Leave ``reserved=total`` although the device is not burned: an operator holds it in Placement."""
 
 
 def must_be_reserved(facts: BurnFacts) -> bool:
-    """Whether ``reserved`` must equal ``total``: the one formula for providers of PCI functions."""
+    """Return whether ``reserved`` must equal ``total`` for a provider of PCI functions."""
     return facts.doubted or _stays_burned(facts)
 
 
@@ -112,14 +111,14 @@ def _stays_burned(facts: BurnFacts) -> bool:
 
 
 def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
-    """What follows from the row and from what Placement said while the row was like that.
+    """Return the action for a row and for the inventory that was read while the row was unchanged.
 
-    :param reading: None if the provider has no inventory of its class, which says nothing about a release.
+    :param reading: None if the provider has no inventory of its class, which does not indicate a release.
     """
     if _stays_burned(facts):
         if reading is None or facts.claimed:
             return Verdict.RAISE
-        if facts.release_pending:  # what is not there is not offered, whoever has said that it is clean
+        if facts.release_pending:  # a missing device is not offered, even with a pending release
             return Verdict.KEEP if reading.is_full else Verdict.RAISE
         if reading.is_full:
             return Verdict.KEEP if facts.confirmed else Verdict.CONFIRM
@@ -132,9 +131,9 @@ def verdict(facts: BurnFacts, reading: Reading | None) -> Verdict:
 
 
 def may_be_claimed(facts: BurnFacts) -> bool:
-    """Return whether an instance to which Placement has allocated the device may have it.
+    """Return whether an instance may claim the device that Placement has allocated to it.
 
-    An allocation proves no release: another may have raised ``total``. Settle a confirmed device before its claim;
-    then a release that was given directly in Placement has ended the burn, or is pending.
+    An allocation does not prove a release: another client may have raised ``total``. Reconcile a confirmed device
+    before its claim. Then a release made directly in Placement has ended the burn, or is pending.
     """
     return not facts.doubted and (not facts.burned or facts.release_pending)

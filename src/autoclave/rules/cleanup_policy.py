@@ -1,7 +1,7 @@
-"""Which erase a controller gets: the policy matrix of the NVMe specification, as data, and three rows of our own.
+"""Select the erase for a controller by the policy matrix of the NVMe specification.
 
-The rows of ``clear_action=format`` are not the specification's: many drives have Format NVM and no Sanitize. Its own
-rows, those of ``auto`` among them, never select a format.
+The three rows of ``clear_action=format`` are additions: many drives support Format NVM but not Sanitize. The rows of
+the specification, including those of ``auto``, never select a format.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ClearAction(StrEnum):
-    """The operator's ``clear_action``: which operation may be used."""
+    """List the values of the operator's ``clear_action``: the operations that may be used."""
 
     AUTO = "auto"
     SANITIZE = "sanitize"
@@ -19,7 +19,7 @@ class ClearAction(StrEnum):
 
 
 class ClearStrategy(StrEnum):
-    """The operator's ``clear_strategy``: which mechanism the operation may use."""
+    """List the values of the operator's ``clear_strategy``: the mechanisms that the operation may use."""
 
     AUTO = "auto"
     CRYPTO = "crypto"
@@ -27,10 +27,10 @@ class ClearStrategy(StrEnum):
 
 
 class CleanupAction(StrEnum):
-    """What is done to the drive; locked into ``std_board_info`` at discovery. Strongest first."""
+    """List the erases, strongest first. Discovery locks one into ``std_board_info``."""
 
     SANITIZE_CRYPTO = "sanitize_crypto"
-    """Sanitize, Crypto Erase: the controller throws its media encryption keys away."""
+    """Sanitize, Crypto Erase: the controller destroys its media encryption keys."""
     SANITIZE_BLOCK = "sanitize_block"
     """Sanitize, Block Erase: the controller erases all its media."""
     FORMAT_CRYPTO = "format_crypto"
@@ -40,18 +40,18 @@ class CleanupAction(StrEnum):
     WRITE_ZEROES = "write_zeroes"
     """The controller zeroes every block of its namespaces (NVMe Write Zeroes)."""
     SHRED = "shred"
-    """The host overwrites every block with zeroes; any drive can take it."""
+    """The host overwrites every block with zeroes, which every drive supports."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What Identify Controller says that bears on erasing.
+    """Hold the capabilities from Identify Controller that concern erasing.
 
     :param crypto_erase: Crypto Erase Sanitize, SANICAP bit 0.
     :param block_erase: Block Erase Sanitize, SANICAP bit 1.
     :param write_zeroes: the Write Zeroes command, ONCS bit 3.
-    :param namespace_management: Namespace Management, OACS bit 3. It shapes how a drive is zeroed, but
-        neither selects an action nor shows as a trait.
+    :param namespace_management: Namespace Management, OACS bit 3. It affects how a drive is zeroed, but selects no
+        action and has no trait.
     :param format_nvm: the Format NVM command, OACS bit 1.
     :param format_crypto: Format NVM with cryptographic erase, OACS bit 1 and FNA bit 2.
     """
@@ -65,7 +65,7 @@ class Capabilities:
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """The os-traits names of what the drive can do, whatever the policy will use of it."""
+        """Return the os-traits names of the drive's capabilities, independent of the policy."""
         shown = {
             "HW_NVME_CES": self.crypto_erase,
             "HW_NVME_BES": self.block_erase,
@@ -75,7 +75,7 @@ class Capabilities:
 
 
 class Rejection(NamedTuple):
-    """An action that is not taken, and why not."""
+    """Pair an action that was not selected with the reason."""
 
     action: CleanupAction
     reason: str
@@ -83,12 +83,12 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolution:
-    """What the policy makes of one controller.
+    """Hold the result of the policy for one controller.
 
-    :param action: the action to lock in; None when the controller can do none that is allowed, and so
+    :param action: the action to lock in; None if the controller supports none that the policy allows. Such a controller
         must not be offered.
-    :param reason: why this action, or why none.
-    :param rejected: each of the other actions, strongest first.
+    :param reason: why this action was selected, or why none was.
+    :param rejected: all other actions, strongest first.
     """
 
     action: CleanupAction | None
@@ -111,7 +111,7 @@ MATRIX: dict[tuple[ClearAction, ClearStrategy], tuple[CleanupAction, ...]] = {
     (ClearAction.FORMAT, ClearStrategy.CRYPTO): (_FORMAT_CRYPTO,),
     (ClearAction.FORMAT, ClearStrategy.BLOCK): (_FORMAT_BLOCK,),
 }
-"""What each policy allows, the preferred first. A pair that is not here is an invalid configuration."""
+"""The actions that each policy allows, the preferred first. A pair that is not a key is an invalid configuration."""
 
 _NEEDS: dict[CleanupAction, tuple[str, str]] = {
     _CRYPTO: ("crypto_erase", "Crypto Erase (SANICAP bit 0)"),
@@ -125,9 +125,9 @@ _OVERWRITES = frozenset({_ZEROES, _SHRED})
 
 
 def allowed_actions(clear_action: ClearAction, clear_strategy: ClearStrategy) -> tuple[CleanupAction, ...]:
-    """What the policy allows, the preferred first.
+    """Return the actions that the policy allows, the preferred first.
 
-    :raises ValueError: the two contradict each other: zeroing is not cryptographic.
+    :raises ValueError: the two values contradict each other: zeroing is not cryptographic.
     """
     try:
         return MATRIX[clear_action, clear_strategy]
@@ -139,7 +139,7 @@ def allowed_actions(clear_action: ClearAction, clear_strategy: ClearStrategy) ->
 
 
 def resolve(clear_action: ClearAction, clear_strategy: ClearStrategy, capabilities: Capabilities) -> Resolution:
-    """Select the erase for a controller: the first that the policy allows and the controller can do.
+    """Select the first action that the policy allows and the controller supports.
 
     :raises ValueError: the policy contradicts itself, see :func:`allowed_actions`.
     """
@@ -162,7 +162,7 @@ def resolve(clear_action: ClearAction, clear_strategy: ClearStrategy, capabiliti
 
 
 def missing(action: CleanupAction, capabilities: Capabilities) -> str | None:
-    """Why a controller cannot do *action*; None if it can."""
+    """Return why a controller does not support *action*, or None if it does."""
     if action not in _NEEDS:
         return None
     capability, name = _NEEDS[action]
@@ -170,9 +170,9 @@ def missing(action: CleanupAction, capabilities: Capabilities) -> str | None:
 
 
 def quicker_format(action: CleanupAction | None, capabilities: Capabilities) -> CleanupAction | None:
-    """Return the format that would spare a drive of being overwritten, or None.
+    """Return the format that could replace overwriting the drive, or None.
 
-    A sanitize reaches more of the drive than a format, so a drive that is sanitized has none.
+    A sanitize covers more of the drive than a format, so sanitized drives get None.
     """
     if action not in _OVERWRITES:
         return None
@@ -181,7 +181,7 @@ def quicker_format(action: CleanupAction | None, capabilities: Capabilities) -> 
 
 
 def _forbidden(action: CleanupAction, clear_action: ClearAction, clear_strategy: ClearStrategy) -> str:
-    # A key forbids an action if no row with its value has it, whatever the value of the other key.
+    # A key forbids an action if no row with its value allows it, whatever the value of the other key.
     keys = []
     if not any(action in allowed for (key, _), allowed in MATRIX.items() if key is clear_action):
         keys.append(f"clear_action={clear_action}")

@@ -1,19 +1,8 @@
 """Define the life of a device and of an accelerator request: states, events, and ``reserved``.
 
-The device_state table: states, events, and who may cause them.
-
-The database enum, the API's vocabulary and the diagram in the documentation are made from this
-table. It is the state machine of the NVMe specification, plus the transitions that design §4 adds
-(taking a bind back, a type that needs no cleaning, a drive that is not the one the row names), plus the way out of
-a database that was restored from a backup.
-
-The states of an accelerator request (ARQ), and what may follow what.
-
-The one formula that decides ``reserved`` (design §3, rule 2), and the state that a device is shown with.
-
-The state that the NVMe specification's online data migration gives to a device that has none.
-
-The state in which a device enters the database (design §4, "First discovery").
+The database enum, the API's values and the diagram in the documentation are generated from :data:`TRANSITIONS`. The
+table is the state machine of the NVMe specification with additions. These roll back a bind, skip cleaning for some
+types, quarantine an unexpected drive, and recover from a restored database backup.
 """
 
 from enum import StrEnum
@@ -21,22 +10,22 @@ from typing import NamedTuple
 
 
 class DeviceState(StrEnum):
-    """Where a device is in its life. Only ``available`` is ever offered to Placement."""
+    """List the states of a device. Only ``available`` is ever offered to Placement."""
 
     AVAILABLE = "available"
-    """Clean, and proved so: it may be bound."""
+    """The device is proved clean and may be bound."""
     ALLOCATED = "allocated"
-    """Bound, or being bound, to an instance."""
+    """The device is bound, or being bound, to an instance."""
     PENDING_CLEANING = "pending_cleaning"
-    """Released by its instance; a worker will erase it."""
+    """The instance released the device; a worker will erase it."""
     CLEANING = "cleaning"
-    """A worker is erasing it."""
+    """A worker erases the device."""
     ERROR = "error"
-    """Not proved clean, or not trusted; waits for the operator."""
+    """The device is not proved clean, or is suspect; it waits for the operator."""
 
 
 class Event(StrEnum):
-    """What moves a device from one state to another."""
+    """List the events that change the state of a device."""
 
     BIND = "bind"
     USED_UP = "used_up"
@@ -58,17 +47,17 @@ class Event(StrEnum):
 
 
 class Actor(StrEnum):
-    """Which part of the system causes an event."""
+    """List the components that cause an event."""
 
     CONDUCTOR = "conductor"
     AGENT = "agent"
     OPERATOR = "operator"
     PLACEMENT = "placement"
-    """Seen there; Placement does not say what wrote it."""
+    """The change was seen in Placement, which does not record its author."""
 
 
 class Transition(NamedTuple):
-    """One allowed edge of the state machine."""
+    """Define one allowed edge of the state machine."""
 
     source: DeviceState
     event: Event
@@ -117,14 +106,14 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     _edge(_S.AVAILABLE, _E.BACKFILL, _S.ALLOCATED, "a service of the release before has bound it", *_A),
 )
-"""Every edge there is. What is not here cannot happen: :func:`transition` refuses it."""
+"""All edges. :func:`transition` refuses every other combination."""
 
 _BY_SOURCE_AND_EVENT = {(edge.source, edge.event): edge for edge in TRANSITIONS}
 
 IDLE_STATES = frozenset({DeviceState.AVAILABLE, DeviceState.ERROR})
-"""States in which nobody works with the device; its cleanup action may change only here."""
+"""The states in which no component uses the device. Its cleanup action may change only here."""
 BEING_CLEANED = frozenset({DeviceState.PENDING_CLEANING, DeviceState.CLEANING})
-"""States in which a worker has the device, or is about to."""
+"""The states in which a worker erases the device, or is about to."""
 
 
 def transition(source: DeviceState, event: Event) -> Transition:
@@ -136,7 +125,7 @@ def transition(source: DeviceState, event: Event) -> Transition:
 
 
 def dot() -> str:
-    """The table as a Graphviz digraph, for the documentation."""
+    """Return the table as a Graphviz digraph for the documentation."""
     lines = ["digraph device_state {", "  rankdir=LR;", "  node [shape=box, style=rounded];"]
     lines += [f"  {state.value};" for state in DeviceState]
     lines += [f'  {e.source.value} -> {e.target.value} [label="{e.event.value}"];' for e in TRANSITIONS]
@@ -144,34 +133,34 @@ def dot() -> str:
 
 
 class ARQState(StrEnum):
-    """Cyborg's ARQ states."""
+    """List the states of an accelerator request (ARQ), as in Cyborg."""
 
     INITIAL = "Initial"
-    """Created; asks for a device, has none."""
+    """The request was created and has no device."""
     BIND_STARTED = "BindStarted"
-    """A conductor works on the bind; its lease says until when it may."""
+    """A conductor binds the request until its lease expires."""
     BOUND = "Bound"
-    """The device is the instance's."""
+    """The instance has the device."""
     BIND_FAILED = "BindFailed"
-    """The bind was refused, or taken back."""
+    """The bind was refused or rolled back."""
     UNBOUND = "Unbound"
-    """The device was given back; the request may be bound again."""
+    """The device was returned; the request may be bound again."""
     DELETING = "Deleting"
-    """A conductor works on the unbind; a lease says until when it may."""
+    """A conductor unbinds the request until its lease expires."""
 
 
 ACTIVE = frozenset({ARQState.BIND_STARTED, ARQState.BOUND, ARQState.DELETING})
-"""An ARQ in one of these holds the device and the handle that it is linked to."""
+"""The states in which an ARQ occupies its device and its attach handle."""
 
 RESOLVED = frozenset({ARQState.BOUND, ARQState.BIND_FAILED, ARQState.DELETING})
-"""What ``bind_state=resolved`` means to Nova: the outcome of the bind is known."""
+"""The states that Nova's filter ``bind_state=resolved`` selects: the outcome of the bind is known."""
 
 BINDABLE = frozenset({ARQState.INITIAL, ARQState.UNBOUND})
-"""States from which a bind may start."""
+"""The states from which a bind may start."""
 
 
 class Offer(NamedTuple):
-    """What the database says of a device, as far as offering it is concerned."""
+    """Hold the columns of a device that decide whether it is offered."""
 
     device_state: DeviceState | None
     maintaining: bool
@@ -182,33 +171,33 @@ class Offer(NamedTuple):
 
     @property
     def withheld(self) -> list[str]:
-        """What keeps a device from being offered although it is available, by the names of the fields."""
+        """Return the names of the fields that keep an ``available`` device from being offered."""
         return [name for name in self._fields[1:] if getattr(self, name)]
 
 
 class Withheld(StrEnum):
-    """Fields of :class:`Offer` that keep an ``available`` device from being offered. The first that is set is shown."""
+    """List the fields of :class:`Offer` that withhold an ``available`` device. The first that is set is shown."""
 
     MISSING = "missing"
-    """It is not in its slot."""
+    """The device is not in its slot."""
     EXCLUDED = "excluded"
-    """The configuration does not want it, or has no erase for it."""
+    """The configuration excludes the device, or no allowed erase is supported."""
     UNREADABLE = "unreadable"
-    """Its agent could not look at it for too long."""
+    """The agent could not read the device for too long."""
     HELD = "held"
-    """An operator holds it, or it is being forgotten."""
+    """An operator holds the device, or it is being forgotten."""
     MAINTAINING = "maintaining"
-    """It is disabled, or its host is in maintenance."""
+    """The device is disabled, or its host is in maintenance."""
 
 
 SHOWN_STATES = (*(state.value for state in DeviceState), *(why.value for why in Withheld))
-"""What :func:`shown_state` returns for a device whose state is known."""
+"""All values that :func:`shown_state` returns for a device whose state is known."""
 
 
 def shown_state(offer: Offer) -> str | None:
-    """Return the state that a device is shown with: nothing that is withheld is called ``available``.
+    """Return the state to show for a device; a withheld device is never shown as ``available``.
 
-    ``db.query`` is the same in SQL.
+    ``db.query`` implements the same in SQL.
 
     :returns: None if the state is unknown.
     """
@@ -220,7 +209,7 @@ def shown_state(offer: Offer) -> str | None:
 
 
 def must_be_reserved(offer: Offer) -> bool:
-    """Whether ``reserved`` must equal ``total``: the device must not be offered.
+    """Return whether ``reserved`` must equal ``total``, so that the device is not offered.
 
     A device whose state is unknown (None: a row not yet backfilled) is not offered.
     """
@@ -228,19 +217,19 @@ def must_be_reserved(offer: Offer) -> bool:
 
 
 def is_taken(holders: int, handles: int) -> bool:
-    """Whether a device has nothing left to give: by its handles if there are several, else by any request.
+    """Return whether a device is fully used: all of its handles, or the device itself if it has at most one.
 
-    :param holders: active requests for the device.
-    :param handles: its attach handles.
+    :param holders: the number of active requests for the device.
+    :param handles: the number of its attach handles.
     """
     return holders >= max(1, handles)
 
 
 def backfilled_state(*, holders: int, handles: int, known_dirty: bool) -> tuple[DeviceState, str]:
-    """The state and its reason.
+    """Return the state that a backfill gives to a device without one, and the reason.
 
-    :param known_dirty: its drive is in the ledger of dirty drives, which goes before the specification's rule: it
-        would be offered uncleaned.
+    :param known_dirty: the drive is in the ledger of dirty drives. This overrides the rule of the NVMe specification
+        for online data migration, which would offer the drive uncleaned.
     """
     if is_taken(holders, handles):
         return DeviceState.ALLOCATED, "backfill: held by accelerator requests from before device states were recorded"
@@ -250,16 +239,16 @@ def backfilled_state(*, holders: int, handles: int, known_dirty: bool) -> tuple[
 
 
 class Slot(NamedTuple):
-    """What is known of a slot when a device is first seen in it.
+    """Hold the facts about a slot at the first discovery of a device in it.
 
     :param supports_cleaning: the device is of a type that is erased between instances.
     :param unreadable: why the device could not be identified, or None.
-    :param exposed: who else may write to it, or None.
+    :param exposed: what else may write to the device, or None.
     :param known_dirty: its serial number is in the ledger of dirty drives.
-    :param elsewhere: other slots that the same drive is on record in, and has not been seen to leave; or None.
-    :param provider_reserved: ``reserved`` of a provider of ours that was there before us, or 0.
-    :param provider_used: likewise what is allocated from it.
-    :param clean_on_discovery: the operator's wish.
+    :param elsewhere: other slots that have the same drive on record and were not seen to lose it, or None.
+    :param provider_reserved: ``reserved`` of a provider that existed before the device was registered, or 0.
+    :param provider_used: the amount allocated from such a provider, or 0.
+    :param clean_on_discovery: the option of that name.
     """
 
     supports_cleaning: bool
@@ -273,9 +262,9 @@ class Slot(NamedTuple):
 
 
 def initial_state(slot: Slot) -> tuple[DeviceState, str]:
-    """The first state and its reason.
+    """Return the state in which a device enters the database, and the reason.
 
-    ``pending_cleaning`` means that whoever registers the device also starts to clean it.
+    If the state is ``pending_cleaning``, the component that registers the device also starts its cleaning.
     """
     if slot.known_dirty:
         return DeviceState.ERROR, "this drive left another slot without having been cleaned"

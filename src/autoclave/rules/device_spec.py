@@ -1,7 +1,7 @@
-"""``device_spec``: the language in which an operator says which devices are meant, and what of them.
+"""Parse ``device_spec``: the entries by which an operator selects devices and sets their options.
 
-It is Nova's language, read strictly: what Nova would ignore or take for everything is an error here
-that names the option, the entry and the key, since a typo may decide whether a drive is erased.
+The language is Nova's, read strictly. Nova ignores some faults or reads them as a wildcard. Here they are errors that
+name the option, the entry and the key. A typo may decide whether a drive is erased.
 """
 
 import json
@@ -17,20 +17,20 @@ from autoclave.rules.json_options import option_entries, unknown_key
 from autoclave.rules.pci_address import ANY_ADDRESS, AddressPattern, PCIAddress, parse_pci_id
 
 KeyParser = Callable[[object], Any]
-"""Turns the JSON value of a key into its meaning; its ValueError says what is wrong with the value."""
+"""Converts the JSON value of a key. Its ValueError describes the fault of the value."""
 
 
 KeyCheck = Callable[[Mapping[str, Any]], None]
-"""Given the parsed extra keys of an entry; its ValueError says which of them contradict each other."""
+"""Checks the parsed extra keys of an entry. Its ValueError describes the keys that contradict each other."""
 
 
 @dataclass(frozen=True)
 class ExtraKeys:
-    """What the entries of one option may say besides which devices they mean.
+    """Define the keys that an option accepts in addition to those that select devices.
 
-    :param parsers: each key that is allowed, with its parser.
-    :param checks: a check by the key that it blames; it runs on the entries that give this key.
-    :param refused: keys that operators know from other options, with the reason why not here.
+    :param parsers: the parser of each accepted key.
+    :param checks: the checks by the key that they blame; each runs on entries that give this key.
+    :param refused: the reason to refuse a key, for keys that operators know from other options.
     """
 
     parsers: Mapping[str, KeyParser]
@@ -40,15 +40,15 @@ class ExtraKeys:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One entry of a device_spec option.
+    """Hold one entry of a device_spec option.
 
     :param entry: its number, counted from 1 over all values of the option.
     :param text: the entry as JSON, for messages.
-    :param vendor_id: four lower-case hexadecimal digits, or None for any.
-    :param product_id: likewise.
+    :param vendor_id: four lower-case hexadecimal digits, or None for any vendor.
+    :param product_id: four lower-case hexadecimal digits, or None for any product.
     :param extra: the parsed values of the option's extra keys that the entry gives.
-    :param contradiction: why those values cannot be met together, naming option, entry and key; None: they can. Only
-        where the reader keeps such entries.
+    :param contradiction: why the extra keys contradict each other, naming option, entry and key; None if they do not.
+        It is set only if the caller keeps such entries.
     """
 
     entry: int
@@ -61,18 +61,18 @@ class DeviceSpec:
 
     @property
     def clear_action(self) -> ClearAction:
-        """Which operation may erase the device."""
+        """Return the operation that may erase the device."""
         return ClearAction(self.extra.get("clear_action", ClearAction.AUTO))
 
     @property
     def clear_strategy(self) -> ClearStrategy:
-        """Which mechanism the operation may use."""
+        """Return the mechanism that the operation may use."""
         return ClearStrategy(self.extra.get("clear_strategy", ClearStrategy.AUTO))
 
     def matches(self, vendor_id: str, product_id: str, address: PCIAddress, parent: PCIAddress | None = None) -> bool:
-        """Whether the entry means the function.
+        """Return whether the entry selects the function.
 
-        An entry that spells out the one address of a physical function also means its virtual functions.
+        An entry with the exact address of a physical function also selects its virtual functions.
 
         :param parent: for a virtual function, the address of its physical function.
         :raises ValueError: *vendor_id* or *product_id* is not hexadecimal of at most four digits.
@@ -91,7 +91,7 @@ def first_match(
     address: PCIAddress,
     parent: PCIAddress | None = None,
 ) -> DeviceSpec | None:
-    """Return the first entry, in the order of the configuration, that means the function.
+    """Return the first entry, in the order of the configuration, that selects the function.
 
     :raises ValueError: as :meth:`DeviceSpec.matches`.
     """
@@ -147,13 +147,13 @@ def parse_device_spec(
     extra_keys: ExtraKeys = CLEANUP_KEYS,
     keep_contradictions: bool = False,
 ) -> tuple[DeviceSpec, ...]:
-    """Read all values of a device_spec option, each a JSON object or a list of them, in their order.
+    """Parse all values of a device_spec option, each a JSON object or a list of them, in their order.
 
     :param option: the option's name, for messages.
-    :param extra_keys: what its entries may say besides vendor_id, product_id and address.
-    :param keep_contradictions: return an entry whose extra keys contradict each other, with its contradiction: the
-        caller excludes its devices, and serves those of the other entries.
-    :raises InvalidConfiguration: anything in them is not exactly as it must be.
+    :param extra_keys: the keys accepted in addition to vendor_id, product_id and address.
+    :param keep_contradictions: return an entry whose extra keys contradict each other, with its contradiction. The
+        caller then excludes only the devices of that entry.
+    :raises InvalidConfiguration: a value or an entry is invalid.
     """
     parsed = (_parse_entry(entry, raw, option, extra_keys) for entry, raw in option_entries(values, option))
     return tuple(_judged(spec, option, extra_keys, keep=keep_contradictions) for spec in parsed)

@@ -1,6 +1,6 @@
-"""The layout of a drive: its namespaces, and the format of their blocks.
+"""Compare the layouts of a drive: its namespaces, and the format of their blocks.
 
-A tenant may change it, and an erase alone keeps what the tenant made of it.
+A tenant may change the layout, and an erase alone does not restore it.
 """
 
 import json
@@ -9,24 +9,25 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MOST_RECORDED = 160
-"""Namespaces of a layout that is recorded, also in the evidence of an erase beside what was done to each of them: more
-would not fit into the 65535 bytes of a TEXT of MariaDB."""
+"""The most namespaces of a recorded layout. The evidence of an erase has a result for each of them. It must fit into
+the 65535 bytes of a TEXT in MariaDB.
+"""
 _MOST_SHOWN = 4
-"""Differences, or namespaces, that a message names."""
+"""The most differences, or namespaces, that a message lists."""
 
 
 @dataclass(frozen=True)
 class NamespaceShape:
-    """One attached namespace.
+    """Describe one attached namespace.
 
     :param blocks: its size in logical blocks (NSZE).
     :param block_bytes: data bytes of a block.
     :param metadata_bytes: metadata bytes of a block.
     :param extended: metadata follows the data of each block in the same buffer (FLBAS bit 4).
-    :param dps: protection information, as Identify Namespace has it.
-    :param write_protected: it takes no writes (NSATTR bit 0).
-    :param without_storage: blocks that cannot be written, since it has less capacity than its size (NCAP, NSZE).
-    :param lba_format: the index of the LBA format. Firmware may number its formats anew, so it is not compared.
+    :param dps: protection information, as in Identify Namespace.
+    :param write_protected: it refuses writes (NSATTR bit 0).
+    :param without_storage: blocks that cannot be written, because its capacity is less than its size (NCAP, NSZE).
+    :param lba_format: the index of the LBA format. Firmware may renumber its formats, so it is not compared.
     """
 
     blocks: int
@@ -39,13 +40,13 @@ class NamespaceShape:
     lba_format: int = field(default=0, compare=False)
 
     def same_format(self, other: "NamespaceShape") -> bool:
-        """Whether a format makes no difference between the two."""
+        """Return whether both namespaces have the same format."""
         mine, others = (replace(each, blocks=0, write_protected=False, without_storage=0) for each in (self, other))
         return mine == others
 
     @property
     def format_words(self) -> str:
-        """The format: index, data and metadata bytes of a block, and what else a format sets."""
+        """Describe the format: index, data and metadata bytes of a block, and other settings."""
         extended = " extended" if self.extended else ""
         protection = f" with protection information {self.dps:#x}" if self.dps else ""
         return f"{self.lba_format} ({self.block_bytes}+{self.metadata_bytes}{extended}){protection}"
@@ -58,12 +59,12 @@ class NamespaceShape:
 
 @dataclass(frozen=True)
 class DriveLayout:
-    """The namespaces of a drive, in order of their ids.
+    """Describe the namespaces of a drive, in order of their ids.
 
-    :param namespaces: those that are attached.
-    :param unattached: how many others there are.
-    :param unallocated: bytes in no namespace (UNVMCAP), 0 also where the drive does not report them. They follow from
-        the sizes of the namespaces, so they are not compared.
+    :param namespaces: the attached namespaces.
+    :param unattached: the number of other namespaces.
+    :param unallocated: bytes in no namespace (UNVMCAP), also 0 if the drive does not report them. They follow from the
+        sizes of the namespaces, so they are not compared.
     """
 
     namespaces: tuple[NamespaceShape, ...]
@@ -72,31 +73,31 @@ class DriveLayout:
 
     @property
     def bytes(self) -> int:
-        """Bytes of data in all attached namespaces."""
+        """Return the bytes of data in all attached namespaces."""
         return sum(each.blocks * each.block_bytes for each in self.namespaces)
 
     @property
     def one_format(self) -> bool:
-        """Whether all namespaces have the same format."""
+        """Return whether all namespaces have the same format."""
         return all(each.same_format(self.namespaces[0]) for each in self.namespaces)
 
     @property
     def recordable(self) -> bool:
-        """Whether it is recorded. A drive without a namespace has no layout yet."""
+        """Return whether the layout is recorded. A drive without a namespace has no layout yet."""
         return 0 < len(self.namespaces) <= MOST_RECORDED
 
     def fields(self) -> dict[str, Any]:
-        """The layout as an object of JSON, without what is 0."""
+        """Return the layout as a JSON object without zero values."""
         described: dict[str, Any] = {"namespaces": [_without_zeros(asdict(each)) for each in self.namespaces]}
         return described | _without_zeros({"unattached": self.unattached, "unallocated": self.unallocated})
 
     def to_json(self) -> str:
-        """The layout as it is recorded."""
+        """Return the layout as the JSON text that is recorded."""
         return json.dumps(self.fields(), sort_keys=True)
 
     @classmethod
     def from_fields(cls, fields: object) -> "DriveLayout | None":
-        """Read what :meth:`fields` made; None: it is something else."""
+        """Parse the result of :meth:`fields`; return None for anything else."""
         try:
             namespaces, others = fields["namespaces"], {k: v for k, v in fields.items() if k != "namespaces"}  # type: ignore[index, attr-defined]
             values = [value for each in (others, *namespaces) for value in each.values()]
@@ -108,7 +109,7 @@ class DriveLayout:
 
     @classmethod
     def from_json(cls, text: str | None) -> "DriveLayout | None":
-        """Read what :meth:`to_json` wrote; None: it is something else, or nothing."""
+        """Parse the result of :meth:`to_json`; return None for anything else, or for None."""
         try:
             return None if text is None else cls.from_fields(json.loads(text))
         except ValueError:
@@ -122,7 +123,7 @@ class DriveLayout:
 
 
 def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
-    """Return in which way a layout differs from the recorded one; None: it does not."""
+    """Return how a layout differs from the recorded one, or None if it does not."""
     if recorded == found:
         return None
     said = []
@@ -132,7 +133,7 @@ def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
         said.append(
             f"{found.unattached} of its namespaces are not attached to it, recorded is that of {recorded.unattached}"
         )
-    # Also of another number of namespaces: the formats of those that both have.
+    # Compare the formats of common namespaces also if their numbers differ.
     pairs = zip(recorded.namespaces, found.namespaces, strict=False)
     for number, (was, now) in enumerate(pairs, 1):
         if not now.same_format(was):
@@ -148,12 +149,12 @@ def difference(recorded: DriveLayout, found: DriveLayout) -> str | None:
 
 
 def is_what_zeroing_makes(recorded: DriveLayout, found: DriveLayout, *, made_anew: bool) -> bool:
-    """Whether *found* may be what replaced the recorded namespaces, so that all storage could be overwritten.
+    """Return whether *found* may be the result of zeroing a drive of the recorded layout.
 
-    The specification makes one namespace of several, as large as the drive grants. Its format is the recorded one, or
-    one without metadata where the recorded one cannot be overwritten by a host.
+    If so, all storage could be overwritten. By the specification, one namespace replaces several, as large as the drive
+    grants. It has the recorded format, or one without metadata if a host cannot overwrite the recorded one.
 
-    :param made_anew: it was created just now, so no smaller one was to be had.
+    :param made_anew: the namespace was just created, so a larger one was not available.
     """
     if found.unattached or not (recorded.namespaces and found.namespaces):
         return False

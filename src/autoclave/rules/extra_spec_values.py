@@ -1,7 +1,6 @@
-"""Check the extra specs of a flavor as Nova does from compute microversion 2.86 on.
+"""Validate the extra specs of a flavor as Nova does from compute microversion 2.86 on.
 
-Autoclave checks those that it acts on. Of those that it ignores (:mod:`autoclave.rules.resource_request`) it reads no
-values.
+Values of keys that Autoclave ignores (:mod:`autoclave.rules.resource_request`) are not validated.
 """
 
 import re
@@ -15,19 +14,19 @@ from autoclave.rules import json_options
 from autoclave.rules.resource_request import ALIAS_KEY, POLICY_KEY, PROFILE_KEY
 
 _Fault = Callable[[str], str | None]
-"""Return what a value must be, or None if it is."""
+"""Returns what a value must be, or None if the value is valid."""
 
 _GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?", re.ASCII)
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
 _ALIASES = re.compile(r"[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*")
 _OTHERS = frozenset({"accel", "pci_passthrough"})
-"""Namespaces of which every key is known."""
+"""The namespaces in which all keys are known."""
 
 
 def require_valid(extra_specs: Mapping[str, str]) -> None:
     """Refuse *extra_specs* that Nova would refuse.
 
-    :raises BadRequest: names the key, and what it or its value must be.
+    :raises BadRequest: names the key, and what the key or its value must be.
     """
     for key, value in extra_specs.items():
         check = _check_of(key)
@@ -37,9 +36,9 @@ def require_valid(extra_specs: Mapping[str, str]) -> None:
 
 
 def _check_of(key: str) -> _Fault | None:
-    """Return the check of the value; None where any will do.
+    """Return the check of the value, or None if any value is valid.
 
-    :raises BadRequest: the key is in a namespace that has no such key.
+    :raises BadRequest: the namespace of the key has no such key.
     """
     if key in _NAMED:
         return _NAMED[key]

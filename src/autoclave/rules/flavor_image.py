@@ -1,14 +1,6 @@
 """Read flavors and images: resources, traits, and the hardware of the guest.
 
-What a flavor asks for.
-
-Whether a flavor, and any guest, has what an image needs.
-
-What an image says of the machine that its system runs on, in Nova's and Glance's names (``hw_…``, ``os_…``).
-
-The traits that a flavor and an image ask for (image-traits specification).
-
-The keys of flavor extra specs that ask something of Placement: ``KIND[suffix]:NAME``.
+Images use the property names of Nova and Glance (``hw_…``, ``os_…``). Traits follow the image-traits specification.
 """
 
 import re
@@ -24,11 +16,11 @@ _MIB_PER_GIB = 1024
 
 @dataclass(frozen=True)
 class Flavor:
-    """A flavor as it was when the instance was asked for.
+    """Hold a flavor as it was when the instance was requested.
 
     :param ram: MiB.
     :param disk: GiB of the root disk.
-    :param ephemeral: GiB beside the root disk.
+    :param ephemeral: GiB in addition to the root disk.
     :param swap: MiB.
     """
 
@@ -42,42 +34,42 @@ class Flavor:
 
     @classmethod
     def from_snapshot(cls, snapshot: Mapping[str, Any]) -> "Flavor":
-        """From what an instance keeps of its flavor."""
+        """Read the flavor from the snapshot in an instance."""
         return cls(**{field.name: snapshot[field.name] for field in fields(cls)})
 
     def resources(self) -> dict[str, int]:
-        """Amounts by resource class, those that are 0 too; a begun GiB of swap counts whole."""
+        """Return the amounts by resource class, including zero amounts. Swap is rounded up to whole GiB."""
         swap = -(-self.swap // _MIB_PER_GIB)
         return {"VCPU": self.vcpus, "MEMORY_MB": self.ram, "DISK_GB": self.disk + self.ephemeral + swap}
 
 
 MACHINE = "q35"
-"""The machine of every guest: its devices are PCI Express ones."""
+"""The machine type of every guest. Its devices are on PCI Express."""
 
 _FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT = "hw_firmware_type", "hw_machine_type", "os_secure_boot"
 HEEDED = frozenset({_FIRMWARE_TYPE, _MACHINE_TYPE, _SECURE_BOOT})
-"""The properties that are kept, or refused."""
+"""The properties that are obeyed or refused."""
 
 
 class Firmware(StrEnum):
-    """What starts a guest's system; the values of ``hw_firmware_type``."""
+    """List the values of ``hw_firmware_type``: the firmware that boots a guest."""
 
     BIOS = "bios"
     UEFI = "uefi"
-    """Which most graphics cards with much memory need: a BIOS finds no room for their large BARs."""
+    """Most graphics cards with much memory need UEFI: a BIOS has no room for their large BARs."""
 
 
 class DiskFormat(StrEnum):
-    """How a disk is laid out in its file. It is always told, and never guessed from what the guest has written."""
+    """List the formats of a disk file. The format is always given explicitly, never detected from the guest's data."""
 
     RAW = "raw"
     QCOW2 = "qcow2"
 
 
 def disk_format_of(name: str | None) -> DiskFormat:
-    """The format of an image's file; *name* is its ``disk_format``.
+    """Return the format of an image's file from *name*, its ``disk_format``.
 
-    :raises BadRequest: guests have no such disks.
+    :raises BadRequest: guests do not support disks of this format.
     """
     try:
         return DiskFormat(name or "")
@@ -86,10 +78,10 @@ def disk_format_of(name: str | None) -> DiskFormat:
 
 
 def firmware_of(properties: Mapping[str, object]) -> Firmware:
-    """The firmware that ``hw_firmware_type`` asks for; BIOS where it is left out.
+    """Return the firmware that ``hw_firmware_type`` requests, or BIOS without it.
 
-    :raises BadRequest: an image asks for a firmware or a machine (``hw_machine_type``) that there is not, or for secure
-        boot: its user would rely on what the guest has not.
+    :raises BadRequest: the image requests an unsupported firmware or machine (``hw_machine_type``), or requires secure
+        boot. Its user would rely on a missing feature.
     """
     _one_of(properties, _MACHINE_TYPE, (MACHINE,))
     _one_of(properties, _SECURE_BOOT, ("disabled", "optional"))
@@ -111,7 +103,7 @@ _GIB = 1 << 30
 
 
 class Image(Protocol):
-    """What an image needs: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes."""
+    """Describe the requirements of an image: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes."""
 
     @property
     def uuid(self) -> str: ...
@@ -128,10 +120,10 @@ class Image(Protocol):
 
 
 def require_fit(flavor: Mapping[str, Any], image: Image) -> None:
-    """Refuse an image that no guest of *flavor* can be started from.
+    """Refuse an image that cannot start a guest of *flavor*.
 
     :param flavor: as an instance keeps it: ``name``, ``ram`` in MiB, ``disk`` in GiB.
-    :raises BadRequest: it needs more than the flavor has, or a disk or a machine that no guest has; says what.
+    :raises BadRequest: the image needs more than the flavor has, or an unsupported disk format, firmware or machine.
     """
     name = flavor["name"]
     if image.min_ram > flavor["ram"]:
@@ -139,7 +131,7 @@ def require_fit(flavor: Mapping[str, Any], image: Image) -> None:
             f"Flavor {name} has {flavor['ram']} MiB of memory, and image {image.uuid} needs {image.min_ram}."
         )
     needed = max(image.min_disk, -(-(image.size or 0) // _GIB))
-    if flavor["disk"] and needed > flavor["disk"]:  # a flavor without a disk has one of the image's size
+    if flavor["disk"] and needed > flavor["disk"]:  # without a disk in the flavor, the disk gets the size of the image
         raise BadRequest(f"Flavor {name} has a disk of {flavor['disk']} GiB, and image {image.uuid} needs {needed}.")
     disk_format_of(image.disk_format)
     firmware_of(image.properties)
@@ -150,7 +142,7 @@ _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 
 
 class Spec(NamedTuple):
-    """One extra spec.
+    """Hold one parsed extra spec.
 
     :param suffix: the request group; empty for the unnumbered one.
     :param name: a resource class or a trait.
@@ -163,7 +155,7 @@ class Spec(NamedTuple):
 
 
 def specs_of(kind: str, extra_specs: Mapping[str, str]) -> Iterator[Spec]:
-    """Those of *extra_specs* whose key begins with *kind*, in the order of their keys.
+    """Yield those of *extra_specs* whose key begins with *kind*, in the order of their keys.
 
     :param kind: ``resources`` or ``trait``.
     :raises BadRequest: such a key has another form than ``KIND[suffix]:NAME``.
@@ -183,7 +175,7 @@ def specs_of(kind: str, extra_specs: Mapping[str, str]) -> Iterator[Spec]:
 
 
 def is_name(text: str) -> bool:
-    """Whether a resource class or a trait can be called *text*."""
+    """Return whether *text* is a valid name of a resource class or a trait."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -196,7 +188,7 @@ _IMAGE_PREFIX = "trait:"
 
 @dataclass(frozen=True)
 class TraitDemand:
-    """What one request group asks of its providers' traits."""
+    """Hold the required and forbidden traits of one request group."""
 
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
@@ -204,9 +196,9 @@ class TraitDemand:
 
 @dataclass(frozen=True)
 class ImageTraits:
-    """What an image asks for.
+    """Hold the traits that an image requires.
 
-    :param ignored: its properties that look like a demand and are none, with why, by key.
+    :param ignored: the reason by key, for properties that resemble a required trait but are ignored.
     """
 
     required: frozenset[str]
@@ -214,7 +206,7 @@ class ImageTraits:
 
 
 def flavor_traits(extra_specs: Mapping[str, str]) -> dict[str, TraitDemand]:
-    """The demands of ``trait[suffix]:NAME=required|forbidden`` by suffix.
+    """Return the traits of ``trait[suffix]:NAME=required|forbidden`` by suffix.
 
     :raises BadRequest: a key or value has another form.
     """
@@ -232,11 +224,11 @@ def flavor_traits(extra_specs: Mapping[str, str]) -> dict[str, TraitDemand]:
 
 
 def image_traits(properties: Mapping[str, object]) -> ImageTraits:
-    """The demands of ``trait:NAME=required``.
+    """Return the traits of ``trait:NAME=required``.
 
-    Nothing else is a demand, as in Nova: an image is not refused for what it has besides.
+    As in Nova, all other properties are ignored, and none of them makes the image invalid.
 
-    :raises BadRequest: a demand for what cannot be the name of a trait.
+    :raises BadRequest: a required trait has an invalid name.
     """
     required, ignored = set(), {}
     for key, value in sorted(properties.items()):
@@ -255,5 +247,5 @@ def image_traits(properties: Mapping[str, object]) -> ImageTraits:
 
 
 def forbidden_anywhere(extra_specs: Mapping[str, str]) -> dict[str, str]:
-    """The traits that a flavor forbids in any of its groups, and the key that does; for a rebuild."""
+    """Return the traits that a flavor forbids in any of its groups, with their keys, for a rebuild."""
     return {spec.name: spec.key for spec in specs_of(_KIND, extra_specs) if spec.value == FORBIDDEN}

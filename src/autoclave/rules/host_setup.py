@@ -1,8 +1,7 @@
 """Judge the settings and the identity of a host.
 
-Whether a host's own tools would take the disk of a guest that comes back, by what their settings say.
-
-What hints at which machine an agent runs on. A hint proves nothing: images are cloned, and firmware has defaults.
+The settings decide whether the host's own tools would use the disk of a drive that a guest returned. Identity hints
+prove nothing alone: images are cloned, and firmware has defaults.
 """
 
 import json
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from autoclave.rules.pci_address import PCIAddress
 
 SOME_DISK = "nvme99n1"
-"""A name that the disk may have when it comes back: the kernel numbers drives anew each time."""
+"""A possible name of the returned disk: the kernel numbers drives anew each time."""
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _SHORTEST_KEYWORD = 3
@@ -44,9 +43,9 @@ def lvm_accepts(filter_text: str, names: Sequence[str]) -> bool:
 
 
 def md_assembles(text: str) -> bool:
-    """Return whether mdadm.conf lets mdadm assemble arrays that it does not name.
+    """Return whether mdadm.conf lets mdadm assemble arrays that it does not list.
 
-    Only ``-all`` before everything that is allowed keeps it from that: a guest can use any metadata and host name.
+    Only ``-all`` before every allowed word prevents this: a guest can use any metadata version and host name.
     """
     for words in _md_lines(text):
         keyword = words[0].lower()
@@ -57,7 +56,9 @@ def md_assembles(text: str) -> bool:
 
 
 def multipath_takes(text: str) -> bool:
-    """Return whether multipath.conf has no blacklist by node for NVMe disks, or an exception from it.
+    """Return whether multipath.conf lets multipath use NVMe disks.
+
+    It does without a blacklist by node for them, or with an exception from it.
 
     :raises ValueError: a pattern is not understood.
     """
@@ -68,7 +69,7 @@ def multipath_takes(text: str) -> bool:
 def udisks_ignores(rules: str, address: PCIAddress) -> bool:
     """Return whether a udev rule sets ``UDISKS_IGNORE`` for disks of the slot, or for all NVMe disks.
 
-    A rule that asks for something else as well, such as a serial number, may be about the host's own disk.
+    A rule with other conditions, such as a serial number, does not count: it may match only the host's own disk.
     """
     ours = {"KERNELS": str(address), "KERNEL": SOME_DISK, "SUBSYSTEM": "block", "SUBSYSTEMS": "pci", "ACTION": "add"}
     for line in rules.replace("\\\n", " ").splitlines():
@@ -82,7 +83,7 @@ def udisks_ignores(rules: str, address: PCIAddress) -> bool:
 
 
 def _holds(found: str | None, operator: str, patterns: str) -> bool:
-    """Whether a key of a udev rule is met; not where it is not known what the key *found* would be."""
+    """Return whether a key of a udev rule matches; False if its value *found* is unknown."""
     if found is None:
         return False
     return any(fnmatchcase(found, pattern) for pattern in patterns.split("|")) == (operator == "==")
@@ -101,7 +102,7 @@ def _first(patterns: Sequence[tuple[bool, re.Pattern[str]]], name: str) -> bool 
 
 
 def _md_lines(text: str) -> Iterator[list[str]]:
-    """The words of each line with those of the indented lines that continue it."""
+    """Yield the words of each line, joined with those of its indented continuation lines."""
     words: list[str] = []
     for line in text.splitlines():
         found = line.partition("#")[0].split()
@@ -116,7 +117,7 @@ def _md_lines(text: str) -> Iterator[list[str]]:
 
 
 def _devnode_in(text: str, section: str) -> bool:
-    # Sections of devices within a section have braces of their own.
+    # Sections of devices inside a section have braces of their own.
     bodies = re.findall(rf"(?<!\w){section}\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", text)
     for body in bodies:
         for pattern in re.findall(r'\bdevnode\s+"?([^"\s}]+)"?', re.sub(r"\{[^{}]*\}", "", body)):
@@ -138,7 +139,7 @@ _DIGITS = re.compile(r"[0-9a-f]{32}")
 
 
 class HostHints(NamedTuple):
-    """The machine id of the operating system and the product UUID of the firmware; None: not known."""
+    """Hold the machine id of the operating system and the product UUID of the firmware; None if unknown."""
 
     machine_id: str | None
     product_uuid: str | None
@@ -148,15 +149,15 @@ NO_HINTS = HostHints(None, None)
 
 
 def hint(text: str) -> str | None:
-    """Return the 32 hexadecimal digits of a hint, or None if the text says nothing: it is empty or all one digit."""
+    """Return the 32 hexadecimal digits of a hint, or None if it is empty, malformed, or one repeated digit."""
     digits = text.strip().replace("-", "").lower()
     return digits if _DIGITS.fullmatch(digits) and len(set(digits)) > 1 else None
 
 
 def former_name(host: str, hints: HostHints, known: Mapping[str, HostHints]) -> str | None:
-    """Return the other name under which this machine is on record, if both hints say so.
+    """Return the other name under which this machine is on record, if both hints agree.
 
-    A hint that several hosts share counts for nothing.
+    A hint that several hosts share is ignored.
 
     :param known: the hints of all hosts on record, by name.
     """

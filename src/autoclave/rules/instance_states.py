@@ -1,28 +1,26 @@
 """Define the states of an instance, and the actions that each state allows.
 
-What an instance is doing, in Nova's words, and what may be asked of it when.
-
-Where hosts are, for clients that ask for it.
+The names are Nova's. :data:`ZONE` is the availability zone of all hosts.
 """
 
 from enum import IntEnum, StrEnum
 
 
 class VMState(StrEnum):
-    """Where an instance is in its life: Nova's ``vm_state``."""
+    """List the lifecycle states of an instance: Nova's ``vm_state``."""
 
     BUILDING = "building"
-    """No guest of it has run yet."""
+    """No guest of the instance has run yet."""
     ACTIVE = "active"
-    """Its guest is meant to run."""
+    """The guest is meant to run."""
     STOPPED = "stopped"
-    """Its guest is meant to be off; it keeps its host and its devices."""
+    """The guest is meant to be off; the instance keeps its host and its devices."""
     ERROR = "error"
-    """Something failed; its fault says what. It keeps what it has until it is deleted."""
+    """An operation failed; the fault describes it. The instance keeps its resources until it is deleted."""
 
 
 class TaskState(StrEnum):
-    """What is being done with an instance: Nova's ``task_state``; none: nothing."""
+    """List the operations in progress on an instance: Nova's ``task_state``, None if idle."""
 
     SCHEDULING = "scheduling"
     SPAWNING = "spawning"
@@ -34,21 +32,21 @@ class TaskState(StrEnum):
 
 
 UNSETTLED = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING, TaskState.DELETING})
-"""What is done with an instance while it gets what it is to have, or gives it back."""
+"""The operations during which an instance gains or loses its resources."""
 
 
 class PowerState(IntEnum):
-    """What the hypervisor says of the guest: Nova's ``power_state``."""
+    """List the states of the guest in the hypervisor: Nova's ``power_state``."""
 
     NOSTATE = 0
-    """No hypervisor has been asked, or it does not know the guest."""
+    """No hypervisor was queried, or it does not know the guest."""
     RUNNING = 1
     SHUTDOWN = 4
     CRASHED = 6
 
 
 class Action(StrEnum):
-    """What a user may ask of an instance that exists, next to its deletion, which is never refused."""
+    """List the user actions on an existing instance that may be refused. Deletion is never refused."""
 
     START = "start"
     STOP = "stop"
@@ -72,23 +70,24 @@ _TASK_OF = {
 
 
 def task_of(action: Action) -> TaskState:
-    """What an instance does from the moment that *action* was taken."""
+    """Return the task state that an instance has during *action*."""
     return _TASK_OF[action]
 
 
 def allowed(action: Action, vm_state: VMState, task_state: TaskState | None) -> bool:
-    """Return whether *action* may be asked of an instance now."""
+    """Return whether the states allow *action* now."""
     return vm_state in _ALLOWED[action] and task_state is None
 
 
 STATUSES = ("BUILD", "ACTIVE", "SHUTOFF", "ERROR", "REBUILD", "REBOOT")
-"""What :func:`status_of` can say."""
+"""All values that :func:`status_of` returns."""
 
 
 def status_of(vm_state: VMState, task_state: TaskState | None) -> str:
-    """The ``status`` that the servers API shows, as Nova's.
+    """Return the ``status`` that the servers API shows, as in Nova.
 
-    A rebuild goes before an error: clients that wait for its end would take the error that it is to mend for its own.
+    A rebuild takes precedence over an error. Otherwise, a client that waits for the rebuild would mistake the old error
+    for its result.
     """
     if task_state is TaskState.REBUILDING:
         return "REBUILD"
@@ -100,4 +99,4 @@ def status_of(vm_state: VMState, task_state: TaskState | None) -> str:
 
 
 ZONE = "nova"
-"""The one availability zone, by the name that Nova gives its default one."""
+"""The one availability zone, which has the name of Nova's default zone."""

@@ -1,8 +1,6 @@
 """Parse options whose values are JSON objects or lists of them.
 
-The entries of an option that may be given several times, each value a JSON object or a list of them.
-
-JSON as an operator writes it into an option: nothing in it may be lost without a word.
+The parser reports ambiguous input, such as a duplicate key, and never drops it silently.
 """
 
 import difflib
@@ -13,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from autoclave.exceptions import InvalidConfiguration
 
 MAX_DEPTH = 32
-"""Levels of objects and lists within each other. What this service takes or writes has eight at most."""
+"""The most levels of nested objects and lists. Autoclave itself needs at most eight."""
 
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
-"""A string as a whole, or a bracket."""
+"""Matches a whole string, or one bracket."""
 
 
 class TooDeep(ValueError):
-    """Objects and lists stand deeper within each other than :data:`MAX_DEPTH`."""
+    """Report objects and lists nested deeper than :data:`MAX_DEPTH`."""
 
     def __init__(self) -> None:
         super().__init__(f"nested more than {MAX_DEPTH} levels deep")
 
 
 class DuplicateKey(ValueError):
-    """An object names a key twice; JSON would silently keep the last.
+    """Report a key that an object has twice; JSON parsers would silently keep the last value.
 
     :attr key: the key.
     """
@@ -40,9 +38,9 @@ class DuplicateKey(ValueError):
 def loads(text: str) -> object:
     """Parse *text*.
 
-    :raises TooDeep:
-    :raises DuplicateKey: an object, at any depth, names a key twice.
-    :raises ValueError: it is not JSON; the message says where.
+    :raises TooDeep: it is nested deeper than :data:`MAX_DEPTH`.
+    :raises DuplicateKey: an object, at any depth, has a key twice.
+    :raises ValueError: it is not JSON; the message contains the position.
     """
     require_shallow(text)
     try:
@@ -52,10 +50,10 @@ def loads(text: str) -> object:
 
 
 def require_shallow(text: str) -> None:
-    """Refuse JSON that a parser, or a function that walks through what it has parsed, could not follow to its end.
+    """Refuse JSON that is too deep for a recursive parser or a recursive function.
 
-    :param text: need not be sound JSON; a parser stops where that ends.
-    :raises TooDeep:
+    :param text: may be invalid JSON: a parser stops at the first error.
+    :raises TooDeep: it is nested deeper than :data:`MAX_DEPTH`.
     """
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
@@ -80,7 +78,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def kind(value: object) -> str:
-    """What JSON calls *value*, for a message that says it is of the wrong type."""
+    """Describe the JSON type and value of *value*, for a message about a wrong type."""
     match value:
         case None:
             return "null"
@@ -101,11 +99,11 @@ _NO = frozenset({"0", "off", "f", "false", "n", "no"})
 
 
 def boolean(value: object) -> bool:
-    """The meaning of a JSON boolean, or of a text or number that says the same, in upper or lower case.
+    """Parse a JSON boolean, or a string or number with the same meaning, ignoring case.
 
-    :raises ValueError: *value* is neither.
+    :raises ValueError: *value* has no such meaning.
     """
-    word = str(value).strip().lower() if isinstance(value, str | int) else ""  # a bool is an int, too
+    word = str(value).strip().lower() if isinstance(value, str | int) else ""  # bool is a subclass of int
     if word not in _YES | _NO:
         raise ValueError(
             f"must be true or false, or as a text one of yes, no, on, off, y, n, t, f, 1, 0; not {kind(value)}"
@@ -114,10 +112,10 @@ def boolean(value: object) -> bool:
 
 
 def option_entries(values: Sequence[str], option: str) -> Iterator[tuple[int, object]]:
-    """Each entry with its number, counted from 1 over all values.
+    """Yield each entry with its number, counted from 1 over all values.
 
     :param option: the option's name, for messages.
-    :raises InvalidConfiguration: a value is no JSON, or one of its objects names a key twice.
+    :raises InvalidConfiguration: a value is not JSON, or an object has a key twice.
     """
     number = 0
     for value in values:
@@ -133,7 +131,7 @@ def option_entries(values: Sequence[str], option: str) -> Iterator[tuple[int, ob
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """What to say of a key that is none of *known*."""
+    """Return the message about a key that is not in *known*, with the closest match."""
     near = difflib.get_close_matches(key, known, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown key{guess} The keys are {', '.join(known)}"

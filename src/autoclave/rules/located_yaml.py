@@ -1,7 +1,7 @@
-"""YAML as an operator writes it into a file: every value knows its line, and nothing is lost without a word.
+"""Parse the YAML of an operator's file, with the line of every value.
 
-Read by libyaml through PyYAML's safe loader. Beyond that, a key given twice is a fault, and so are the ways in which a
-small file could stand for an endless one.
+libyaml reads it through PyYAML's safe loader. In addition, duplicate keys are faults. Aliases and merges are limited,
+so that a small file cannot expand without end.
 """
 
 import re
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import yaml
 
 Path = tuple[str | int, ...]
-"""Where a value is: the keys and list positions (counted from 0) that lead to it."""
+"""The location of a value: the keys and list positions (counted from 0) that lead to it."""
 
 MAX_DEPTH = 50
-"""Levels of collections within each other. The format itself has seven."""
+"""The most levels of nested collections. The format itself has seven."""
 
 MAX_VALUES = 200_000
-"""Values in one file, those behind each alias counted anew: a file of 1 MiB that uses none has no reason for more."""
+"""The most values in one file, counting those of each alias again. A file of 1 MiB without aliases needs no more."""
 
 MAX_TWICE = 101
-"""Keys given twice that are told of one file."""
+"""The most duplicate keys reported for one file."""
 
 _MAX_BITS = 1000
-"""Of an integer: Python converts no much larger one into a float or a text."""
+"""The most bits of an integer: Python refuses to convert much larger ones into a float or a string."""
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TAGS = {yaml.MappingNode: "tag:yaml.org,2002:map", yaml.SequenceNode: "tag:yaml.org,2002:seq"}
@@ -32,7 +32,7 @@ _PLAIN_KEY = re.compile(r"[\w$-]{1,255}", re.ASCII)
 
 
 class Found(NamedTuple):
-    """Something to say of a place in the text.
+    """Locate a message in the text.
 
     :param line: counted from 1.
     """
@@ -43,9 +43,9 @@ class Found(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The text is not YAML that can be used; nothing of it is known.
+    """Report text that is not usable YAML.
 
-    :attr found: why, and where.
+    :attr found: the reason and its location.
     """
 
     def __init__(self, line: int, message: str, path: Path = ()) -> None:
@@ -54,18 +54,18 @@ class Unreadable(Exception):
 
 
 class Empty(Unreadable):
-    """The text has no document: nothing, or only comments."""
+    """Report text without a document: empty, or comments only."""
 
 
-@dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and those take four times as long
+@dataclass(slots=True)  # not frozen: a file has a hundred thousand, and frozen ones take four times as long
 class Located:
-    """A value of the text.
+    """Hold one value of the text.
 
-    :param value: what it is in Python: dict (its keys are texts), list, or a scalar.
-    :param line: where it begins, counted from 1; behind a key, the line of the key.
-    :param text: a scalar as it is written.
-    :param children: what a collection holds, by key or position.
-    :param size: how many values it stands for, itself included.
+    :param value: the value in Python: a dict with keys of type str, a list, or a scalar.
+    :param line: the line where it begins, counted from 1. For the value of a key, it is the line of the key.
+    :param text: the source text of a scalar.
+    :param children: the members of a collection, by key or position.
+    :param size: the number of values in it, including itself.
     """
 
     value: Any
@@ -75,7 +75,7 @@ class Located:
     size: int = 1
 
     def at(self, path: Path) -> "Located":
-        """The value at *path*, or the innermost around it that exists."""
+        """Return the value at *path*, or else its innermost existing ancestor."""
         here = self
         for step in path:
             if step not in here.children:
@@ -85,7 +85,7 @@ class Located:
 
 
 def read(text: str) -> tuple[Located, list[Found]]:
-    """The one document in *text*, and every key that is given twice in it (the first counts).
+    """Parse the one document in *text*; also return its duplicate keys, of which the first is used.
 
     :raises Unreadable: the text is empty, is not YAML, or cannot be used as a whole.
     """
@@ -102,7 +102,7 @@ def read(text: str) -> tuple[Located, list[Found]]:
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark or e.context_mark
         said = ", ".join(part for part in (e.context, e.problem) if part)
-        lines = len(text.splitlines()) or 1  # libyaml has one more, behind the end
+        lines = len(text.splitlines()) or 1  # libyaml counts one more line, after the end
         raise Unreadable(min(mark.line + 1, lines) if mark else 1, f"not YAML: {said}") from None
     except yaml.reader.ReaderError as e:
         line = text.encode()[: e.position].count(b"\n") + 1
@@ -112,7 +112,7 @@ def read(text: str) -> tuple[Located, list[Found]]:
 
 
 def shown(path: Path) -> str:
-    """*path* in one line, such as ``providers[0].identification.uuid``; empty for the whole document."""
+    """Format *path* in one line, such as ``providers[0].identification.uuid``; empty for the whole document."""
     steps = (
         f"[{step}]" if isinstance(step, int) else f".{step}" if _PLAIN_KEY.fullmatch(step) else f"[{quoted(step)}]"
         for step in path
@@ -121,7 +121,7 @@ def shown(path: Path) -> str:
 
 
 def quoted(text: str) -> str:
-    """*text* in quotes and in one short line, whatever it is."""
+    """Quote *text* in one line, shortened to at most 80 characters."""
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
@@ -130,9 +130,9 @@ _NONE: Mapping[str | int, Located] = {}
 
 
 class _Reader:
-    """Makes values of the nodes of one document. A collection that aliases name again is read once.
+    """Convert the nodes of one document into values. Collections that aliases refer to are converted once.
 
-    :ivar twice: keys that were found a second time in their mapping, the first :data:`MAX_TWICE` of them.
+    :ivar twice: the first :data:`MAX_TWICE` duplicate keys.
     """
 
     def __init__(self, loader: yaml.CSafeLoader) -> None:
@@ -144,9 +144,9 @@ class _Reader:
         self.twice: list[Found] = []
 
     def read(self, node: yaml.Node) -> Located:
-        """The value of *node*.
+        """Convert *node* into a value.
 
-        :raises Unreadable: it cannot be used.
+        :raises Unreadable: the value cannot be used.
         """
         line: int = node.start_mark.line + 1
         if isinstance(node, yaml.ScalarNode):
@@ -226,9 +226,9 @@ class _Reader:
         return {**merged, **own} if merged else own  # type: ignore[dict-item]  # only mappings are merged
 
     def _bases(self, node: yaml.Node, line: int) -> Iterator[Located]:
-        """The mappings that a merge key names; what an earlier one has, counts.
+        """Yield the mappings that a merge key refers to, the one with the highest precedence first.
 
-        What a merge costs is counted before it is done: a few kilobytes of aliases can name millions of keys.
+        The cost of a merge is counted before the merge: a few kilobytes of aliases can refer to millions of keys.
         """
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         for each in nodes:

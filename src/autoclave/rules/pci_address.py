@@ -1,13 +1,8 @@
 """Parse and match the addresses of PCI functions, and their vendor and product ids.
 
-The address of a PCI function: domain, bus, slot, function.
-
-The ``address`` of a device_spec entry: a glob, or a regular expression for each field.
-
-Both are Nova's forms (its administrator guide, "PCI passthrough"). One thing differs on purpose: a
-regular expression must match a field from its first digit to its last, so that ``8`` is not also ``81``.
-
-PCI vendor and product ids.
+The ``address`` of a device_spec entry is a glob, or an object with a regular expression for each field. Both are Nova's
+forms (its administrator guide, "PCI passthrough"). Unlike in Nova, an expression must match the whole field, so that
+``8`` does not match ``81``.
 """
 
 import re
@@ -18,19 +13,19 @@ from typing import ClassVar
 from autoclave.rules import json_options
 
 _HIGHEST_OF_GUESTS = 0xFFFF
-"""The greatest domain that Nova's and QEMU's addresses of host devices have room for."""
+"""The greatest domain that the addresses of host devices in Nova and QEMU can hold."""
 _FULL_FORM = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class PCIAddress:
-    """One PCI function of a host. Orders as the bus does: by domain, bus, slot, function.
+    """Identify one PCI function of a host. Addresses sort by domain, bus, slot, function.
 
-    :param domain: 0 to ffffffff. Linux gives the roots it invents, as VMD's, domains from 10000 on.
+    :param domain: 0 to ffffffff. Linux numbers the roots that it creates, as for VMD, from 10000 on.
     :param bus: 0 to ff.
     :param slot: 0 to 1f; attach_info and the PCI specification call it the device.
     :param function: 0 to 7.
-    :raises ValueError: a field is out of its range.
+    :raises ValueError: a field is out of range.
     """
 
     domain: int
@@ -39,9 +34,9 @@ class PCIAddress:
     function: int
 
     HIGHEST: ClassVar[dict[str, int]] = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 0x7}
-    """The greatest value of each field, in the order in which an address is written."""
+    """The greatest value of each field, in the written order."""
     WIDTH: ClassVar[dict[str, int]] = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
-    """Hexadecimal digits to which each field is padded."""
+    """The number of hexadecimal digits to which each field is padded."""
 
     def __post_init__(self) -> None:
         for name, highest in self.HIGHEST.items():
@@ -51,23 +46,23 @@ class PCIAddress:
 
     @classmethod
     def parse(cls, text: str) -> "PCIAddress":
-        """Read the full form ``dddd:bb:ss.f``, in upper or lower case, with up to eight digits of domain.
+        """Parse the full form ``dddd:bb:ss.f``, in upper or lower case, with up to eight digits of domain.
 
-        :raises ValueError: *text* is anything else.
+        :raises ValueError: *text* has another form.
         """
         return _parse(text)
 
     def fields(self) -> tuple[str, str, str, str]:
-        """Domain, bus, slot and function as padded lower-case hexadecimal, as they are written."""
+        """Return domain, bus, slot and function as padded lower-case hexadecimal."""
         return f"{self.domain:04x}", f"{self.bus:02x}", f"{self.slot:02x}", f"{self.function:x}"
 
     def as_attach_info(self) -> dict[str, str]:
-        """The address as it stands in an ARQ's ``attach_handle_info``."""
+        """Return the address in the form of an ARQ's ``attach_handle_info``."""
         return dict(zip(("domain", "bus", "device", "function"), self.fields(), strict=True))
 
     @property
     def upper(self) -> str:
-        """The address in upper case, as provider names carry it."""
+        """Return the address in upper case, as used in provider names."""
         return str(self).upper()
 
     def __str__(self) -> str:
@@ -75,7 +70,7 @@ class PCIAddress:
 
 
 def unattachable(address: PCIAddress) -> str | None:
-    """Return why no guest can get the function at *address*; None if one can."""
+    """Return why the function at *address* cannot be attached to a guest, or None if it can."""
     if address.domain <= _HIGHEST_OF_GUESTS:
         return None
     return (
@@ -101,12 +96,12 @@ _ANYTHING = re.compile(".*")
 
 @dataclass(frozen=True, slots=True)
 class AddressPattern:
-    """Which PCI addresses are meant.
+    """Match a set of PCI addresses.
 
-    :param fields: what domain, bus, slot and function must match, each in full, as padded lower-case
+    :param fields: the expressions that domain, bus, slot and function must match in full, as padded lower-case
         hexadecimal.
-    :param single: the address, where the pattern spells out exactly one.
-    :param blank: the pattern is there but says nothing about any field.
+    :param single: the address, if the pattern matches exactly one.
+    :param blank: the pattern is given but restricts no field.
     """
 
     fields: tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str], re.Pattern[str]]
@@ -115,14 +110,13 @@ class AddressPattern:
 
     @classmethod
     def parse(cls, value: object) -> "AddressPattern":
-        """Read the JSON value of ``address``.
+        """Parse the JSON value of ``address``.
 
-        A string is ``[[[domain]:][bus]:][slot][.[function]]``: every field is hexadecimal, or ``*``, or
-        left out, which also means any. An object maps ``domain``, ``bus``, ``slot`` and ``function`` to
-        regular expressions, matched without case against the field padded with zeroes; a field left
-        out may be anything.
+        A string is ``[[[domain]:][bus]:][slot][.[function]]``. Every field is hexadecimal, or ``*`` for any, or left
+        out, which also means any. An object maps ``domain``, ``bus``, ``slot`` and ``function`` to regular expressions.
+        They match the zero-padded field without case; a field that is left out matches any value.
 
-        :raises ValueError: it is neither, a field is out of range or a regular expression is broken.
+        :raises ValueError: it is neither, a field is out of range, or a regular expression is invalid.
         """
         match value:
             case str():
@@ -134,11 +128,11 @@ class AddressPattern:
         )
 
     def matches(self, address: PCIAddress) -> bool:
-        """Whether *address* is one of those meant."""
+        """Return whether the pattern matches *address*."""
         domain, bus, slot, function = self.fields
         written = address.fields()
         return bool(
-            bus.fullmatch(written[1])  # first, since it tells most functions apart
+            bus.fullmatch(written[1])  # first, since the bus differs between most functions
             and domain.fullmatch(written[0])
             and slot.fullmatch(written[2])
             and function.fullmatch(written[3])
@@ -146,7 +140,7 @@ class AddressPattern:
 
 
 ANY_ADDRESS = AddressPattern((_ANYTHING,) * 4, blank=True)
-"""What an entry without ``address`` says."""
+"""The pattern of an entry without ``address``."""
 
 
 def _glob(text: str) -> AddressPattern:
@@ -209,9 +203,9 @@ _ID = re.compile(r"(?:0x)?([0-9a-f]{1,4})", re.IGNORECASE | re.ASCII)
 
 @lru_cache(maxsize=4096)
 def parse_pci_id(text: str) -> str:
-    """Return *text* as four lower-case hexadecimal digits.
+    """Normalize a PCI vendor or product id to four lower-case hexadecimal digits.
 
-    Upper case, a ``0x`` in front, missing leading zeroes and space around it are accepted.
+    Upper case, a prefix ``0x``, missing leading zeroes and surrounding space are accepted.
 
     :raises ValueError: it is not hexadecimal, or has more than four digits.
     """

@@ -1,6 +1,6 @@
-"""``[pci] alias``: the names by which flavors ask for PCI functions (``pci_passthrough:alias``).
+"""Parse ``[pci] alias``: the names by which flavors request PCI functions (``pci_passthrough:alias``).
 
-The keys are Nova's. Placement alone finds the device, so an alias comes down to a class and traits.
+The keys are Nova's. Placement alone finds the device, so an alias is reduced to a resource class and traits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ ALIAS_OPTION = "[pci] alias"
 
 @dataclass(frozen=True, slots=True)
 class PCIAlias:
-    """What one function under this name is, in the terms of one group of a Placement request.
+    """Describe one function of an alias as one group of a Placement request.
 
-    :param resource_class: one of it is asked for.
+    :param resource_class: the request asks for one unit of it.
     :param required: traits that its provider must have.
-    :param forbidden: traits that it must not have.
+    :param forbidden: traits that its provider must not have.
     """
 
     name: str
@@ -33,9 +33,9 @@ class PCIAlias:
 
 
 def parse_pci_alias(values: Sequence[str]) -> Mapping[str, PCIAlias]:
-    """The aliases by name, from all values of the option: JSON objects, or lists of them.
+    """Parse all values of the option, JSON objects or lists of them, into aliases by name.
 
-    :raises InvalidConfiguration: anything in them is not exactly as it must be, or a name is given twice.
+    :raises InvalidConfiguration: a value or an entry is invalid, or two entries have the same name.
     """
     aliases: dict[str, PCIAlias] = {}
     entries: dict[str, int] = {}
@@ -132,4 +132,6 @@ _PARSERS: Mapping[str, Callable[[object], Any]] = {
     "live_migratable": json_options.boolean,
     "capability_type": _capability_type,
 }
-"""device_type, numa_policy and capability_type are checked, and choose nothing: class and traits do."""
+"""The parsers by key. device_type, numa_policy and capability_type are only validated: class and traits select a
+device.
+"""

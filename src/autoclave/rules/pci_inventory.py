@@ -1,23 +1,9 @@
-"""Derive what Placement gets of a host's PCI functions from ``[pci] device_spec``.
+"""Derive the providers of a host's PCI functions from ``[pci] device_spec``.
 
-``[pci] device_spec``: what an entry says of the PCI functions that instances get by flavor.
-
-The keys are Nova's (its administrator guide, "PCI passthrough"), and ``one_time_use`` of the one-time-use-devices
-specification. Nova takes a key that it does not know for a tag; here it is refused, since it may be a misspelled
-``one_time_use``.
-
-A PCI function of a host, as far as ``[pci] device_spec`` and Placement are concerned.
-
-Which entry of ``[pci] device_spec`` means which function, and what it says of it.
-
-What Placement is told of a host's PCI functions: providers, their classes, traits and totals.
-
-The form is that of Nova's PCI tracking in Placement, so that operators and their tools find what they know; a device
-of one time use is marked as the one-time-use-devices specification demands. The time follows the number of functions.
-
-A PCI function belongs to one half: instances get it by flavor, or a device driver offers it.
-
-Which entry of a device_spec option means a function, found without trying every entry on every function.
+The keys of the option are Nova's (its administrator guide, "PCI passthrough"), with ``one_time_use`` of the
+one-time-use-devices specification. Nova takes an unknown key for a tag; here it is refused, since it may be a
+misspelled ``one_time_use``. Providers, classes and traits have the form of Nova's PCI tracking in Placement, so that
+operators and their tools recognize them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,15 +28,15 @@ _OTHERS_TRAITS = {
 
 
 def parse_pci_device_spec(values: Sequence[str]) -> tuple[DeviceSpec, ...]:
-    """The entries of ``[pci] device_spec``.
+    """Parse the entries of ``[pci] device_spec``.
 
-    :raises InvalidConfiguration: anything in them is not exactly as it must be.
+    :raises InvalidConfiguration: a value or an entry is invalid.
     """
     return parse_device_spec(values, option=DEVICE_SPEC_OPTION, extra_keys=DEVICE_SPEC_KEYS)
 
 
 def left_to_neutron(spec: DeviceSpec) -> bool:
-    """Whether the entry's functions are for ports of Neutron, and so not for flavors: Placement does not get them."""
+    """Return whether the entry's functions are for ports of Neutron: such functions are not published to Placement."""
     return "physical_network" in spec.extra or spec.extra.get("remote_managed", False)
 
 
@@ -63,7 +49,7 @@ def _traits(value: object) -> frozenset[str]:
 
 
 def _physical_network(value: object) -> str | None:
-    """Null, as in Nova, is a network that Neutron makes of tunnels."""
+    """Accept null, which in Nova stands for the tunnels of Neutron."""
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip():
@@ -99,7 +85,7 @@ DEVICE_SPEC_KEYS = ExtraKeys(
 
 
 class DevType(StrEnum):
-    """Nova's types: without SR-IOV, able to have virtual functions, and virtual."""
+    """List Nova's types of PCI functions: without SR-IOV, capable of virtual functions, and virtual."""
 
     PCI = "type-PCI"
     PF = "type-PF"
@@ -108,11 +94,11 @@ class DevType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PCIFunction:
-    """One function.
+    """Describe one PCI function of a host.
 
     :param vendor_id: four lower-case hexadecimal digits.
-    :param product_id: likewise.
-    :param parent: for a virtual function, its physical function; None where the host does not show it.
+    :param product_id: four lower-case hexadecimal digits.
+    :param parent: for a virtual function, its physical function; None if the host does not show it.
     """
 
     address: PCIAddress
@@ -123,9 +109,11 @@ class PCIFunction:
 
 
 class SpecIndex:
-    """The entries by what they spell out: one address, or else ids. Only patterns are tried one after another.
+    """Index entries by their exact address, or else by their ids.
 
-    :param specs: in the order of the configuration.
+    Only patterns with the same ids are tried one after the other. So the time does not grow with the number of entries.
+
+    :param specs: the entries in the order of the configuration.
     """
 
     def __init__(self, specs: Iterable[DeviceSpec]) -> None:
@@ -140,7 +128,7 @@ class SpecIndex:
     def first_match(
         self, vendor_id: str, product_id: str, address: PCIAddress, parent: PCIAddress | None = None
     ) -> DeviceSpec | None:
-        """As :func:`autoclave.rules.device_spec.first_match` of all the entries.
+        """Return the same as :func:`autoclave.rules.device_spec.first_match` for all the entries.
 
         :raises ValueError: an id is not hexadecimal of at most four digits.
         """
@@ -163,19 +151,19 @@ LIVE_MIGRATABLE = "HW_PCI_LIVE_MIGRATABLE"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A function, and the first entry that means it."""
+    """Pair a function with the first entry that selects it."""
 
     function: PCIFunction
     entry: DeviceSpec
 
     @property
     def slot(self) -> PCIAddress:
-        """Whose provider it belongs to: its own, or that of its physical function."""
+        """Return the address of its provider: its physical function's, or else its own."""
         return self.function.parent or self.function.address
 
     @property
     def fault(self) -> InvalidConfiguration | None:
-        """Return the error of an entry that says what this function cannot have; None if there is none."""
+        """Return the error if the entry sets a key that this function does not support, or None."""
         if left_to_neutron(self.entry):
             if self.function.dev_type is DevType.PF and self.entry.extra.get("remote_managed", False):
                 return self.wrong("is a physical function; the ports of a DPU are virtual ones", "remote_managed")
@@ -197,38 +185,40 @@ class Match:
 
     @property
     def managed(self) -> bool:
-        """Whether libvirt takes it from the host's driver and gives it back."""
+        """Return whether libvirt detaches the function from the host's driver and reattaches it."""
         return bool(self.entry.extra.get("managed", True))
 
     @property
     def resource_class(self) -> str:
-        """The configured class, or the one made of the ids."""
+        """Return the configured class, or the class derived from the ids."""
         configured: str | None = self.entry.extra.get("resource_class")
         return configured or pci_resource_class(self.function.vendor_id, self.function.product_id)
 
     @property
     def one_time_use(self) -> bool:
-        """Whether an instance that had it leaves it reserved."""
+        """Return whether the function stays reserved after its instance."""
         return bool(self.entry.extra.get("one_time_use", False))
 
     @property
     def traits(self) -> frozenset[str]:
-        """All that its provider has."""
+        """Return all traits of its provider."""
         given: frozenset[str] = self.entry.extra.get("traits", frozenset())
         follow = {ONE_TIME_USE: self.one_time_use, LIVE_MIGRATABLE: self.entry.extra.get("live_migratable", False)}
         return ALWAYS | given | {name for name, holds in follow.items() if holds}
 
     def wrong(self, message: str, key: str | None = None) -> InvalidConfiguration:
-        """The error of an entry that this function cannot have. *message* goes on from the function's address."""
+        """Return the error of an entry that does not fit this function. *message* continues after the function's
+        address.
+        """
         return InvalidConfiguration(
             f"{self.function.address} {message}", option=DEVICE_SPEC_OPTION, entry=self.entry.entry, key=key
         )
 
 
 def matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -> Iterator[Match]:
-    """Those functions that instances get by flavor, and those whose entry has a :attr:`Match.fault`.
+    """Yield the functions for flavors, and those with a :attr:`Match.fault`.
 
-    What is for Neutron's ports is none of them.
+    Functions for Neutron's ports are left out.
     """
     for match in all_matches(functions, specs):
         if not left_to_neutron(match.entry) or match.fault is not None:
@@ -236,7 +226,7 @@ def matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -> It
 
 
 def all_matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -> Iterator[Match]:
-    """Every function that an entry means, those for Neutron's ports among them."""
+    """Yield every function that an entry selects, including those for Neutron's ports."""
     index = SpecIndex(specs)
     for function in functions:
         entry = index.first_match(function.vendor_id, function.product_id, function.address, function.parent)
@@ -246,9 +236,9 @@ def all_matches(functions: Iterable[PCIFunction], specs: Iterable[DeviceSpec]) -
 
 @dataclass(frozen=True, slots=True)
 class ClaimableFunction:
-    """One function that an instance can get.
+    """Describe one function that an instance can claim.
 
-    :param managed: libvirt takes it from the host's driver and gives it back.
+    :param managed: libvirt detaches it from the host's driver and reattaches it.
     """
 
     address: PCIAddress
@@ -260,12 +250,12 @@ class ClaimableFunction:
 
 @dataclass(frozen=True, slots=True)
 class PCIProvider:
-    """A provider below the host's, with one inventory.
+    """Describe a provider below the host's provider, with one inventory.
 
-    :param address: of the function in the slot: of the physical function, where those given away are virtual.
-    :param traits: all that it is to have.
-    :param one_time_use: an instance that had it leaves it reserved, until the operator says that it is clean.
-    :param functions: what instances get of it, in bus order.
+    :param address: the function in the slot; for virtual functions, their physical function.
+    :param traits: all traits that the provider should have.
+    :param one_time_use: it stays reserved after its instance until the operator releases it.
+    :param functions: the functions that instances can claim, in bus order.
     """
 
     address: PCIAddress
@@ -276,16 +266,16 @@ class PCIProvider:
 
     @property
     def total(self) -> int:
-        """How much of the class there is."""
+        """Return the total of its inventory."""
         return len(self.functions)
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What the entries of ``[pci] device_spec`` make of a host's functions.
+    """Hold the providers that ``[pci] device_spec`` derives from a host's functions.
 
     :param providers: in bus order.
-    :param faults: by the slot, why entries cannot be followed there: it has no provider among *providers*.
+    :param faults: by slot, the error of entries that cannot be applied there. Such a slot has no provider.
     """
 
     providers: tuple[PCIProvider, ...]
@@ -293,12 +283,12 @@ class Translation:
 
 
 def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> Translation:
-    """Return the providers of the functions that *specs* mean.
+    """Return the providers of the functions that *specs* select.
 
-    A function has a provider of its own. Virtual functions are counted by that of their physical function. An entry
-    that says what its functions cannot have, or two that contradict each other, cost the slot its provider.
+    Each function has its own provider, except that virtual functions share the provider of their physical function. A
+    slot gets no provider if its entries do not fit its functions, or contradict each other.
 
-    :param specs: the entries of ``[pci] device_spec``; the first that means a function counts.
+    :param specs: the entries of ``[pci] device_spec``; the first that selects a function applies.
     """
     slots: dict[PCIAddress, list[Match]] = {}
     for match in matches(functions, specs):
@@ -318,7 +308,7 @@ def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> 
 
 
 def _fault(slot: PCIAddress, members: Sequence[Match]) -> InvalidConfiguration | None:
-    """Return what keeps the functions of one slot from being one provider; None if nothing does."""
+    """Return why the functions of one slot cannot form one provider, or None if they can."""
     own = next((match.fault for match in members if match.fault is not None), None)
     if own is not None:
         return own
@@ -368,13 +358,13 @@ def _differs(slot: PCIAddress, first: Match, other: Match, key: str, has: str, w
 def double_claims(
     functions: Sequence[PCIFunction], specs: Iterable[DeviceSpec], claimed: Mapping[PCIAddress, str]
 ) -> dict[PCIAddress, InvalidConfiguration]:
-    """Return the functions that entries of ``[pci] device_spec`` mean although a device driver has them.
+    """Return the functions that entries of ``[pci] device_spec`` select although a device driver has them.
 
-    A card is one slot and one provider: if a driver has its physical function or one of its virtual ones, the others
-    are not for flavors.
+    A card is one slot and one provider. If a driver has its physical function or a virtual one, flavors get none of
+    them.
 
-    :param functions: all of the host.
-    :param claimed: what the drivers offer or would offer, and by which of them: the name of the driver.
+    :param functions: all functions of the host.
+    :param claimed: the name of the driver by address, for functions that the drivers offer or would offer.
     :returns: by the function's address, the error that names the function, the entry and the driver.
     """
     slots = dict(claimed)

@@ -1,8 +1,7 @@
 """Make text from outside fit to be compared, stored and shown.
 
-Text that others choose, made fit to be compared, stored and shown: of drives, tools, guests and users.
-
-The evidence of an event as the database keeps it: JSON that fits into a column.
+Such text comes from drives, tools, guests and users. :func:`evidence_text` limits the evidence of an event to the size
+of its column.
 """
 
 import hashlib
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 DRIVE_TEXT_LIMIT = 64
-"""Characters of a drive's serial number or model that are kept: as many as the database has room for."""
+"""The most characters of a drive's serial number or model: the width of their columns."""
 
 _PADDING = " \t\n\v\f\r"
 _EXCERPT = 400
@@ -20,9 +19,9 @@ _DIGEST = 8
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Replace what a terminal would obey or not show by its escape, such as ``\\x1b``.
+    r"""Replace control and unprintable characters by their escapes, such as ``\x1b``.
 
-    :param keep: control characters that stay.
+    :param keep: control characters to keep.
     """
     if text.isprintable():
         return text
@@ -30,17 +29,17 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def excerpt(text: str, limit: int = _EXCERPT) -> str:
-    """The beginning of *text* in one printable line, and how long it was if that is not all of it."""
+    """Return *text* in one printable line, shortened to *limit*; a shortened one ends in its full length."""
     line = " ".join(printable(word) for word in text.split())
     return line if len(line) <= limit else f"{line[:limit]}… ({len(text)} characters)"
 
 
 def drive_text(text: str, limit: int = DRIVE_TEXT_LIMIT) -> str:
-    """The one spelling of a string that a drive says of itself, whichever way it was read.
+    r"""Normalize a string that a drive reports about itself.
 
-    The specification has ASCII here, padded with spaces. Drives also end the text with NUL, or have other bytes in it:
-    each of those stands as ``\\xNN``. The spelling of a spelling is itself. A text that is too long is cut, and ends in
-    a digest of all of it, so that different ones stay different.
+    The result does not depend on the source of the string, and a second call changes nothing. The NVMe specification
+    requires ASCII, padded with spaces. Some drives end the text with NUL, or include other bytes: each of those becomes
+    ``\xNN``. A long text is cut and ends in a digest of the whole, so that different texts stay different.
     """
     said = text.split("\0", 1)[0].strip(_PADDING)
     spelled = "".join(
@@ -54,9 +53,9 @@ def drive_text(text: str, limit: int = DRIVE_TEXT_LIMIT) -> str:
 
 
 def tells_apart(serial: str | None) -> bool:
-    """Whether a serial number can be one drive's own: it is neither missing, nor one character again and again.
+    """Return whether a serial number can identify one drive: it is not missing, nor one repeated character.
 
-    :param serial: in the spelling of :func:`drive_text`.
+    :param serial: as returned by :func:`drive_text`.
     """
     characters = set((serial or "").upper()) - set(" -_.:")
     return len(characters) > 1
@@ -72,16 +71,16 @@ def _escape(character: str) -> str:
 
 
 MOST_BYTES = 60_000
-"""Bytes of JSON: MariaDB's TEXT holds 65,535."""
+"""The most bytes of the JSON text: MariaDB's TEXT holds 65,535."""
 LEFT_OUT = "left_out"
-"""The key that says what was left out: of a list, how many entries; of another value, its bytes."""
+"""The key that records the omitted data: the number of entries of a list, the bytes of another value."""
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """Return *evidence* as JSON of at most :data:`MOST_BYTES`.
 
-    The largest value is shortened first: a list loses its last entries, any other value goes. So the short facts stay,
-    such as the action and what was verified.
+    The largest value is reduced first: a list loses its last entries, any other value is removed. So short facts
+    remain, such as the action and the result of the verification.
     """
     kept = dict(evidence)
     left_out: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Check the rules of a policy file before they decide anything.
+"""Validate the rules of a policy file before oslo.policy uses them.
 
-oslo.policy reads an empty rule as "every caller", and a part that it cannot read as "no caller", which ``not`` turns
-around. Both are faults here, and so is a rule that no request would ever be checked against.
+oslo.policy reads an empty rule as "every caller". It reads an invalid check as "no caller", which ``not`` inverts. Both
+are faults here. A rule that no request is checked against is a fault as well.
 """
 
 import ast
@@ -11,19 +11,19 @@ from typing import NamedTuple
 from autoclave.rules.located_yaml import Empty, Located, Unreadable, quoted, read
 
 TARGET = {"project_id": "", "user_id": ""}
-"""What ``%(name)s`` in a rule may name."""
+"""The attributes that ``%(name)s`` in a rule may refer to."""
 
 LONGEST_RULE = 4096
-"""Characters of one rule."""
+"""The most characters of one rule."""
 
 DEEPEST_RULE = 30
-"""Levels of ``not``, of parentheses, and of rules that refer to each other."""
+"""The most levels of ``not``, of parentheses, and of rules that refer to each other."""
 
 _OPEN, _CLOSE = "(", ")"
 
 
 class FileRule(NamedTuple):
-    """A rule as a file has it.
+    """Hold one rule of a file.
 
     :param line: counted from 1.
     """
@@ -34,12 +34,12 @@ class FileRule(NamedTuple):
     line: int
 
     def fault(self, message: str) -> str:
-        """Return *message* with the place of the rule."""
+        """Return *message* with the location of the rule."""
         return _fault(self.file, self.line, f"rule {quoted(self.name)} {message}")
 
 
 def rules_of(file: str, text: str) -> tuple[list[FileRule], list[str]]:
-    """Return the rules in *text*, and what is wrong with its form.
+    """Return the rules in *text*, and the faults of its form.
 
     :param file: its path, for the faults.
     """
@@ -63,10 +63,10 @@ def rules_of(file: str, text: str) -> tuple[list[FileRule], list[str]]:
 
 
 def faults_of(rules: Iterable[FileRule], defaults: Mapping[str, str], kinds: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with *rules*, each with its file and line.
+    """Yield the faults of *rules*, each with its file and line.
 
-    :param defaults: every rule that requests are checked against, with its default.
-    :param kinds: what may stand before the colon of a check.
+    :param defaults: all rules that requests are checked against, with their defaults.
+    :param kinds: the kinds of checks: the words allowed before the colon.
     """
     latest = {rule.name: rule for rule in rules}
     texts = {**defaults, **{name: rule.text for name, rule in latest.items()}}
@@ -122,9 +122,9 @@ def _references(text: str) -> set[str]:
 
 
 def _text_fault(text: str, kinds: Collection[str]) -> str | None:
-    """Return why *text* is no rule."""
+    """Return why *text* is not a valid rule, or None if it is."""
     nesting = deepest = negations = 0
-    complete = False  # a check stands to the left
+    complete = False  # the previous token completes an expression
     for token in _tokens(text):
         word = token.lower()
         if complete != (word in ("and", "or", _CLOSE)):
@@ -178,7 +178,7 @@ def _is_literal(kind: str) -> bool:
 
 
 def _depth(name: str, references: Mapping[str, Collection[str]]) -> int:
-    """Return how many rules follow each other from *name* on, and more than the most if that has no end."""
+    """Return how many rules follow each other from *name* on; more than :data:`DEEPEST_RULE` if they form a cycle."""
     depth, reached = 0, {name}
     while reached and depth <= DEEPEST_RULE:
         depth += 1

@@ -1,18 +1,8 @@
-"""Name devices in Placement, and read what is stored about them.
+"""Name devices in Placement, and read the stored data about them.
 
-What devices are called in Placement.
-
-Resource classes and traits as an operator may write them, and as Placement takes them.
-
-A standard name stays as it is. Any other becomes a custom one in the way of Nova's PCI tracking: upper case, an
-underscore for each run of characters that are no letters or digits, ``CUSTOM_`` in front. Spaces around a name are
-dropped.
-
-Whose an attribute of a deployable is: discovery's or the operator's. Its key decides.
-
-What is stored of how a guest gets a device (``attach_info``).
-
-Whether libvirt manages a PCI function that a guest gets (managed-mode specification).
+Resource classes and traits follow Nova's PCI tracking. A standard name is kept. Any other becomes a custom name in
+upper case, prefixed by ``CUSTOM_``. An underscore replaces each run of characters that are neither letters nor digits.
+Surrounding spaces are dropped.
 """
 
 import json
@@ -28,19 +18,19 @@ from autoclave.rules.json_options import boolean
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 
 OWNER_CYBORG = "OWNER_CYBORG"
-"""The trait of every provider that the accelerator service owns. One without it is somebody else's."""
+"""The trait of every provider that the accelerator service owns. A provider without it has another owner."""
 
 OWNER_NOVA = "OWNER_NOVA"
-"""The trait of every provider that Nova writes. On a provider of ours it shows a second writer."""
+"""The trait of every provider that Nova writes. On a provider of Autoclave, it reveals a second writer."""
 
 CONSUMER_TYPE = "INSTANCE"
-"""The type of the consumers to which Autoclave allocates. Nova names none, nor does who does not know of types."""
+"""The consumer type of Autoclave's allocations. Nova and older clients give no type."""
 
 _NVME_PREFIX = "CUSTOM_NVME_"
 
 
 def nvme_resource_class(vendor: str, product: str) -> str:
-    """The class of an NVMe controller, such as ``CUSTOM_NVME_144D_A808``.
+    """Return the resource class of an NVMe controller, such as ``CUSTOM_NVME_144D_A808``.
 
     :param vendor: PCI vendor id in hexadecimal.
     :param product: PCI product id in hexadecimal.
@@ -50,7 +40,7 @@ def nvme_resource_class(vendor: str, product: str) -> str:
 
 
 PCI_CLASS = "CUSTOM_PCI"
-"""The class of every device that the generic PCI driver finds; its traits say which it is."""
+"""The resource class of every device of the generic PCI driver; its traits identify the model."""
 
 _VENDOR, _PRODUCT = "CUSTOM_PCI_VENDOR_ID_", "CUSTOM_PCI_PRODUCT_ID_"
 _VENDOR_NAMES = {
@@ -60,14 +50,15 @@ _VENDOR_NAMES = {
     "1cf2": "CUSTOM_PCI_ZTE",
     "8086": "CUSTOM_PCI_INTEL",
 }
-"""Vendors that device profiles written for Cyborg know by name. A list that grew would change traits: ids do not."""
+"""The vendors that device profiles written for Cyborg refer to by name. More names would change traits; ids are stable.
+"""
 
 
 def pci_traits(vendor: str, product: str) -> tuple[str, ...]:
-    """The traits that say which PCI device it is, made of its ids alone.
+    """Return the traits that identify a PCI device, derived from its ids alone.
 
     :param vendor: PCI vendor id in hexadecimal.
-    :param product: PCI product id in hexadecimal; it means something beside the vendor's only.
+    :param product: PCI product id in hexadecimal; it is only meaningful together with the vendor.
     :raises ValueError: one of them is not hexadecimal of at most four digits.
     """
     vendor, product = parse_pci_id(vendor), parse_pci_id(product)
@@ -76,16 +67,16 @@ def pci_traits(vendor: str, product: str) -> tuple[str, ...]:
 
 
 def may_be_the_operators(trait: str) -> bool:
-    """Whether somebody may have set a device's trait by hand: it is a custom one, and does not say which card it is.
+    """Return whether an operator may have set the trait of a device: a custom trait that does not identify the card.
 
-    What :func:`pci_traits` made of a card that was there before would have device profiles find the wrong one.
+    If the traits of a previous card from :func:`pci_traits` were kept, device profiles would select the wrong card.
     """
     says_which = trait.startswith((_VENDOR, _PRODUCT)) or trait in _VENDOR_NAMES.values()
     return trait.startswith("CUSTOM_") and not says_which
 
 
 def pci_resource_class(vendor: str, product: str) -> str:
-    """The class of a PCI function that ``[pci] device_spec`` gives none, such as ``CUSTOM_PCI_10DE_25B6``: Nova's.
+    """Return Nova's default class of a function in ``[pci] device_spec``, such as ``CUSTOM_PCI_10DE_25B6``.
 
     :param vendor: PCI vendor id in hexadecimal.
     :param product: PCI product id in hexadecimal.
@@ -95,17 +86,17 @@ def pci_resource_class(vendor: str, product: str) -> str:
 
 
 def provider_name(host: str, address: PCIAddress, name: str | None = None) -> str:
-    """The name of a device's provider and deployable: ``<host>_<ADDRESS>``, the address in upper case.
+    """Return the name of a device's provider and deployable: ``<host>_<ADDRESS>``, the address in upper case.
 
-    Nova names its PCI providers so too; that is how both see that they mean the same slot.
+    Nova names its PCI providers the same way, so both services recognize a common slot.
 
-    :param name: what a device that is in no slot has instead of the address.
+    :param name: replaces the address for a device that is in no slot.
     """
     return f"{host}_{name or address.upper}"
 
 
 def split_provider_name(name: str) -> tuple[str, PCIAddress] | None:
-    """Host and address of a name that :func:`provider_name` makes, or None for any other name."""
+    """Split a name of :func:`provider_name` into host and address; return None for any other name."""
     host, _, address = name.rpartition("_")
     try:
         return (host, PCIAddress.parse(address)) if host else None
@@ -114,9 +105,9 @@ def split_provider_name(name: str) -> tuple[str, PCIAddress] | None:
 
 
 def same_provider_name(one: str, other: str) -> bool:
-    """Whether two provider names mean the same slot.
+    """Return whether two provider names refer to the same slot.
 
-    Case does not count: Placement takes two names that differ only in it, but a slot is one device.
+    Case is ignored: Placement accepts two names that differ only in case, but a slot has one device.
     """
     return one.lower() == other.lower()
 
@@ -127,13 +118,13 @@ _STANDARD_TRAITS = frozenset(os_traits.get_traits())
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
 _OTHER_CHARACTERS = re.compile(r"[^A-Z0-9]+", re.ASCII)
 _LONGEST = 255
-"""Characters that Placement takes of a name."""
+"""The most characters of a name in Placement."""
 
 
 def resource_class(value: object) -> str:
-    """The class of PCI functions that the value of ``resource_class`` names; of a standard one case does not count.
+    """Parse the value of ``resource_class``. Standard classes are recognized in any case.
 
-    :raises ValueError: it is no string, nothing of which a name could be made, or a class of the host's own.
+    :raises ValueError: it is not a string, contains no usable character, or is a class of the host itself.
     """
     if not isinstance(value, str):
         raise ValueError(f'must be a string, such as "CUSTOM_GPU", not {json_options.kind(value)}')
@@ -144,11 +135,11 @@ def resource_class(value: object) -> str:
 
 
 def traits(value: object) -> frozenset[str]:
-    """The traits that the JSON value of ``traits`` names: one string, with commas between the names.
+    """Parse the JSON value of ``traits``: one string with comma-separated names.
 
-    Standard ones must be spelled exactly.
+    Standard traits must be spelled exactly.
 
-    :raises ValueError: it is no string, or one of the names cannot be used.
+    :raises ValueError: it is not a string, or one of the names cannot be used.
     """
     if not isinstance(value, str):
         raise ValueError(
@@ -180,23 +171,23 @@ TRAIT = "trait"
 
 
 def is_discovered(key: str) -> bool:
-    """Whether *key* is one that only discovery writes: ``rc``, the resource class, and ``trait…``, the traits.
+    """Return whether only discovery writes *key*: ``rc``, the resource class, and ``trait…``, the traits.
 
-    They say what Placement is told of the device. In capitals too: who reads them need not mind the case.
+    Their values are published to Placement. Case is ignored, so that readers of the keys may ignore it as well.
     """
     folded = key.casefold()
     return folded == RESOURCE_CLASS or folded.startswith(TRAIT)
 
 
 def traits_in(discovered: Mapping[str, str]) -> frozenset[str]:
-    """The traits among the attributes that discovery has written of a deployable."""
+    """Return the traits among the attributes that discovery wrote for a deployable."""
     return frozenset(value for key, value in discovered.items() if key.startswith(TRAIT))
 
 
 def is_managed(attach_info: Mapping[str, Any]) -> bool:
-    """What the information of an attach handle says: true if it says nothing.
+    """Return the ``managed`` setting of an attach handle's information, true by default (managed-mode specification).
 
-    :raises ValueError: it says neither true nor false, however that is written.
+    :raises ValueError: it is not a boolean in any accepted form.
     """
     try:
         return boolean(attach_info.get("managed", True))
@@ -205,11 +196,11 @@ def is_managed(attach_info: Mapping[str, Any]) -> bool:
 
 
 class Attaching(NamedTuple):
-    """What can be read of it.
+    """Hold the readable part of stored ``attach_info``, which describes how a guest gets a device.
 
-    :param where: where the device is, such as ``domain``, ``bus``, ``device`` and ``function``.
-    :param managed: whether libvirt manages it; None: that cannot be read.
-    :param fault: what cannot be read, as the end of a sentence; None: nothing.
+    :param where: the location of the device, such as ``domain``, ``bus``, ``device`` and ``function``.
+    :param managed: whether libvirt manages the function; None if that is unreadable.
+    :param fault: the unreadable part, as the end of a sentence; None if there is none.
     """
 
     where: Mapping[str, Any]
@@ -218,7 +209,7 @@ class Attaching(NamedTuple):
 
 
 def read(stored: str) -> Attaching:
-    """Read as much of *stored* as can be."""
+    """Parse as much of *stored* as is readable."""
     try:
         info = json.loads(stored)
     except ValueError:

@@ -1,16 +1,8 @@
 """Build the query for allocation candidates of an instance.
 
-What an instance needs, as one query for allocation candidates: flavor, image, PCI aliases and device profile.
-
-What the flavor and the image ask of the host itself goes to the unnumbered group; each device has a group of its own.
-
-One group of a request to Placement: resources and traits that belong together.
-
-The groups of a device profile, as they are stored: every value a string.
-
-What flavors and images say that means nothing here: they may have been made for Nova, so it is no error.
-
-It is told instead (``autoclave explain``), or an operator would take for kept what nobody keeps.
+The query combines flavor, image, PCI aliases and device profile. Demands of the flavor and the image on the host itself
+go to the unnumbered group. Each device has a group of its own. Extra specs and properties that have no effect are not
+errors: they may be meant for Nova. ``autoclave explain`` lists them, so that operators do not rely on them.
 """
 
 import re
@@ -33,19 +25,19 @@ from autoclave.rules.pci_inventory import ALWAYS as PCI_PROVIDER_TRAITS
 from autoclave.rules.resource_names import OWNER_CYBORG
 
 OF_FLAVOR = "flavor"
-"""The origin of what a flavor's own extra specs ask for, in the unnumbered group together with the image."""
+"""The origin of demands from a flavor's own extra specs and, in the unnumbered group, from the image."""
 
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """A request group.
+    """Describe one request group.
 
-    :param suffix: with one, a single provider must satisfy all of the group; the unnumbered group, with an empty
-        one, may be satisfied by several of a host.
+    :param suffix: a group with a suffix must be satisfied by a single provider. The unnumbered group has an empty
+        suffix, and several providers of a host may satisfy it.
     :param resources: amounts by resource class; none is 0.
     :param required: traits that the providers must have.
-    :param forbidden: traits that they must not have.
-    :param origin: who asks for it, in words.
+    :param forbidden: traits that the providers must not have.
+    :param origin: the source of the group, in words.
     """
 
     suffix: str
@@ -55,7 +47,7 @@ class RequestGroup:
     origin: str = OF_FLAVOR
 
     def asked_by(self, name: str) -> str | None:
-        """Who asks for the class or trait *name* here, in words; None: nobody does."""
+        """Describe the source of the class or trait *name* in this group, or return None without one."""
         kind = "resources" if name in self.resources else "trait"
         if kind == "trait" and name not in self.required | self.forbidden:
             return None
@@ -65,9 +57,9 @@ class RequestGroup:
         return f"extra spec{also} '{kind}{self.suffix}:{name}'"
 
     def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
-        """Its parameters for ``GET /allocation_candidates``.
+        """Return the group's parameters for ``GET /allocation_candidates``.
 
-        :param in_tree: the provider in whose tree alone it is to be satisfied.
+        :param in_tree: the provider whose tree alone may satisfy the group.
         """
         amounts = ",".join(f"{name}:{amount}" for name, amount in sorted(self.resources.items()))
         traits = [*sorted(self.required), *(f"!{name}" for name in sorted(self.forbidden))]
@@ -80,27 +72,27 @@ class RequestGroup:
 
 
 _TWO_FUNCTIONS = "trait:CUSTOM_FPGA_XILINX"
-"""Such a card has two functions, and a guest needs a request for each."""
+"""A card with this trait has two functions; a guest needs a request for each."""
 
 
 def counts(group: Mapping[str, str]) -> list[int]:
-    """How many accelerator requests each ``resources:`` key of a group stands for."""
+    """Return the number of accelerator requests for each ``resources:`` key of a group."""
     each = 2 if group.get(_TWO_FUNCTIONS) == REQUIRED else 1
     return [each * int(value) for key, value in group.items() if key.startswith("resources")]
 
 
 def suffix_of(number: int) -> str:
-    """The suffix of the request group of a profile's group, counted from 0; Nova's."""
+    """Return Nova's suffix for the request group of a profile's group, counted from 0."""
     return f"device_profile_{number}"
 
 
 def request_groups(profile: str, groups: Sequence[Mapping[str, str]]) -> list[RequestGroup]:
-    """One request group for each group of the *profile* of that name; what is for the driver only is left out."""
+    """Convert each group of a device profile into a request group, without the keys for the driver."""
     return [_request_group(profile, number, group) for number, group in enumerate(groups)]
 
 
 def _request_group(profile: str, number: int, group: Mapping[str, str]) -> RequestGroup:
-    # A function for flavors may have the same class and traits, and is nothing that a request can be bound to.
+    # A function for flavors may have the same class and traits, but cannot be bound to an accelerator request.
     resources, required, forbidden = {}, {OWNER_CYBORG}, set()
     for key, value in group.items():
         kind, _, name = key.partition(":")
@@ -132,21 +124,21 @@ _SPECS = {
 }
 _PROPERTIES = {"hw_": _SAME_HARDWARE, "img_signature": _NOT_VERIFIED, "img_": _UNKNOWN, "os_": _UNKNOWN}
 _ONLY_SAID = frozenset({"os_hash_algo", "os_hash_value", "os_hidden", "os_version"})
-"""Properties that say something of the image's data, and ask for nothing: Glance's own, and the release."""
+"""The properties that describe the image's data and demand nothing: Glance's own, and the release."""
 
 
 def ignored_extra_specs(extra_specs: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """The keys of a flavor that nothing here follows from, in order, each with the reason.
+    """Return the keys of a flavor that have no effect, in order, each with the reason.
 
-    :param known: the keys that something follows from.
+    :param known: the keys that have an effect.
     """
     return {key: _reason(key, _SPECS) or _unknown(key) for key in sorted(extra_specs) if key not in known}
 
 
 def ignored_properties(properties: Collection[str]) -> dict[str, str]:
-    """The properties by which an image asks Nova for a kind of guest, in order, each with the reason.
+    """Return the properties that only Nova obeys, in order, each with the reason.
 
-    An image may have any others; they ask nobody for anything.
+    All other properties of an image demand nothing.
     """
     found = {key: _reason(key, _PROPERTIES) for key in sorted(properties) if key not in _ONLY_SAID | HEEDED}
     return {key: reason for key, reason in found.items() if reason is not None}
@@ -157,7 +149,7 @@ def _reason(key: str, reasons: Mapping[str, str]) -> str | None:
 
 
 def _unknown(key: str) -> str:
-    # Nova compares what has no scope with the properties of hosts and of their aggregates.
+    # Nova compares keys without a scope with the properties of hosts and of their aggregates.
     return _UNKNOWN if ":" in key else _BY_TRAITS_ONLY
 
 
@@ -166,13 +158,13 @@ PROFILE_KEY = "accel:device_profile"
 POLICY_KEY = "group_policy"
 
 LIMIT = 1000
-"""Candidates asked for at most; more than the embedded Placement makes, so that it leaves no host out."""
+"""The most candidates requested. The embedded Placement generates fewer, so no host is left out."""
 
 HOST_TRAIT = "COMPUTE_NODE"
-"""What the root provider of every host that runs instances has, and that of no other tree."""
+"""The trait of the root provider of every host that runs instances; no other tree has it."""
 
 MAX_DEVICES = 64
-"""Devices that a flavor may ask for by alias."""
+"""The most devices that a flavor may request by alias."""
 
 _MAX_AMOUNT = 2**31 - 1
 _POLICIES = ("none", "isolate")
@@ -182,12 +174,12 @@ _EMPTY = TraitDemand()
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """The whole of what an instance needs.
+    """Hold the complete request of an instance.
 
-    :param groups: by suffix; the unnumbered one, where there is one, first.
-    :param group_policy: whether groups with a suffix may share a provider (``none``) or not (``isolate``).
-    :param ignored_properties: those of the image that look like a demand and are none, with why, by key.
-    :param ignored_extra_specs: those of the flavor that nothing follows from, with why, by key.
+    :param groups: by suffix; the unnumbered group, if any, is first.
+    :param group_policy: groups with a suffix may share a provider (``none``), or may not (``isolate``).
+    :param ignored_properties: the reason by key, for properties of the image that have no effect.
+    :param ignored_extra_specs: the reason by key, for extra specs of the flavor that have no effect.
     """
 
     groups: Mapping[str, RequestGroup]
@@ -196,23 +188,24 @@ class ResourceRequest:
     ignored_extra_specs: Mapping[str, str] = field(default_factory=dict)
 
     def asked_by(self, name: str) -> list[str]:
-        """Who asks for a resource class or a trait, in words; each of them once."""
+        """Describe all sources of a resource class or a trait, without duplicates."""
         return list(dict.fromkeys(asker for group in self.groups.values() if (asker := group.asked_by(name))))
 
     def query(self, in_tree: str | None = None) -> list[tuple[str, str]]:
-        """The parameters of ``GET /allocation_candidates``.
+        """Return the parameters of ``GET /allocation_candidates``.
 
-        :param in_tree: the root provider of the only host that is wanted.
+        :param in_tree: the root provider of the only host to consider.
         """
-        # Placement places one group after the other, and goes back where nothing is left for the next. So those that
-        # fewest providers will do for are first: the other way round, a mixture of five and six takes it half a minute.
+        # Placement places one group after the other, and backtracks when no provider is left for the next group. So
+        # groups that the fewest providers satisfy are first. In the opposite order, a mixture of five and six takes
+        # half a minute.
         choosy_first = sorted(
             self.groups.values(), key=lambda group: (bool(group.suffix), -len(group.required | group.forbidden))
         )
         parameters = [pair for group in choosy_first for pair in group.query(in_tree)]
         parameters.append(("root_required", HOST_TRAIT))
         if len(self.groups.keys() - {""}) > 1:
-            # Placement does not choose for its caller.
+            # Placement requires the policy from its caller.
             parameters.append(("group_policy", self.group_policy))
         return [*parameters, ("limit", str(LIMIT))]
 
@@ -223,12 +216,12 @@ def build_request(
     aliases: Mapping[str, PCIAlias],
     profile_groups: Sequence[Mapping[str, str]] = (),
 ) -> ResourceRequest:
-    """The request of a *flavor* and an image.
+    """Build the request of a *flavor* and an image.
 
-    :param aliases: those of ``[pci] alias`` by name.
-    :param profile_groups: the stored groups of the device profile that :func:`device_profile_name` names.
-    :raises BadRequest: an extra spec cannot be understood, two demands exclude each other, or nothing is asked for;
-        names the keys.
+    :param aliases: the aliases of ``[pci] alias`` by name.
+    :param profile_groups: the stored groups of the device profile of :func:`device_profile_name`.
+    :raises BadRequest: an extra spec is invalid, two demands contradict each other, or nothing is requested. The
+        message names the keys.
     """
     image = image_traits(image_properties)
     groups = _of_flavor(flavor, image.required)
@@ -259,16 +252,16 @@ def _known(extra_specs: Mapping[str, str]) -> set[str]:
 
 
 def unnumbered_resources(flavor: Flavor) -> Mapping[str, int]:
-    """What a flavor asks of the host itself: amounts by resource class, none of them 0.
+    """Return the amounts by resource class that a flavor requests of the host itself, without zeros.
 
-    :raises BadRequest: an extra spec cannot be understood; names the key.
+    :raises BadRequest: an extra spec is invalid; the message names the key.
     """
     group = _of_flavor(flavor, frozenset()).get("")
     return group.resources if group else {}
 
 
 def device_profile_name(extra_specs: Mapping[str, str]) -> str | None:
-    """The device profile that a flavor names.
+    """Return the name of the flavor's device profile, or None.
 
     :raises BadRequest: the name is empty.
     """
@@ -279,9 +272,9 @@ def device_profile_name(extra_specs: Mapping[str, str]) -> str | None:
 
 
 def alias_counts(extra_specs: Mapping[str, str]) -> list[tuple[str, int]]:
-    """How many devices of which alias a flavor asks for, in its order; without a count, one.
+    """Return the aliases of a flavor with their counts, in its order; the default count is one.
 
-    :raises BadRequest: ``pci_passthrough:alias`` is not ``NAME[:COUNT],…``, or asks for too many.
+    :raises BadRequest: ``pci_passthrough:alias`` is not ``NAME[:COUNT],…``, or requests too many devices.
     """
     text = extra_specs.get(ALIAS_KEY)
     counts = [] if text is None else [_alias_count(part.strip()) for part in text.split(",")]
@@ -305,7 +298,7 @@ def _of_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias])
         if name not in aliases:
             raise BadRequest(f"Flavor extra spec {ALIAS_KEY!r}: there is no PCI alias {name!r}.")
         alias = aliases[name]
-        # An accelerator may have the same class, and is no function that a flavor can be given.
+        # An accelerator may have the same class, but flavors cannot request it by alias.
         required = alias.required | PCI_PROVIDER_TRAITS
         for _ in range(count):
             amount = {alias.resource_class: 1}

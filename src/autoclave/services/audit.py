@@ -10,7 +10,7 @@ from oslo_config import cfg
 from autoclave.audit.auditor import HostView
 from autoclave.conf import new_config
 from autoclave.conf.agent import allowed_host_devices, patience_with_agents
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import schema
 from autoclave.db.engine import Database
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
@@ -19,10 +19,10 @@ from autoclave.placement.transport import http_adapter
 from autoclave.rules.audit.devices import SILENCE
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
+from autoclave.services.data_dir import CloudsFile, DataDirectory
 from autoclave.services.host_rename import embedded_placement, recorded_database
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources
-from autoclave.services.up import CloudsFile, DataDirectory
 from autoclave.simulator.host import Fleet
 from autoclave.virt.domains import domains_of
 

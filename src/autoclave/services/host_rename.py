@@ -15,7 +15,7 @@ from autoclave.agent.host_identity import HostRecord
 from autoclave.agent.manager import HostLock
 from autoclave.conf import new_config
 from autoclave.conf.agent import patience_with_agents
-from autoclave.conf.placement import is_external
+from autoclave.conf.clouds import is_external
 from autoclave.db import hosts, schema
 from autoclave.db.engine import Database, require_sound, sqlite_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
@@ -23,9 +23,9 @@ from autoclave.lifecycle.host_rename import Carried, HostRename
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
+from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import NO_HOST_NAME, is_host_name
 from autoclave.services.service import Resources
-from autoclave.services.up import DataDirectory
 from autoclave.simulator.host import Fleet, SimulatedHost
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from autoclave.conf import privileged
+from autoclave.conf import agent
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.hardware.host import Helper, HostPaths
 from autoclave.simulator.host import SimulatedHost
@@ -50,7 +50,7 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
         raise InvalidConfiguration(
             f"is not set, and user {os.geteuid()} may not send commands to NVMe drives; name a command that starts "
             "the helper as root, such as: sudo -n /opt/autoclave/bin/autoclave-privileged",
-            option=f"[{privileged.GROUP}] helper_command",
+            option=f"[{agent.PRIVILEGED}] helper_command",
         )
     return None
 

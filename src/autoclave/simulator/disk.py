@@ -1,9 +1,4 @@
-"""Simulate block devices by regular files.
-
-The block device of a simulated drive: its file, and the faults of the drive behind it.
-
-The block port on a regular file: what stands for a disk where there is no block device.
-"""
+"""Simulate block devices by regular files, with the faults of the drive behind them."""
 
 import errno
 import fcntl
@@ -18,10 +13,11 @@ from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.zeroing import Zeroing
 
 _SECTOR = 512
+"""The unit of sizes in sysfs, and the alignment of zeroing, in bytes."""
 
 
 class FileDisk(BlockDevice):
-    """A :class:`Disk` that is a file. It is held exclusively by flock(2); holes in it stay holes."""
+    """Implement :class:`Disk` on a file. flock(2) makes the access exclusive; holes in the file stay holes."""
 
     def _zero_out(self, offset: int, length: int) -> None:
         if fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
@@ -35,12 +31,12 @@ class FileDisk(BlockDevice):
 
 
 def hold_file(paths: HostPaths, path: Path, *, writable: bool) -> FileDisk:
-    """Of :class:`HoldDisk`."""
+    """Implement :class:`HoldDisk`."""
     return FileDisk(path, *claim_file(paths, path, writable=writable))
 
 
 def claim_file(paths: HostPaths, path: Path, *, writable: bool) -> tuple[int, int]:
-    """As :func:`autoclave.hardware.block.claim`, of a file."""
+    """Claim a file as :func:`autoclave.hardware.block.claim` claims a block device."""
     return claim(paths, path, stat.S_ISREG, _claimed, writable=writable)
 
 
@@ -54,11 +50,8 @@ def _claimed(path: Path, access: int) -> tuple[int, int]:
         raise
 
 
-"""The unit of sizes in sysfs."""
-
-
 class SimulatedDisk(FileDisk):
-    """A disk of *host*; zeroing it takes the time and has the outcome that the faults say."""
+    """Access a disk of *host*; the faults determine the duration and the result of zeroing."""
 
     def __init__(self, host: DriveSlots, path: Path, fd: int, size: int) -> None:
         super().__init__(path, fd, size)
@@ -80,8 +73,8 @@ def hold(host: DriveSlots, paths: HostPaths, path: Path, *, writable: bool) -> S
 
 
 def _shown_size(host: DriveSlots, path: Path) -> int:
-    """What the kernel shows of the namespace; it may be less than the media hold, and is 0 for some formats."""
+    """Return the size that the kernel shows: less than that of the media, or 0, for some formats."""
     try:
         return int((host.sysfs / "class/block" / path.name / "size").read_text()) * _SECTOR
-    except FileNotFoundError:  # it vanished since it was opened, as every access to it will find
+    except FileNotFoundError:  # it vanished after it was opened, which every access will find
         return 0

@@ -1,4 +1,4 @@
-"""The drive itself: namespaces, media and sanitize, kept in files so that it outlives every process."""
+"""Simulate a drive: namespaces, media and sanitize, in files that outlive every process."""
 
 import shutil
 import time
@@ -26,15 +26,15 @@ from autoclave.simulator.nvme_status import CommandFailed, Status
 
 _FLBAS = 0x1F
 _PROTECTION = 8
-"""Bytes of metadata that protection information needs."""
+"""The bytes of metadata that protection information needs."""
 _CRYPTO_ERASE = 2
 
 
 class Drive:
-    """A drive under its lock; made by :meth:`open`, which settles what time has brought about.
+    """Change a drive under its lock; :meth:`open` creates it and advances it to the current time.
 
-    :param directory: where its state and media are.
-    :param faults: the faults in force for it.
+    :param directory: the directory of its state and media.
+    :param faults: its active faults.
     """
 
     def __init__(self, directory: Path, state: DriveState, faults: Active) -> None:
@@ -44,9 +44,9 @@ class Drive:
 
     @classmethod
     def make(cls, directory: Path, spec: DriveSpec, cntlids: Sequence[int]) -> None:
-        """Make a drive as *spec* says, with its namespaces attached to controllers *cntlids*.
+        """Create a drive from *spec*, with its namespaces attached to controllers *cntlids*.
 
-        :raises SimulatorError: this machine has no room for it.
+        :raises SimulatorError: this machine lacks the space.
         """
         directory.mkdir(parents=True)
         try:
@@ -86,7 +86,7 @@ class Drive:
     @classmethod
     @contextmanager
     def open(cls, directory: Path, faults: Active) -> Iterator["Drive"]:
-        """Lock the drive, bring it up to date, and save what the caller changes unless it raises."""
+        """Lock the drive, advance it to the current time, and save the caller's changes unless it raises."""
         with files.locked(directory / "lock"):
             drive = cls(directory, cls.peek_state(directory), faults)
             drive._settle(time.time())
@@ -95,19 +95,19 @@ class Drive:
 
     @staticmethod
     def peek_state(directory: Path) -> DriveState:
-        """The drive's state as it was saved last, without waiting for its lock."""
+        """Return the last saved state of the drive, without waiting for its lock."""
         return DriveState.from_json(files.read_json(directory / "state.json"))
 
     def save(self) -> None:
         files.write_json(self.directory / "state.json", self.state.to_json())
 
     def media(self, nsid: int) -> Path:
-        """The file with the bytes of namespace *nsid*."""
+        """Return the file with the bytes of namespace *nsid*."""
         return self.directory / f"ns{nsid}"
 
     @property
     def unallocated_media(self) -> Path:
-        """The file with the bytes that no namespace has: what namespaces held before they were deleted."""
+        """Return the file with the unallocated bytes, including those of deleted namespaces."""
         return self.directory / "unallocated"
 
     @property
@@ -116,7 +116,7 @@ class Drive:
 
     @property
     def progress(self) -> float | None:
-        """Percent of the sanitize that is running, or None."""
+        """Return the percentage of the running sanitize, or None."""
         operation = self.state.operation
         return operation.fraction * 100 if operation and operation.running else None
 
@@ -127,7 +127,7 @@ class Drive:
         after = before.advanced(now, self.state.sanitize_seconds, self.faults)
         done = after.outcome in (Outcome.COMPLETED, Outcome.COMPLETED_WITHOUT_DEALLOCATION)
         if done or (after.verifying and not before.verifying):
-            # The media first: whoever dies between the two leaves an operation that still runs.
+            # Erase the media first: a crash between the two leaves an operation that still runs.
             self._erase(after.action)
             self.state.global_erased = True
         self.state.operation = after
@@ -144,14 +144,14 @@ class Drive:
             self._zero(path, 0, path.stat().st_size)
 
     def check_not_sanitizing(self) -> None:
-        """Refuse what a controller refuses during a sanitize and after a failed one.
+        """Refuse the commands that a controller refuses during a sanitize and after a failed one.
 
         :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
         """
         refuse_beside(self.state.operation)
 
     def sanitize(self, cdw10: int) -> None:
-        """The Sanitize command: start an operation, or leave failure mode.
+        """Execute the Sanitize command: start an operation, or leave failure mode.
 
         :raises CommandFailed: it is not supported, or not allowed now.
         """
@@ -160,11 +160,11 @@ class Drive:
             self.state.global_erased = False
 
     def format(self, nsid: int | None, flbas: int, dps: int, erase: int) -> None:
-        """The Format NVM command. Without a secure erase all bytes stay as they are, the worst that a drive may do.
+        """Execute the Format NVM command. Without a secure erase all bytes stay the same, the worst permitted case.
 
-        :param nsid: the namespace; None: all.
+        :param nsid: the namespace; None for all.
         :param erase: SES: 1 user data erase, 2 cryptographic erase.
-        :raises CommandFailed: see the specification.
+        :raises CommandFailed: see the NVMe specification.
         """
         if not self.state.formats:
             raise CommandFailed(Status.INVALID_OPCODE)
@@ -185,15 +185,15 @@ class Drive:
             if FaultKind.FORMAT_LEAVES_LAYOUT not in self.faults:
                 namespace = self.state.namespaces[each]
                 namespace.flbas, namespace.dps = flbas, dps
-                # The capacity is the media's: what does not fill a large block is there again with smaller ones.
+                # The media keep their size: bytes that do not fill a large block are usable again with smaller ones.
                 namespace.blocks = self.media(each).stat().st_size // namespace.block_size
 
     def create_namespace(self, blocks: int, flbas: int, *, shared: bool, dps: int = 0) -> int:
-        """The Namespace Management command, create: the new id. It is attached to nothing.
+        """Execute the Namespace Management command, create; return the new id, which is not attached.
 
-        Its blocks are those that nobody had, and what was written there before can be read.
+        It gets unallocated blocks, and their former data can be read.
 
-        :raises CommandFailed: see the specification.
+        :raises CommandFailed: see the NVMe specification.
         """
         if not self.state.manages_namespaces or FaultKind.CREATE_NS_REFUSED in self.faults:
             raise CommandFailed(Status.INVALID_OPCODE)
@@ -221,9 +221,9 @@ class Drive:
         return nsid
 
     def delete_namespace(self, nsid: int) -> None:
-        """The Namespace Management command, delete; it detaches what is attached.
+        """Execute the Namespace Management command, delete; it detaches the namespace.
 
-        :raises CommandFailed: there is no such namespace, or it is not supported.
+        :raises CommandFailed: the namespace does not exist, or the command is not supported.
         """
         if not self.state.manages_namespaces:
             raise CommandFailed(Status.INVALID_OPCODE)
@@ -234,9 +234,9 @@ class Drive:
         del self.state.namespaces[nsid]
 
     def attach(self, nsid: int, cntlids: Sequence[int]) -> None:
-        """The Namespace Attachment command, attach.
+        """Execute the Namespace Attachment command, attach.
 
-        :raises CommandFailed: there is no such namespace, or it is attached, or not to be shared.
+        :raises CommandFailed: the namespace does not exist, is attached already, or is private.
         """
         namespace = self._attachment(nsid)
         if any(cntlid in namespace.attached for cntlid in cntlids):
@@ -246,9 +246,9 @@ class Drive:
         namespace.attached.extend(cntlids)
 
     def detach(self, nsid: int, cntlids: Sequence[int]) -> None:
-        """The Namespace Attachment command, detach.
+        """Execute the Namespace Attachment command, detach.
 
-        :raises CommandFailed: there is no such namespace, or it is not attached.
+        :raises CommandFailed: the namespace does not exist, or is not attached.
         """
         namespace = self._attachment(nsid)
         if any(cntlid not in namespace.attached for cntlid in cntlids):
@@ -262,19 +262,19 @@ class Drive:
         return self.namespace(nsid)
 
     def namespace(self, nsid: int) -> Namespace:
-        """Namespace *nsid*, attached or not.
+        """Return namespace *nsid*, attached or not.
 
-        :raises CommandFailed: there is none.
+        :raises CommandFailed: it does not exist.
         """
         if nsid not in self.state.namespaces:
             raise CommandFailed(Status.INVALID_NAMESPACE)
         return self.state.namespaces[nsid]
 
     def write_zeroes(self, nsid: int, first_block: int, blocks: int) -> None:
-        """The Write Zeroes command.
+        """Execute the Write Zeroes command.
 
-        :param blocks: how many, at most 65,536 (the command's count is 16 bits wide, and zero-based).
-        :raises CommandFailed: see the specification.
+        :param blocks: at most 65,536 (the command's count is 16 bits wide, and zero-based).
+        :raises CommandFailed: see the NVMe specification.
         """
         if not self.state.writes_zeroes:
             raise CommandFailed(Status.INVALID_OPCODE)
@@ -290,12 +290,12 @@ class Drive:
 
     @property
     def zero_fails_at(self) -> float:
-        """Percent at which zeroing fails, if the fault is in force."""
+        """Return the percentage at which zeroing fails, if the fault is active."""
         value = self.faults.get(FaultKind.ZERO_FAILS)
         return HALFWAY if value is None else value
 
     def zero(self, nsid: int, offset: int, length: int) -> None:
-        """Write zeros, from any source. Offsets and lengths here and below are in bytes."""
+        """Write zeros, for any command. Offsets and lengths here and below are in bytes."""
         self.state.global_erased = False
         self._zero(self.media(nsid), offset, length)
 
@@ -305,9 +305,9 @@ class Drive:
             drive_spec.zero(opened.fileno(), offset, length)
 
     def write(self, nsid: int, offset: int, data: bytes) -> None:
-        """Write *data*, as whoever has the drive does.
+        """Write *data*, as any user of the drive does.
 
-        :raises CommandFailed: a sanitize is running or has failed; or it is past the end.
+        :raises CommandFailed: a sanitize is running or has failed, or the range is out of bounds.
         """
         self.check_not_sanitizing()
         if offset < 0 or offset + len(data) > self.namespace(nsid).size:
@@ -318,9 +318,9 @@ class Drive:
             target.write(data)
 
     def peek(self, nsid: int, offset: int, length: int) -> bytes:
-        """The bytes on the media, whatever the controller would answer.
+        """Return the bytes on the media, whatever the controller would return.
 
-        :raises CommandFailed: there is no such namespace, or it is past the end.
+        :raises CommandFailed: the namespace does not exist, or the range is out of bounds.
         """
         if offset < 0 or length < 0 or offset + length > self.namespace(nsid).size:
             raise CommandFailed(Status.LBA_OUT_OF_RANGE)
@@ -329,5 +329,5 @@ class Drive:
             return source.read(length)
 
     def find(self, data: bytes) -> bool:
-        """Whether *data* is anywhere on the media, in a namespace or not."""
+        """Return whether *data* is anywhere on the media, in a namespace or not."""
         return any(drive_spec.find(path, data) is not None for path in self.all_media)

@@ -1,10 +1,6 @@
-"""Describe simulated drives: their make, their bytes, their slots.
+"""Describe simulated drives: their specification, their bytes, their slots.
 
-What a simulated drive is made as.
-
-The bytes of a namespace: a sparse file, erased and searched without filling its holes.
-
-Which drive is in which slot, and what the kernel calls it.
+The bytes of a namespace are a sparse file. Erasing and searching it never fills its holes.
 """
 
 import os
@@ -21,7 +17,7 @@ from autoclave.simulator.drive_state import FNA_ALL, FNA_CRYPTO
 
 MIB = 1 << 20
 BLOCK = 512
-"""Bytes; the smallest namespace is one."""
+"""The bytes of a block; the smallest namespace has one."""
 
 # NVMe base specification, Identify Controller: SANICAP, OACS and ONCS.
 _SANICAP_CRYPTO = 1 << 0
@@ -38,39 +34,39 @@ _ONCS_ALWAYS = 0x155  # Compare, DSM, Save/Select, Timestamp, Copy
 
 @dataclass(frozen=True)
 class DriveSpec:
-    """One NVMe controller in one slot, and the drive behind it.
+    """Specify one NVMe controller in one slot, and the drive behind it.
 
     :param address: the full PCI address, such as ``0000:41:00.0``.
-    :param serial: at most 20 characters; it names the drive, wherever it is plugged in.
+    :param serial: at most 20 characters; it identifies the drive in every slot.
     :param model: at most 40 characters.
     :param vendor: PCI vendor id, four hexadecimal digits without ``0x``.
-    :param product: PCI device id, likewise.
+    :param product: PCI device id, four hexadecimal digits without ``0x``.
     :param size_bytes: of all namespaces together; they share it evenly.
-    :param unallocated_bytes: capacity that no namespace has (with *namespace_management*).
-    :param withheld_bytes: capacity that TNVMCAP and UNVMCAP count, and that the drive gives to no namespace.
-    :param granularity: bytes of which a namespace takes a whole multiple; 0: any number of blocks.
-    :param reports_granularity: Identify says so (CTRATT bit 7, CNS 16h).
-    :param max_namespaces: how many namespaces there may be (NN).
+    :param unallocated_bytes: capacity in no namespace (with *namespace_management*).
+    :param withheld_bytes: capacity that TNVMCAP and UNVMCAP include, but that the drive grants to no namespace.
+    :param granularity: bytes of which a namespace occupies a multiple; 0 for any number of blocks.
+    :param reports_granularity: Identify reports it (CTRATT bit 7, CNS 16h).
+    :param max_namespaces: the most namespaces (NN).
     :param crypto: sanitize by crypto erase.
     :param block: sanitize by block erase.
     :param overwrite: sanitize by overwrite.
     :param write_zeroes: the Write Zeroes command.
-    :param namespace_management: create-ns, delete-ns and the like.
+    :param namespace_management: the commands create-ns, delete-ns, attach-ns and detach-ns.
     :param format_nvm: the Format NVM command, with user data erase.
     :param format_crypto: Format NVM with cryptographic erase, too.
-    :param format_all: a format, and a secure erase, of one namespace is one of all (FNA bits 0 and 1).
-    :param namespaces: how many there are, all attached.
-    :param sanitize_seconds: how long a sanitize operation takes.
+    :param format_all: a format, and a secure erase, of one namespace affects all (FNA bits 0 and 1).
+    :param namespaces: their number; all are attached.
+    :param sanitize_seconds: the duration of a sanitize operation.
     :param mounted: this host's own disk: a partition of it is mounted on ``/``.
     :param firmware: at most 8 characters.
     :param subsystem: controllers with the same NQN share one drive; None for a drive of its own.
-    :param driver: the kernel driver that has the function: ``nvme``, ``vfio-pci`` or None.
-    :param iommu: whether the host has one.
+    :param driver: the kernel driver of the function: ``nvme``, ``vfio-pci`` or None.
+    :param iommu: the host has an IOMMU.
     :param iommu_group: the number of its group; None for a group of its own.
-    :param numa_node: -1 where the platform does not say.
-    :param physfn: the address of the physical function this is a virtual function of. It has no
-        drive of its own, and no driver.
-    :raises SimulatorError: no drive can be like that.
+    :param numa_node: -1 if the platform does not report it.
+    :param physfn: for a virtual function, the address of its physical function. It has no drive of its own, and no
+        driver.
+    :raises SimulatorError: no drive can have these values.
     """
 
     address: str
@@ -128,17 +124,17 @@ class DriveSpec:
 
     @property
     def drive_id(self) -> str:
-        """The name of the drive's directory."""
+        """Return the name of the drive's directory."""
         return (self.subsystem or self.serial).replace("/", "_").replace(":", "_")
 
     @property
     def nqn(self) -> str:
-        """The NVM subsystem's qualified name."""
+        """Return the NVM subsystem's qualified name."""
         return self.subsystem or f"nqn.2014-08.org.nvmexpress:sim:{self.serial}"
 
     @property
     def sanicap(self) -> int:
-        """SANICAP; the top bits are set as real drives set them, so that it exceeds a signed 32-bit number."""
+        """Return SANICAP. As in real drives, its top bits are set, so it exceeds a signed 32-bit number."""
         bits = _SANICAP_CRYPTO * self.crypto | _SANICAP_BLOCK * self.block | _SANICAP_OVERWRITE * self.overwrite
         return bits and bits | _SANICAP_NDI | _SANICAP_NODMMAS_MODIFIED
 
@@ -157,7 +153,7 @@ class DriveSpec:
 
 
 def default_drives(host_index: int) -> Sequence[DriveSpec]:
-    """The drives of a rehearsal host: one that sanitizes, one that can only be zeroed, and the host's own.
+    """Return the drives of a rehearsal host: one that sanitizes, one that can only be zeroed, and the host's own.
 
     :param host_index: makes the serial numbers unique among the hosts.
     """
@@ -194,18 +190,18 @@ _CHUNK = 1 << 20
 
 
 def make(path: Path, size: int) -> None:
-    """Make *path* a file of *size* bytes that reads as zeros."""
+    """Create *path* as a file of *size* bytes that reads as zeros."""
     with path.open("wb") as media:
         media.truncate(size)
 
 
 def written(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The (offset, length) pieces of [*start*, *end*) that hold data, none longer than 1 MiB."""
+    """Yield the (offset, length) pieces of [*start*, *end*) that hold data, none longer than 1 MiB."""
     position = start
     while position < end:
         try:
             position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
+        except OSError:  # ENXIO: only a hole follows
             return
         stop = min(os.lseek(descriptor, position, os.SEEK_HOLE), end)
         while position < stop:
@@ -221,14 +217,14 @@ def zero(descriptor: int, offset: int, length: int) -> None:
 
 
 def scramble(path: Path) -> None:
-    """Replace what was ever written with noise, as a drive does that has thrown its key away."""
+    """Replace all written data with noise, as a drive does after the destruction of its key."""
     with path.open("r+b", buffering=0) as media:
         for start, size in written(media.fileno(), 0, path.stat().st_size):
             os.pwrite(media.fileno(), os.urandom(size), start)
 
 
 def move(source: Path, source_offset: int, target: Path, target_offset: int, length: int) -> None:
-    """Copy *length* bytes between two files, growing *target* where needed."""
+    """Copy *length* bytes between two files, growing *target* if needed."""
     with source.open("rb", buffering=0) as reader, target.open("r+b", buffering=0) as writer:
         for start, size in written(reader.fileno(), source_offset, source_offset + length):
             os.pwrite(writer.fileno(), os.pread(reader.fileno(), size, start), target_offset + start - source_offset)
@@ -237,7 +233,7 @@ def move(source: Path, source_offset: int, target: Path, target_offset: int, len
 
 
 def find(path: Path, needle: bytes) -> int | None:
-    """The offset of the first *needle* in the file, or None."""
+    """Return the offset of the first *needle* in the file, or None."""
     tail, previous_end = b"", -1
     with path.open("rb", buffering=0) as media:
         for start, size in written(media.fileno(), 0, path.stat().st_size):
@@ -254,14 +250,14 @@ def find(path: Path, needle: bytes) -> int | None:
 
 @dataclass
 class Slot:
-    """One PCI function's place.
+    """Describe the slot of one PCI function.
 
-    :param spec: what is, or was last, in it.
+    :param spec: the drive that is, or was last, in it.
     :param cntlid: id of its controller within its subsystem.
-    :param present: something is in it.
-    :param driver: the kernel driver that has the function now.
+    :param present: a drive is in it.
+    :param driver: the current kernel driver of the function.
     :param instance: the N of nvmeN while the nvme driver has it.
-    :param previous: what was in it before the one that is, or was last.
+    :param previous: the drive before *spec*.
     """
 
     spec: DriveSpec
@@ -278,13 +274,13 @@ class Slot:
 
 @dataclass
 class Inventory:
-    """The slots of one host.
+    """Hold the slots of one host.
 
     :param name: the host's name.
-    :param style: the version of nvme-cli its stand-in speaks like.
+    :param style: the version of nvme-cli that its stand-in imitates.
     :param slots: by PCI address.
-    :param heads: the N of the block devices nvmeNnY by drive. The kernel takes the subsystem's
-        number for it, which need not be the controller's.
+    :param heads: the N of the block devices nvmeNnY by drive. The kernel uses the subsystem's number, which may differ
+        from the controller's.
     """
 
     name: str
@@ -294,9 +290,9 @@ class Inventory:
 
     @classmethod
     def load(cls, root: Path) -> "Inventory":
-        """The inventory of the simulated host in *root*.
+        """Load the inventory of the simulated host in *root*.
 
-        :raises FileNotFoundError: there is none.
+        :raises FileNotFoundError: it does not exist.
         """
         document = files.read_json(root / "state" / "host.json")
         slots = {address: _slot(fields) for address, fields in document["slots"].items()}
@@ -305,7 +301,7 @@ class Inventory:
     @classmethod
     @contextmanager
     def change(cls, root: Path) -> Iterator["Inventory"]:
-        """Lock the host's inventory, and save what the caller changes unless it raises."""
+        """Lock the host's inventory, and save the caller's changes unless it raises."""
         with files.locked(root / "state" / "host.lock"):
             inventory = cls.load(root)
             yield inventory
@@ -315,7 +311,7 @@ class Inventory:
         files.write_json(root / "state" / "host.json", asdict(self))
 
     def sharing(self, drive_id: str) -> list[Slot]:
-        """The slots whose controllers belong to this drive, and are plugged in."""
+        """Return the occupied slots whose controllers belong to this drive."""
         return [
             slot
             for slot in self.slots.values()
@@ -323,19 +319,19 @@ class Inventory:
         ]
 
     def bound(self) -> list[Slot]:
-        """The slots that the nvme driver has."""
+        """Return the slots bound to the nvme driver."""
         return [slot for slot in self.slots.values() if slot.instance is not None]
 
     def by_controller(self, instance: int) -> Slot | None:
-        """The slot of controller nvme*instance*."""
+        """Return the slot of controller nvme*instance*, or None."""
         return next((slot for slot in self.bound() if slot.instance == instance), None)
 
     def by_head(self, head: int) -> Slot | None:
-        """A slot through which the block devices nvme*head*nY are reached."""
+        """Return a slot that leads to the block devices nvme*head*nY, or None."""
         return next((slot for slot in self.bound() if self.heads[slot.spec.drive_id] == head), None)
 
     def bind(self, *slots: Slot) -> None:
-        """Give functions to the nvme driver, and number them as the kernel does."""
+        """Bind functions to the nvme driver, and number them as the kernel does."""
         for slot in slots:
             taken = {other.instance for other in self.bound()} | self._heads_in_use()
             slot.driver, slot.instance = "nvme", next(n for n in range(len(taken) + 1) if n not in taken)
@@ -346,7 +342,7 @@ class Inventory:
                 self.heads[slot.spec.drive_id] = max(n for n in together if n is not None)
 
     def unbind(self, slot: Slot, driver: str | None) -> None:
-        """Take the function from the nvme driver and give it to *driver*."""
+        """Unbind the function from the nvme driver and bind it to *driver*."""
         slot.driver, slot.instance = driver, None
 
     def _heads_in_use(self) -> set[int | None]:

@@ -1,9 +1,4 @@
-"""Keep what a simulated drive remembers without power.
-
-What a drive remembers without power: its features, its namespaces, its last sanitize.
-
-A sanitize operation, from the command that starts it to the status it leaves behind.
-"""
+"""Hold the persistent state of a simulated drive: its features, its namespaces, its last sanitize."""
 
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
@@ -13,11 +8,11 @@ from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.nvme_status import CommandFailed, Status
 
 HALFWAY = 50.0
-"""Percent at which a fault strikes that says nothing else."""
+"""The default percentage at which a fault occurs."""
 
 
 class Action(IntEnum):
-    """SANACT, Sanitize command dword 10, bits 2:0."""
+    """List the values of SANACT, Sanitize command dword 10, bits 2:0."""
 
     EXIT_FAILURE_MODE = 1
     BLOCK_ERASE = 2
@@ -30,7 +25,7 @@ _SANICAP_BIT = {Action.CRYPTO_ERASE: 1 << 0, Action.BLOCK_ERASE: 1 << 1, Action.
 
 
 class Outcome(IntEnum):
-    """SSTAT bits 2:0 of the Sanitize Status log page (81h)."""
+    """List the values of SSTAT bits 2:0 of the Sanitize Status log page (81h)."""
 
     NEVER = 0
     COMPLETED = 1
@@ -46,14 +41,14 @@ _ENTER_MEDIA_VERIFICATION = 1 << 10
 
 @dataclass(frozen=True)
 class Operation:
-    """The most recent sanitize operation of a drive.
+    """Describe the most recent sanitize operation of a drive.
 
     :param cdw10: dword 10 of the command that started it.
     :param outcome: an :class:`Outcome`.
-    :param fraction: how much of it is done, 0 to 1.
-    :param seen: the time, in seconds since the epoch, at which *fraction* was right.
-    :param failure_mode: it failed, and nothing has got the drive out of that yet.
-    :param verifying: it has erased, and stays in Media Verification.
+    :param fraction: the completed part, 0 to 1.
+    :param seen: the time of *fraction*, in seconds since the epoch.
+    :param failure_mode: it failed, and the drive has not left failure mode yet.
+    :param verifying: the erase is complete, and the drive is in Media Verification.
     """
 
     cdw10: int
@@ -77,11 +72,11 @@ class Operation:
 
     @property
     def unrestricted(self) -> bool:
-        """AUSE: after a failure the host may leave failure mode without another sanitize."""
+        """Return AUSE: after a failure, the host may leave failure mode without another sanitize."""
         return bool(self.cdw10 & _AUSE)
 
     def advanced(self, now: float, seconds: float, faults: Active) -> "Operation":
-        """The operation as it is at *now*, if it takes *seconds* and *faults* have held since it was last seen."""
+        """Return the operation at time *now*, for a duration of *seconds*, with *faults* active since *seen*."""
         if not self.running or self.verifying:
             return self
         if FaultKind.SANITIZE_SECONDS in faults:
@@ -92,7 +87,7 @@ class Operation:
             fraction = min(fraction, max(self.fraction, _percent(faults, FaultKind.SANITIZE_HANGS)), 0.999)
         vanishes_at = faults.get(FaultKind.VANISHES)
         if vanishes_at is not None and vanishes_at < 100:
-            # The next command takes the drive away; nobody comes to see more of the operation, however late he looks.
+            # The drive vanishes with the next command, so the operation never advances beyond that point.
             fraction = min(fraction, max(self.fraction, vanishes_at / 100))
         if FaultKind.SANITIZE_FAILS in faults and fraction >= _percent(faults, FaultKind.SANITIZE_FAILS):
             return replace(self, fraction=fraction, seen=now, outcome=Outcome.FAILED, failure_mode=True)
@@ -105,7 +100,7 @@ class Operation:
 
 
 def refuse_beside(operation: Operation | None) -> None:
-    """Refuse what a controller refuses while *operation* runs, and after it has failed.
+    """Refuse the commands that a controller refuses while *operation* runs, and after it has failed.
 
     :raises CommandFailed: Sanitize In Progress or Sanitize Failed.
     """
@@ -116,10 +111,10 @@ def refuse_beside(operation: Operation | None) -> None:
 
 
 def commanded(previous: Operation | None, cdw10: int, sanicap: int, now: float) -> Operation | None:
-    """The operation of a drive after the Sanitize command: a new one, or *previous* out of failure mode.
+    """Return the operation after the Sanitize command: a new one, or *previous* out of failure mode.
 
-    After an operation that was started without AUSE has failed, only another one without AUSE
-    is allowed; otherwise any, or Exit Failure Mode.
+    After the failure of an operation without AUSE, only another one without AUSE is allowed. Otherwise, any operation
+    and Exit Failure Mode are allowed.
 
     :raises CommandFailed: it is not supported, or not allowed now.
     """
@@ -149,7 +144,7 @@ def _percent(faults: Active, kind: FaultKind) -> float:
 
 
 LBA_FORMATS: tuple[tuple[int, int], ...] = ((0, 9), (8, 9), (16, 9), (64, 9), (0, 12), (8, 12), (16, 12), (64, 12))
-"""(metadata bytes, log2 of the data bytes) by index."""
+"""The LBA formats by index: (metadata bytes, log2 of the data bytes)."""
 
 FNA_ALL, FNA_CRYPTO = 0b011, 0b100
 """FNA bits: formats and secure erases reach all namespaces; Format NVM has cryptographic erase."""
@@ -161,12 +156,12 @@ _ONCS_WRITE_ZEROES = 1 << 3
 
 @dataclass
 class Namespace:
-    """One namespace.
+    """Describe one namespace.
 
     :param blocks: NSZE, in logical blocks.
-    :param flbas: index into :data:`LBA_FORMATS`, and in bit 4 whether metadata follows the data of each block.
-    :param attached: ids of the controllers it is attached to.
-    :param shared: more than one controller may have it (NMIC bit 0).
+    :param flbas: index into :data:`LBA_FORMATS`; bit 4 is set if metadata follows the data of each block.
+    :param attached: ids of the controllers to which it is attached.
+    :param shared: it may be attached to several controllers (NMIC bit 0).
     :param dps: protection information.
     :param without_storage: blocks by which NCAP is less than NSZE.
     """
@@ -188,18 +183,18 @@ class Namespace:
 
     @property
     def shown_size(self) -> int:
-        """Bytes of the block device: Linux shows none of a namespace whose metadata it cannot use."""
+        """Return the bytes of the block device: Linux shows none if it does not support the metadata."""
         return 0 if LBA_FORMATS[self.lba_format][0] else self.size
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return its size in bytes."""
         return self.blocks * self.block_size
 
 
 @dataclass
 class DriveState:
-    """What a drive remembers without power."""
+    """Hold the state that a drive keeps without power."""
 
     serial: str
     model: str
@@ -221,31 +216,31 @@ class DriveState:
 
     @property
     def formats(self) -> bool:
-        """It has the Format NVM command."""
+        """Return whether it has the Format NVM command."""
         return bool(self.oacs & _OACS_FORMAT_NVM)
 
     @property
     def manages_namespaces(self) -> bool:
-        """It has Namespace Management and Namespace Attachment."""
+        """Return whether it has Namespace Management and Namespace Attachment."""
         return bool(self.oacs & _OACS_NAMESPACE_MANAGEMENT)
 
     @property
     def writes_zeroes(self) -> bool:
-        """It has the Write Zeroes command."""
+        """Return whether it has the Write Zeroes command."""
         return bool(self.oncs & _ONCS_WRITE_ZEROES)
 
     @property
     def unallocated(self) -> int:
-        """Bytes that no namespace has."""
+        """Return the bytes in no namespace."""
         return self.capacity - sum(self.takes(namespace.size) for namespace in self.namespaces.values())
 
     @property
     def free(self) -> int:
-        """Bytes of it that a namespace can get."""
+        """Return the unallocated bytes that a namespace can get."""
         return self.unallocated - self.withheld
 
     def takes(self, size: int) -> int:
-        """Bytes of capacity that a namespace of *size* takes."""
+        """Return the bytes of capacity that a namespace of *size* occupies."""
         return -(-size // self.granularity) * self.granularity if self.granularity else size
 
     def to_json(self) -> dict[str, Any]:

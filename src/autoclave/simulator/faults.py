@@ -1,4 +1,4 @@
-"""Faults of a simulated host: set while it runs, and obeyed by its stand-in tools from then on."""
+"""Inject faults into a running simulated host; its stand-in tools obey them from then on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,83 +11,83 @@ EVERY_DRIVE = "*"
 
 
 class FaultKind(StrEnum):
-    """What goes wrong. The text below each says what its value means."""
+    """List the faults. Each member's text describes its effect and the meaning of its value."""
 
     SANITIZE_FAILS = "sanitize-fails"
-    """The operation ends as failed, after so many percent (default 50); the data is still there."""
+    """The operation fails at the given percentage (default 50); the data is still there."""
     SANITIZE_HANGS = "sanitize-hangs"
-    """Progress stands still at so many percent (default 50) and never ends."""
+    """The progress stops at the given percentage (default 50) and the operation never ends."""
     SANITIZE_VERIFIES = "sanitize-verifies"
     """The operation ends in Media Verification, and stays there until Sanitize action 5."""
     SANITIZE_SECONDS = "sanitize-seconds"
-    """The operation takes so many seconds."""
+    """The operation takes the given seconds."""
     VANISHES = "vanishes"
-    """The drive is gone with the next command, or once an erase has come to so many percent. Happens once."""
+    """The drive vanishes at the next command, or when an erase reaches the given percentage. It occurs once."""
     FORMAT_FAILS = "format-fails"
-    """Format NVM answers Internal Error, and has done nothing."""
+    """Format NVM returns Internal Error, and changes nothing."""
     FORMAT_HANGS = "format-hangs"
-    """Format NVM starts and does not end until its timeout, and has then done nothing."""
+    """Format NVM hangs until its timeout, and changes nothing."""
     FORMAT_REFUSED = "format-refused"
-    """Format NVM answers Invalid Format, whatever OACS, FNA and the list of LBA formats claim."""
+    """Format NVM returns Invalid Format, whatever OACS, FNA and the list of LBA formats report."""
     FORMAT_LEAVES_DATA = "format-leaves-data"
-    """Format NVM reports success and has erased nothing."""
+    """Format NVM reports success without an erase."""
     FORMAT_LEAVES_LAYOUT = "format-leaves-layout"
-    """Format NVM reports success and has not changed the LBA format."""
+    """Format NVM reports success without changing the LBA format."""
     CREATE_NS_REFUSED = "create-ns-refused"
-    """create-ns answers Invalid Command Opcode, whatever OACS claims."""
+    """create-ns returns Invalid Command Opcode, whatever OACS reports."""
     CREATE_NS_NO_ROOM = "create-ns-no-room"
-    """create-ns answers Namespace Insufficient Capacity, whatever size is asked for."""
+    """create-ns returns Namespace Insufficient Capacity for every size."""
     CREATE_NS_INVALID = "create-ns-invalid"
-    """create-ns answers Invalid Field to sizes below so many MiB, or to every size."""
+    """create-ns returns Invalid Field for sizes below the given MiB, or for every size."""
     LIST_NS_REFUSED = "list-ns-refused"
-    """list-ns answers Invalid Field, as controllers of NVMe 1.0 do."""
+    """list-ns returns Invalid Field, as controllers of NVMe 1.0 do."""
     SANITIZE_LOG_REFUSED = "sanitize-log-refused"
-    """sanitize-log answers Invalid Log Page."""
+    """sanitize-log returns Invalid Log Page."""
     NVME_MISSING = "nvme-missing"
-    """The nvme command cannot be run. Of the whole host."""
+    """The nvme command cannot be run, on the whole host."""
     NVME_SLOW = "nvme-slow"
-    """Every nvme command takes so many seconds longer."""
+    """Every nvme command takes the given additional seconds."""
     NVME_BUSY = "nvme-busy"
-    """Every nvme command fails with EAGAIN, as while the controller is being reset."""
+    """Every nvme command fails with EAGAIN, as during a reset of the controller."""
     NVME_HANGS = "nvme-hangs"
-    """Every nvme command starts and does not end."""
+    """Every nvme command hangs."""
     NVME_GARBAGE = "nvme-garbage"
-    """Every nvme command prints what is no answer, and exits with success."""
+    """Every nvme command prints garbage, and exits with success."""
     NVME_EXITS_ZERO = "nvme-exits-zero"
     """nvme exits with success although it printed an error."""
     NVME_JSON_ERRORS = "nvme-json-errors"
-    """nvme prints errors as JSON on its standard output, whatever its version does."""
+    """nvme prints errors as JSON on its standard output, in every version."""
     ZERO_FAILS = "zero-fails"
-    """BLKZEROOUT, shred and write-zeroes stop with an I/O error after so many percent (default 50)."""
+    """BLKZEROOUT, shred and write-zeroes fail with an I/O error at the given percentage (default 50)."""
     ZERO_LEAVES_DATA = "zero-leaves-data"
-    """BLKZEROOUT, shred and write-zeroes report success and have written nothing."""
+    """BLKZEROOUT, shred and write-zeroes report success without writing."""
     ZERO_BYTES_PER_SECOND = "zero-bytes-per-second"
-    """BLKZEROOUT and shred write so many bytes a second."""
+    """BLKZEROOUT and shred write the given bytes per second."""
     BLOCK_DEVICES_LATE = "block-devices-late"
-    """The host shows what namespace management and formats have changed once the fault is cleared, and not before."""
+    """The host shows changes of namespace management and formats only after the fault is cleared."""
     HOST_ACTIVATES = "host-activates"
-    """The host activates the volume group that a guest has left on the drive, when the drive comes back."""
+    """The host activates the volume group that a guest left on the drive, when the drive returns."""
     HOST_ASSEMBLES = "host-assembles"
-    """The host assembles the RAID array that a guest has left on the drive, when the drive comes back."""
+    """The host assembles the RAID array that a guest left on the drive, when the drive returns."""
     VOLUMES_STAY = "volumes-stay"
-    """vgchange and mdadm end nothing that is on the drive: a program has it open."""
+    """vgchange and mdadm end no volume on the drive: a program has it open."""
     SPAWN_FAILS = "spawn-fails"
-    """A guest that is made does not start. Of the whole host."""
+    """A new guest does not start, on the whole host."""
     SPAWN_HANGS = "spawn-hangs"
-    """A guest that is made hangs for so many seconds (default 60), and then does not start. Of the whole host."""
+    """A new guest hangs for the given seconds (default 60), and then does not start, on the whole host."""
     DESTROY_FAILS = "destroy-fails"
-    """A guest cannot be ended, and keeps what it has. Of the whole host."""
+    """A guest cannot be ended, and keeps its resources, on the whole host."""
 
 
 NEEDS_VALUE = frozenset({FaultKind.SANITIZE_SECONDS, FaultKind.NVME_SLOW, FaultKind.ZERO_BYTES_PER_SECOND})
 
 OF_THE_HOST = frozenset({FaultKind.NVME_MISSING, FaultKind.SPAWN_FAILS, FaultKind.SPAWN_HANGS, FaultKind.DESTROY_FAILS})
-"""Those that are not of one drive."""
+"""The faults of the whole host, not of one drive."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """Hold one fault.
 
     :param value: see :class:`FaultKind`.
     """
@@ -103,11 +103,11 @@ class Fault:
 
 
 Active = Mapping[FaultKind, float | None]
-"""The faults in force for one drive, with their values."""
+"""The active faults of one drive, with their values."""
 
 
 class FaultBook:
-    """The faults of one host, kept in ``faults.json``: ``{address or "*": {kind: value}}``.
+    """Store the faults of one host in ``faults.json``: ``{address or "*": {kind: value}}``.
 
     :param root: the simulated host's directory.
     """
@@ -118,7 +118,7 @@ class FaultBook:
         self._nvme = root / "bin" / "nvme"
 
     def read(self) -> dict[str, dict[str, float | None]]:
-        """Every fault, as in the file."""
+        """Return every fault, as in the file."""
         try:
             book: dict[str, dict[str, float | None]] = files.read_json(self._path)
         except FileNotFoundError:
@@ -126,7 +126,9 @@ class FaultBook:
         return book
 
     def active(self, addresses: Sequence[str]) -> Active:
-        """The faults of the drive at *addresses*, including those of every drive; the drive's own win."""
+        """Return the faults of the drive at *addresses*, including those of every drive; the drive's own take
+        precedence.
+        """
         book = self.read()
         return {
             FaultKind(kind): value
@@ -135,14 +137,14 @@ class FaultBook:
         }
 
     def set(self, address: str, *faults: Fault) -> None:
-        """Put *faults* in force for *address*, or for every drive (``*``), besides those there are."""
+        """Activate *faults* for *address*, or for every drive (``*``), in addition to active ones."""
         with files.locked(self._lock):
             book = self.read()
             book.setdefault(address, {}).update({str(fault.kind): fault.value for fault in faults})
             self._write(book)
 
     def clear(self, address: str | None = None, kind: FaultKind | None = None) -> None:
-        """End faults: all of them, those of one address, of one kind, or of both."""
+        """Clear faults: all of them, those of one address, of one kind, or of both."""
         with files.locked(self._lock):
             book = self.read()
             for where in list(book):

@@ -1,4 +1,4 @@
-"""Files that several processes read and change at the same time."""
+"""Read and write files that several processes use concurrently."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file *path* against every other process and thread; freed when its holder dies."""
+    """Hold the lock file *path* against every other process and thread; the kernel frees it when the holder dies."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -22,25 +22,25 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace *path* in one step: a reader sees the old text or the new one."""
+    """Replace *path* atomically: a reader sees either the old or the new text."""
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
     temporary.write_text(text)
     temporary.replace(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace *path* with *value* as JSON, in one step."""
+    """Replace *path* with *value* as JSON, atomically."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """What :func:`write_json` wrote."""
+    """Read the result of :func:`write_json`."""
     return json.loads(path.read_text())
 
 
 def link(path: Path, target: Path) -> None:
-    """Make *path* a relative symbolic link to *target*, replacing another one in one step."""
+    """Make *path* a relative symbolic link to *target*, replacing another one atomically."""
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
-    temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
+    temporary.unlink(missing_ok=True)  # left by a killed process with the same thread number
     temporary.symlink_to(os.path.relpath(target, path.parent))
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""The functions of a simulated host that are no drives: graphics cards, network cards and their virtual functions."""
+"""Simulate functions that are not drives: graphics cards, network cards and their virtual functions."""
 
 import re
 import struct
@@ -15,25 +15,25 @@ from autoclave.simulator.drive_spec import Inventory
 from autoclave.simulator.sysfs import SysfsTree
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
-"""Of a driver or an interface: it becomes the name of a directory."""
+"""Matches names of drivers and interfaces, which become names of directories."""
 
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """One PCI function without a medium.
+    """Specify one PCI function without a medium.
 
     :param address: the full PCI address, such as ``0000:81:00.0``.
     :param vendor: PCI vendor id, four hexadecimal digits without ``0x``.
-    :param product: PCI device id, likewise.
+    :param product: PCI device id, four hexadecimal digits without ``0x``.
     :param class_code: six hexadecimal digits; a network card is ``020000``.
     :param driver: the host's driver for it, or None.
-    :param interface: the network interface that its driver makes, which is up; or None.
-    :param iommu: whether the host has one.
+    :param interface: the network interface of its driver, which is up; or None.
+    :param iommu: the host has an IOMMU.
     :param iommu_group: the number of its group; None for a group of its own.
-    :param numa_node: -1 where the platform does not say.
-    :param physfn: the address of the physical function this is a virtual function of.
-    :param serial: its Device Serial Number, 16 hexadecimal digits; None: it has none.
-    :raises SimulatorError: no function can be like that.
+    :param numa_node: -1 if the platform does not report it.
+    :param physfn: for a virtual function, the address of its physical function.
+    :param serial: its Device Serial Number, 16 hexadecimal digits, or None.
+    :raises SimulatorError: no function can have these values.
     """
 
     address: str
@@ -66,9 +66,9 @@ class FunctionSpec:
 
 @dataclass
 class PluggedFunction:
-    """A function in its slot.
+    """Describe a function in its slot.
 
-    :param driver: the kernel driver that has it now.
+    :param driver: its current kernel driver.
     :param present: it is plugged in.
     """
 
@@ -82,7 +82,7 @@ class PluggedFunction:
 
 
 class Functions:
-    """The functions of the simulated host in *root*. Every method may be called by any number of processes."""
+    """Manage the functions of the simulated host in *root*. Several processes may call every method concurrently."""
 
     def __init__(self, root: Path, tree: SysfsTree) -> None:
         self._root = root
@@ -94,15 +94,15 @@ class Functions:
         return address in self.all()
 
     def all(self) -> dict[str, PluggedFunction]:
-        """By address, those that were pulled too."""
+        """Return all functions by address, including pulled ones."""
         if not self._file.exists():
             return {}
         return {address: _plugged(fields) for address, fields in files.read_json(self._file).items()}
 
     def plug(self, *specs: FunctionSpec) -> None:
-        """Put functions into their slots. A virtual function must come after its physical function.
+        """Plug functions into their slots. A virtual function must come after its physical function.
 
-        :raises SimulatorError: the slot is taken, or there is no such physical function.
+        :raises SimulatorError: the slot is occupied, or the physical function does not exist.
         """
         with self._change() as functions:
             drives = Inventory.load(self._root).slots
@@ -121,9 +121,9 @@ class Functions:
                 self._tree.announce(plugged)
 
     def pull(self, address: str) -> None:
-        """Pull a function out, its virtual functions first.
+        """Pull a function, its virtual functions first.
 
-        :raises SimulatorError: it is not there.
+        :raises SimulatorError: it is not present.
         """
         with self._change() as functions:
             self._present(functions, address)
@@ -135,18 +135,18 @@ class Functions:
                     plugged.present = False
 
     def bind(self, address: str, driver: str | None) -> None:
-        """Give a function to a driver; None takes it from the one that has it.
+        """Bind a function to a driver; None only unbinds it.
 
-        :raises SimulatorError: it is not there, or no driver has such a name.
+        :raises SimulatorError: it is not present, or the name of the driver is invalid.
         """
         _require_name(address, "driver", driver)
         with self._change() as functions:
             self._give(self._present(functions, address), driver)
 
     def give_back(self, address: str) -> None:
-        """Give a function back to the host's driver for it, as libvirt does for what it manages.
+        """Bind a function to the host's driver again, as libvirt does for managed functions.
 
-        :raises SimulatorError: it is not there.
+        :raises SimulatorError: it is not present.
         """
         with self._change() as functions:
             plugged = self._present(functions, address)
@@ -181,7 +181,7 @@ class Functions:
 
 
 def _config_space(serial: str | None) -> bytes:
-    """The configuration space: no more than a Device Serial Number capability, or none."""
+    """Return the configuration space, with only a Device Serial Number capability, if any."""
     space = bytearray(4096)
     if serial is not None:
         struct.pack_into("<III", space, 0x100, 0x0001_0003, int(serial[8:], 16), int(serial[:8], 16))
@@ -198,7 +198,10 @@ def _plugged(fields: dict[str, Any]) -> PluggedFunction:
 
 
 def default_functions() -> Sequence[FunctionSpec]:
-    """Of a rehearsal host: a graphics card, and a network card with two virtual functions, one of them for guests."""
+    """Return the functions of a rehearsal host.
+
+    These are a graphics card, and a network card with two virtual functions, one of them for guests.
+    """
     card = "0000:82:00.0"
     return (
         FunctionSpec("0000:81:00.0", "10de", "25b6", driver="nouveau"),

@@ -1,4 +1,4 @@
-"""The guests of a simulated host: none runs, but each takes its PCI functions from the host as libvirt would."""
+"""Simulate guests: none runs, but each takes its PCI functions from the host as in libvirt."""
 
 import time
 from collections.abc import Iterator
@@ -20,9 +20,10 @@ _HANGS_FOR = 60.0
 
 @dataclass(frozen=True)
 class GuestFunction:
-    """A PCI function that a guest has.
+    """Describe a PCI function of a guest.
 
-    :param managed: it is bound to vfio-pci for the guest, and given back; else it must be bound to that already.
+    :param managed: it is bound to vfio-pci for the guest, and then to the host's driver again. Otherwise it must
+        already be bound to vfio-pci.
     """
 
     address: str
@@ -31,10 +32,10 @@ class GuestFunction:
 
 @dataclass(frozen=True)
 class SimulatedGuest:
-    """A guest.
+    """Describe a guest.
 
-    :param xml: how libvirt would have been told of it.
-    :param crashed: it does not run because it died.
+    :param xml: the domain XML that libvirt would get.
+    :param crashed: it is off because it crashed.
     """
 
     uuid: str
@@ -45,9 +46,9 @@ class SimulatedGuest:
 
 
 class Guests:
-    """The guests of *host*, kept in its directory. Any number of processes may use them at the same time.
+    """Manage the guests of *host*, in its directory. Several processes may use them concurrently.
 
-    Every method that takes a uuid raises :class:`~autoclave.exceptions.SimulatorError` if no guest has it.
+    Every method that takes a uuid raises :class:`~autoclave.exceptions.SimulatorError` for an unknown guest.
     """
 
     def __init__(self, host: SimulatedHost) -> None:
@@ -56,18 +57,18 @@ class Guests:
         self._lock = host.root / "state" / "guests.lock"
 
     def all(self) -> dict[str, SimulatedGuest]:
-        """By uuid, running or not."""
+        """Return all guests by uuid, running or not."""
         try:
             return {fields["uuid"]: _guest(fields) for fields in files.read_json(self._file)}
         except FileNotFoundError:
             return {}
 
     def get(self, uuid: str) -> SimulatedGuest:
-        """The guest."""
+        """Return the guest."""
         return _known(self.all(), uuid)
 
     def define(self, uuid: str, xml: str, functions: tuple[GuestFunction, ...]) -> None:
-        """Make a guest known, or change what it will be when it is started the next time."""
+        """Define a guest, or change its definition for the next start."""
         with self._change() as guests:
             before = guests.get(uuid)
             if before is not None and before.running:
@@ -75,10 +76,10 @@ class Guests:
             guests[uuid] = SimulatedGuest(uuid, xml, functions)
 
     def start(self, uuid: str) -> None:
-        """Run the guest, with its functions; nothing is to do if it runs.
+        """Run the guest with its functions; do nothing if it runs.
 
-        :raises SimulatorError: a function is not there, another running guest has it, or it is not managed and not
-            bound to vfio-pci.
+        :raises SimulatorError: a function is missing, another running guest has it, or it is unmanaged and not bound to
+            vfio-pci.
         """
         with self._change() as guests:
             guest = _known(guests, uuid)
@@ -86,7 +87,7 @@ class Guests:
                 return
             for function in guest.functions:
                 self._require_free(function, guests)
-            # Recorded first: who dies in between leaves a guest that counts as having what it may have.
+            # Record first: a crash in between leaves a guest that counts as having all its functions.
             guests[uuid] = replace(guest, running=True, crashed=False)
             self._write(guests)
             for function in guest.functions:
@@ -94,10 +95,10 @@ class Guests:
                     self._host.give_to_guest(function.address)
 
     def end(self, uuid: str, *, crashed: bool = False) -> None:
-        """End the guest and give its managed functions back; nothing is to do if it is off.
+        """End the guest and return its managed functions to the host; do nothing if it is off.
 
-        :param crashed: by itself.
-        :raises SimulatorError: the fault ``destroy-fails`` is in force.
+        :param crashed: it ended by itself.
+        :raises SimulatorError: the fault ``destroy-fails`` is active.
         """
         if not crashed and FaultKind.DESTROY_FAILS in self._host.faults.active([]):
             raise SimulatorError(f"guest {uuid} cannot be ended: fault {FaultKind.DESTROY_FAILS}")
@@ -108,21 +109,21 @@ class Guests:
                 guests[uuid] = replace(guest, running=False, crashed=crashed)
 
     def forget(self, uuid: str) -> None:
-        """Forget the guest, which must be off; nothing is to do where there is none."""
+        """Remove the guest, which must be off; do nothing without such a guest."""
         with self._change() as guests:
             if uuid in guests and guests[uuid].running:
                 raise SimulatorError(f"guest {uuid} runs; end it first")
             guests.pop(uuid, None)
 
     def vanish(self, uuid: str) -> None:
-        """End the guest and forget it, as somebody with ``virsh`` would behind the agent's back."""
+        """End the guest and remove it, as an operator with ``virsh`` would without the agent."""
         self.end(uuid, crashed=True)
         self.forget(uuid)
 
     def obey_spawn_faults(self) -> None:
-        """Hang as long as a fault says so, and fail.
+        """Hang as long as a fault requires, and fail.
 
-        :raises SimulatorError: a fault is in force.
+        :raises SimulatorError: a fault is active.
         """
         faults = self._host.faults
         begun = time.monotonic()
@@ -145,7 +146,7 @@ class Guests:
             try:
                 given = function.managed and self._driver(function.address) == _VFIO
             except SimulatorError:
-                continue  # it was pulled under the guest
+                continue  # it was pulled while the guest had it
             if given:
                 self._host.give_back(function.address)
 

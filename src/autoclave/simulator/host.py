@@ -1,12 +1,8 @@
 """Simulate a host: one directory that an agent takes for a machine.
 
-A simulated host: one directory that an agent takes for a machine.
-
-The simulated hosts of one data directory, where ``autoclave up --simulate`` puts them.
-
-The stand-ins for the external tools, as programs of a simulated host.
-
-Answers of the stand-ins for nvme-cli and lvmconfig without a process: a new interpreter takes far longer.
+:class:`Fleet` manages the hosts of one data directory, where ``autoclave up --simulate`` creates them. The stand-in
+tools are programs. :class:`ToolAnswers` answers quick commands without a process, since starting an interpreter takes
+far longer.
 """
 
 import json
@@ -32,25 +28,25 @@ from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.tools import NvmeTool, lvm_settings
 
 TOOLS = {
-    "lvmconfig": ("volume_tools", "lvmconfig"),
-    "mdadm": ("volume_tools", "mdadm"),
-    "nvme": ("nvme_tool", "main"),
-    "shred": ("shred_tool", "main"),
-    "vgchange": ("volume_tools", "vgchange"),
-    "vgs": ("volume_tools", "vgs"),
+    "lvmconfig": ("tools", "lvmconfig"),
+    "mdadm": ("tools", "mdadm"),
+    "nvme": ("tools", "run_nvme"),
+    "shred": ("tools", "run_shred"),
+    "vgchange": ("tools", "vgchange"),
+    "vgs": ("tools", "vgs"),
 }
-"""The module and the function that stand in for each."""
+"""The module and the function of each stand-in."""
 _NOT_INSTALLED = ("multipath", "udisksctl")
-"""Files that cannot be executed, so that those of this machine are not found."""
+"""The files that cannot be executed, to hide the tools of this machine."""
 _ETC = {
     "lvm/devices/system.devices": "",
     "lvm/lvm.conf": "devices {\n    use_devicesfile = 1\n}\n",
     "mdadm/mdadm.conf": "AUTO -all\n",
 }
-"""Files of a host that leaves alone what guests have left on drives."""
+"""The configuration files of a host that ignores the data of guests on drives."""
 
-# -I and -S: nothing of the environment, no site-packages to look through; the tools start in the
-# time a real one takes, and need nothing but this package and the standard library.
+# -I and -S ignore the environment and site-packages. So the tools start as fast as real ones, and need only this
+# package and the standard library.
 _TOOL = """#!{python} -IS
 import sys
 sys.path.append({package!r})
@@ -60,7 +56,7 @@ sys.exit({function}({root!r}, sys.argv[1:]))
 
 
 def write_tools(root: Path) -> None:
-    """Put a program for each tool into the ``bin`` of the host in *root*, and their settings into its ``etc``."""
+    """Write a program for each tool into the ``bin`` of the host in *root*, and their settings into its ``etc``."""
     for name in TOOLS:
         script = root / "bin" / name
         script.write_text(program(root, name))
@@ -80,13 +76,13 @@ def program(root: Path, name: str) -> str:
 
 
 _AT_ONCE = frozenset({"version", *COMMANDS}) - {"format", "write-zeroes"}
-"""Commands that end at once. The others take time, and can be killed, as those of a real host can."""
+"""The commands that end at once. As on a real host, the others take time and can be killed."""
 _TAKE_TIME = frozenset({FaultKind.NVME_SLOW, FaultKind.NVME_HANGS})
 
 
 @dataclass(frozen=True)
 class ToolAnswers:
-    """What answers for the programs in ``bin`` of one simulated host.
+    """Answer for the programs in ``bin`` of one simulated host.
 
     :param root: the directory of the host.
     """
@@ -94,9 +90,9 @@ class ToolAnswers:
     root: Path
 
     def __call__(self, argv: Sequence[str]) -> Completed | None:
-        """Return what the program *argv* would say.
+        """Return the result of the program *argv*.
 
-        None: it has to be run, as it takes time, or it is another program.
+        None: the program has to be run, because it takes time or is another one.
         """
         path, *words = argv
         if path not in self._programs or Path(path).read_text() != self._programs[path]:
@@ -127,17 +123,17 @@ class ToolAnswers:
 
 
 def _as_read(text: str) -> str:
-    """*text* as it is read from a program's pipe."""
+    """Return *text* as read from a program's pipe."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 STYLES = ("1.16", "2.3", "2.13", "2.16", "3.0")
-"""The versions of nvme-cli that the stand-in can speak like."""
+"""The versions of nvme-cli that the stand-in can imitate."""
 
 
 @dataclass(frozen=True)
 class _HoldDisk:
-    """Holds disks of the host in *root*; see :class:`~autoclave.hardware.host.HoldDisk`."""
+    """Hold disks of the host in *root*; see :class:`~autoclave.hardware.host.HoldDisk`."""
 
     root: Path
 
@@ -146,7 +142,7 @@ class _HoldDisk:
 
 
 class SimulatedHost(DriveSlots):
-    """One simulated host: its slots, and all that an agent looks for on a machine."""
+    """Represent one simulated host: its slots, and all other interfaces of a machine for an agent."""
 
     @classmethod
     def create(
@@ -158,13 +154,12 @@ class SimulatedHost(DriveSlots):
         *,
         style: str = "2.13",
     ) -> "SimulatedHost":
-        """Make a host of *name* with *drives* and other *functions* in the directory *root*.
+        """Create a host called *name* with *drives* and other *functions* in the directory *root*.
 
-        Controllers are numbered in the order of *drives*. A virtual function must come after its
-        physical function.
+        Controllers are numbered in the order of *drives*. A virtual function must come after its physical function.
 
-        :param style: the version of nvme-cli to speak like, one of :data:`STYLES`.
-        :raises SimulatorError: there is one already, or *style* is not known.
+        :param style: the version of nvme-cli to imitate, one of :data:`STYLES`.
+        :raises SimulatorError: the host exists already, or *style* is unknown.
         """
         root = root.absolute()
         if style not in STYLES:
@@ -184,7 +179,7 @@ class SimulatedHost(DriveSlots):
 
     @classmethod
     def of_nodes(cls, dev: Path) -> Self | None:
-        """The host whose device nodes are in the directory *dev*; None: they are no simulated host's."""
+        """Return the host whose device nodes are in the directory *dev*, or None for another directory."""
         dev = dev.absolute()
         return cls(dev.parent) if dev.name == "dev" and (dev.parent / "state" / "host.json").exists() else None
 
@@ -194,16 +189,16 @@ class SimulatedHost(DriveSlots):
 
     @property
     def paths(self) -> HostPaths:
-        """Where an agent finds the host's kernel interfaces."""
+        """Return the paths of the host's kernel interfaces for an agent."""
         return HostPaths(
             sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", etc=self.root / "etc",
             tools=(self.root / "bin",), hold_disk=_HoldDisk(self.root), answer_tool=ToolAnswers(self.root),
         )  # fmt: skip
 
     def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:
-        """Options that make an agent run on this host, by (group, name).
+        """Return the options that make an agent run on this host, by (group, name).
 
-        :param device_spec: also manage every drive but the host's own, by address.
+        :param device_spec: also manage every drive except the host's own, by address.
         """
         inventory = self.inventory
         overrides: dict[tuple[str | None, str], Any] = {
@@ -221,7 +216,7 @@ class SimulatedHost(DriveSlots):
         return overrides
 
     def rename(self, name: str) -> None:
-        """Give the host another name, as an operator does with ``hostnamectl``."""
+        """Rename the host, as an operator does with ``hostnamectl``."""
         with Inventory.change(self.root) as inventory:
             inventory.name = name
 
@@ -237,7 +232,7 @@ class SimulatedHost(DriveSlots):
             self._unbind(inventory, slot, "vfio-pci")
 
     def give_back(self, address: str) -> None:
-        """Bind the function to the host's driver again: a drive's controller and its namespaces are back."""
+        """Bind the function to the host's driver again: a drive's controller and its namespaces reappear."""
         if address in self.functions:
             self.functions.give_back(address)
             return
@@ -259,12 +254,12 @@ class SimulatedHost(DriveSlots):
             drive.write(nsid, offset, data)
 
     def read(self, address: str, offset: int, length: int, *, nsid: int = 1) -> bytes:
-        """What is on the media now, whatever the drive would answer."""
+        """Return the current bytes on the media, whatever the drive would return."""
         with self._command(address) as drive:
             return drive.peek(nsid, offset, length)
 
     def format(self, address: str, lba_format: int, *, nsid: int | None = None) -> None:
-        """Format one namespace, or all, as a guest would that has the drive. The bytes stay what they are.
+        """Format one namespace, or all, as a guest with the drive would. The bytes stay the same.
 
         :param lba_format: index into the drive's LBA formats.
         :raises SimulatorError: the drive refuses it.
@@ -274,7 +269,7 @@ class SimulatedHost(DriveSlots):
             self.sync_namespaces(drive)
 
     def fill(self, address: str, pattern: bytes) -> None:
-        """Write *pattern* over and over, until every namespace is full."""
+        """Write *pattern* repeatedly until every namespace is full."""
         with self._command(address) as drive:
             block = pattern * max(1, (1 << 20) // len(pattern))
             for nsid, namespace in drive.state.namespaces.items():
@@ -282,7 +277,7 @@ class SimulatedHost(DriveSlots):
                     drive.write(nsid, offset, block[: namespace.size - offset])
 
     def find(self, address: str, data: bytes) -> bool:
-        """Whether *data* is anywhere on the media, even where no namespace is."""
+        """Return whether *data* is anywhere on the media, even outside of namespaces."""
         with self._command(address) as drive:
             return drive.find(data)
 
@@ -296,9 +291,9 @@ class SimulatedHost(DriveSlots):
 
 
 class Fleet:
-    """Simulated hosts, each in ``<data directory>/sim/<name>``.
+    """Manage simulated hosts, each in ``<data directory>/sim/<name>``.
 
-    :param data_dir: the data directory of the service they belong to.
+    :param data_dir: the data directory of their service.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -306,12 +301,12 @@ class Fleet:
         self._directory = self._data_dir / "sim"
 
     def hosts(self) -> list[SimulatedHost]:
-        """All of them, by name."""
+        """Return all hosts, sorted by name."""
         found = self._directory.glob("*/state/host.json")
         return [SimulatedHost.open(path.parent.parent) for path in sorted(found)]
 
     def require_hosts(self) -> list[SimulatedHost]:
-        """All of them, by name.
+        """Return all hosts, sorted by name.
 
         :raises SimulatorError: there are none.
         """
@@ -324,9 +319,9 @@ class Fleet:
         return hosts
 
     def host(self, name: str) -> SimulatedHost:
-        """The host of that name.
+        """Return the host called *name*.
 
-        :raises SimulatorError: there is none.
+        :raises SimulatorError: it does not exist.
         """
         hosts = self.require_hosts()
         for host in hosts:
@@ -336,7 +331,7 @@ class Fleet:
         raise SimulatorError(f"{self._data_dir} has no simulated host {name!r}; it has {known}")
 
     def ensure(self, name: str, index: int) -> SimulatedHost:
-        """The host of that name, made with the default drives and cards if there is none yet.
+        """Return the host called *name*; create it with the default drives and cards if necessary.
 
         :param index: makes its serial numbers unique in the fleet.
         """

@@ -1,4 +1,4 @@
-"""Volume groups and RAID arrays that a simulated host activates from the bytes on a drive that comes back."""
+"""Simulate volume groups and RAID arrays that a host activates from the data on a returned drive."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from autoclave.simulator.faults import Active, FaultKind
 from autoclave.simulator.sysfs import SysfsDirs
 
 LVM_LABEL = (512, b"LABELONE")
-"""Where the label of a physical volume is, and what it begins with."""
+"""The offset of the label of a physical volume, and its first bytes."""
 MD_SUPERBLOCK = (4096, b"\xfc\x4e\x2b\xa9")
-"""The same of the superblock of a RAID array, version 1.2."""
+"""The offset of the superblock of a RAID array, version 1.2, and its first bytes."""
 
 _LVM_ID = 32
 _LAST_MD = 127
@@ -21,11 +21,11 @@ _SIZE = "2048"
 
 @dataclass(frozen=True)
 class Volume:
-    """A logical volume, or an array.
+    """Describe a logical volume, or an array.
 
-    :param directory: of its block device in sysfs.
-    :param group: the UUID of its volume group, without dashes; None: it is an array.
-    :param disks: names of the block devices that it stands on.
+    :param directory: its block device in sysfs.
+    :param group: the UUID of its volume group, without dashes; None for an array.
+    :param disks: names of its underlying block devices.
     """
 
     directory: Path
@@ -34,9 +34,9 @@ class Volume:
 
 
 class HostVolumes:
-    """Block devices that stand on drives of the simulated host in *root*.
+    """Manage block devices on top of drives of the simulated host in *root*.
 
-    As on a host whose udev rules and services look at every disk that appears. They go when their drive does.
+    They simulate udev rules and services that examine every new disk. They disappear with their drive.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,7 +45,7 @@ class HostVolumes:
         self._dirs = SysfsDirs(root / "state" / "staging")
 
     def appear(self, disk: str, media: Path, faults: Active) -> None:
-        """Activate what is on the block device *disk*, if the faults say so.
+        """Activate the volumes on the block device *disk*, if the faults require it.
 
         :param media: the file with its bytes.
         """
@@ -60,11 +60,11 @@ class HostVolumes:
             self._add(f"md{number}", f"9:{number}", disk, {"md/level": "raid1", "md/metadata_version": "1.2"})
 
     def all(self) -> list[Volume]:
-        """Those there are."""
+        """Return all volumes."""
         return [_volume(directory) for directory in sorted(self._virtual.glob("*")) if (directory / "slaves").is_dir()]
 
     def remove(self, volume: Volume) -> None:
-        """Deactivate it."""
+        """Deactivate a volume."""
         name = volume.directory.name
         for disk in volume.disks:
             (self._sys / "class/block" / disk / "holders" / name).unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class HostVolumes:
         self._dirs.remove(volume.directory)
 
     def drop_stranded(self) -> None:
-        """Remove what stands on a disk that has gone."""
+        """Remove the volumes whose disk is gone."""
         for volume in self.all():
             if not all((self._sys / "class/block" / disk).exists() for disk in volume.disks):
                 self.remove(volume)

@@ -1,10 +1,6 @@
 """Answer the commands of nvme-cli for one simulated drive.
 
-The commands of the stand-in for nvme-cli that talk to one drive.
-
-The Sanitize Status log and the list of namespaces, as each version of nvme-cli prints them.
-
-What Identify answers, in the keys and the order of each version of nvme-cli.
+Keys and their order follow each version of nvme-cli.
 """
 
 import errno
@@ -42,7 +38,7 @@ _ESTIMATES = (
 
 
 def sanitize_log(dialect: Dialect, state: DriveState) -> dict[str, Any]:
-    """Log page 81h of a drive."""
+    """Return log page 81h of a drive."""
     operation = state.operation
     outcome = Outcome(operation.outcome) if operation else Outcome.NEVER
     cdw10 = operation.cdw10 if operation else 0
@@ -68,14 +64,14 @@ def sanitize_log(dialect: Dialect, state: DriveState) -> dict[str, Any]:
 
 
 def namespace_list(dialect: Dialect, nsids: Sequence[int], *, as_json: bool) -> str:
-    """The answer of list-ns."""
+    """Return the output of list-ns."""
     if as_json:
         return dialect.json({"nsid_list": [{"nsid": nsid} for nsid in nsids]})
     return "".join(f"[{index:4}]:0x{nsid:x}\n" for index, nsid in enumerate(nsids))
 
 
 def fields_text(fields: dict[str, Any]) -> str:
-    """Fields as lines of text, for commands whose text nobody should parse."""
+    """Format fields as text lines, for commands whose text is not to be parsed."""
     return "".join(f"{key:<10}: {value}\n" for key, value in fields.items() if not isinstance(value, list))
 
 
@@ -108,7 +104,7 @@ _NAMESPACE_PREFERENCES = "npwg npwa npdg=7 npda=7 nows"
 
 
 def controller(dialect: Dialect, slot: Slot, state: DriveState) -> dict[str, Any]:
-    """Identify Controller."""
+    """Return Identify Controller."""
     fields = _fields(dialect, _CONTROLLER)
     manages = state.manages_namespaces
     own = {
@@ -143,10 +139,10 @@ def controller(dialect: Dialect, slot: Slot, state: DriveState) -> dict[str, Any
 
 
 def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = False) -> dict[str, Any]:
-    """Identify Namespace.
+    """Return Identify Namespace.
 
     :param active: None for an id that is not attached, which is all zeros.
-    :param formats: show what formats there are although nothing is attached.
+    :param formats: show the available formats although the namespace is not attached.
     """
     old = dialect.version < (2, 11)
     fields = _fields(dialect, _NAMESPACE_HEAD)
@@ -177,7 +173,7 @@ def namespace(dialect: Dialect, active: Namespace | None, *, formats: bool = Fal
 
 
 def granularity(state: DriveState) -> dict[str, Any]:
-    """Namespace Granularity List: one entry that holds for every LBA format."""
+    """Return the Namespace Granularity List: one entry for all LBA formats."""
     entry = {f"namespace-{kind}-granularity": state.granularity for kind in ("size", "capacity")}
     return {"attributes": 0, "num-descriptors": 0, "namespace-granularity-list": [entry]}
 
@@ -200,7 +196,7 @@ _ACTION_WORDS = {
     "start-overwrite": Action.OVERWRITE,
     "start-crypto-erase": Action.CRYPTO_ERASE,
 }
-# What 3.x looks up itself before it bothers the drive.
+# The capabilities that 3.x checks itself before it sends the command.
 _SANICAP_TEXT = {
     Action.CRYPTO_ERASE: (1 << 0, "crypto erase"),
     Action.BLOCK_ERASE: (1 << 1, "block erase"),
@@ -209,7 +205,7 @@ _SANICAP_TEXT = {
 
 
 class Refused(Exception):
-    """nvme-cli or the kernel refuses before the drive is asked.
+    """Report a refusal by nvme-cli or the kernel, before the drive gets the command.
 
     :attr errno: the errno of the reason.
     """
@@ -221,7 +217,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One command on its way to a drive, which is locked meanwhile."""
+    """Hold one command for a drive, which is locked during the command."""
 
     host: DriveSlots
     dialect: Dialect
@@ -230,7 +226,7 @@ class Call:
     options: Options
 
     def nsid(self) -> int:
-        """The namespace that is meant: the one given, or that of the block device."""
+        """Return the given namespace, or else that of the block device."""
         nsid = self.options.number("namespace-id")
         if nsid is None:
             nsid = self.node.nsid
@@ -239,7 +235,7 @@ class Call:
         return nsid
 
     def attached(self, nsid: int) -> bool:
-        """Whether the namespace is attached to the controller that is asked."""
+        """Return whether the namespace is attached to the addressed controller."""
         namespace = self.drive.state.namespaces.get(nsid)
         return namespace is not None and self.node.slot.cntlid in namespace.attached
 
@@ -318,7 +314,7 @@ def _create_ns(call: Call) -> Answer:
             raise Refused(f"FLBAS corresponding to block size {block_size} not found")
         flbas = formats[0]
     blocks, capacity = call.options.number("nsze", 64) or 0, call.options.number("ncap", 64) or 0
-    if blocks != capacity:  # the drive does not provision thinly
+    if blocks != capacity:  # the drive does not support thin provisioning
         raise CommandFailed(Status.INVALID_FIELD)
     shared = bool((call.options.number("nmic", 8) or 0) & 1)
     dps = call.options.number("dps", 8) or 0
@@ -329,10 +325,10 @@ def _create_ns(call: Call) -> Answer:
 def _format(call: Call) -> Answer:
     lba_format = call.options.number("lbaf", 8)
     nsid: int | None = call.nsid()
-    if nsid == _EVERY_NAMESPACE or call.drive.state.fna & 1:  # nvme-cli asks FNA itself
+    if nsid == _EVERY_NAMESPACE or call.drive.state.fna & 1:  # nvme-cli checks FNA itself
         nsid = None
     if lba_format is None:
-        # It keeps the format of a namespace, but not those of all.
+        # nvme-cli keeps the format of one namespace, but not those of all.
         lba_format = 0 if nsid is None else call.drive.namespace(nsid).lba_format
     extended, location = call.options.number("ms", 8) or 0, call.options.number("pil", 8) or 0
     dps = (call.options.number("pi", 8) or 0) | location << 3

@@ -1,11 +1,8 @@
-"""Spell answers and read command lines as each version of nvme-cli does.
+"""Format answers and parse command lines as each version of nvme-cli does.
 
-How each version of nvme-cli words its answers: number types, error texts, exit codes, streams.
-
-The command line of nvme-cli, as each version takes it.
-
-It is parsed by getopt_long_only, which takes ``-o`` for the beginning of a long option where there is
-no such short one; that is how ``-o json`` becomes an error in some commands of some versions.
+Versions differ in number types, error texts, exit codes and streams. The command line is parsed by getopt_long_only. It
+takes ``-o`` for the prefix of a long option if there is no such short option. So ``-o json`` is an error in some
+commands of some versions.
 """
 
 import json
@@ -60,7 +57,7 @@ _NAMES_2 = {
     Status.NOT_ATTACHED: "Namespace Not Attached: The controller is not attached to the namespace",
     Status.WRITE_FAULT: "Write Fault: The write data could not be committed to the media",
 }
-# 1.x turns a status into an errno and exits with that.
+# 1.x converts a status into an errno and exits with that.
 _ERRNO_1 = {
     Status.SANITIZE_FAILED: 5,
     Status.SANITIZE_IN_PROGRESS: 115,
@@ -72,7 +69,7 @@ _ERRNO_1 = {
     Status.INTERNAL_ERROR: 5,
 }
 _EINVAL = 22
-# It prints control characters as they are, which is no JSON.
+# 1.x prints control characters unescaped, which is not valid JSON.
 _CONTROL = re.compile(r"(?<!\\)\\(?:u00[01][0-9a-f]|[bfnrt])")
 
 _NEW_NAMES_3 = {
@@ -90,7 +87,7 @@ _NEW_NAMES_3 = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints, and how it exits."""
+    """Hold the output and the exit code of a command."""
 
     out: str = ""
     err: str = ""
@@ -99,7 +96,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Dialect:
-    """The speech of one version.
+    """Format the output of one version.
 
     :param style: one of :data:`autoclave.simulator.host.STYLES`.
     """
@@ -113,7 +110,7 @@ class Dialect:
 
     @property
     def version_text(self) -> str:
-        """The output of ``nvme version``."""
+        """Return the output of ``nvme version``."""
         if self.version < (2, 0):
             return f"nvme version {self.style}\n"
         full = "3.0-rc1" if self.version >= (3, 0) else self.style
@@ -122,25 +119,25 @@ class Dialect:
 
     @property
     def usage_error_code(self) -> int:
-        """The exit code for what is wrong in the command itself."""
+        """Return the exit code for an error in the command line."""
         return 234 if self.version < (2, 0) else 1
 
     def error_code(self, errno: int) -> int:
-        """The exit code for an error of the operating system."""
+        """Return the exit code for an error of the operating system."""
         return errno if self.version < (2, 0) else 1
 
     def u128(self, value: int) -> float | str | int:
-        """A 128-bit number as it stands in JSON."""
+        """Return a 128-bit number in its JSON type."""
         if self.version < (2, 0):
             return float(value)
         return str(value) if self.version < (2, 4) else value
 
     def u32(self, value: int) -> int:
-        """A 32-bit number as it stands in JSON: 2.0 to 2.3 take it for a signed one."""
+        """Return a 32-bit number for JSON: 2.0 to 2.3 print it as signed."""
         return value - (1 << 32) if (2, 0) <= self.version < (2, 4) and value >= 1 << 31 else value
 
     def json(self, value: Any) -> str:
-        """*value* as json-c prints it."""
+        """Format *value* as json-c does."""
         text = json.dumps(value, indent=2, separators=(",", ":"))
         if self.version < (2, 0):
             text = _CONTROL.sub(lambda found: json.loads(f'"{found[0]}"'), text.replace("/", "\\/"))
@@ -153,7 +150,7 @@ class Dialect:
         return f"{text}\n"
 
     def warning(self, command: str) -> str:
-        """What goes to stderr before anything else."""
+        """Return the warning that is printed first on stderr."""
         if self.version < (3, 0) or command not in _NEW_NAMES_3:
             return ""
         return (
@@ -162,18 +159,18 @@ class Dialect:
         )
 
     def usage(self, command: str) -> str:
-        """The first line of the help text, which follows on an error of usage."""
+        """Return the first line of the help text, which follows a usage error."""
         shown = _NEW_NAMES_3.get(command, command) if self.version >= (3, 0) else command
         return f"\x1b[1mUsage: nvme {shown} <device> [OPTIONS]\x1b[0m\n"
 
     def errors_as_json(self, *, as_json: bool) -> bool:
-        """Whether an error goes to stdout as JSON, if the answer was to be JSON."""
+        """Return whether an error goes to stdout as JSON, if JSON was requested."""
         return as_json and self.version >= (2, 11)
 
     def failed(self, command: str, failure: CommandFailed, *, as_json: bool) -> Answer:
-        """The answer for a command that the controller completed with an error.
+        """Return the answer for a command that the controller completed with an error.
 
-        :param as_json: errors are to go to stdout as JSON.
+        :param as_json: errors go to stdout as JSON.
         """
         code = 1
         if self.version < (2, 0):
@@ -189,18 +186,18 @@ class Dialect:
         return Answer(out=self.json(error), code=code)
 
     def refused(self, message: str, *, as_json: bool, code: int = 1) -> Answer:
-        """The answer for what nvme-cli itself refuses.
+        """Return the answer for a refusal by nvme-cli itself.
 
-        :param as_json: errors are to go to stdout as JSON.
+        :param as_json: errors go to stdout as JSON.
         """
         if as_json:
             return Answer(out=self.json({"error": message}), code=code)
         return Answer(err=f"{message}\n", code=code)
 
     def done(self, command: str, verb: str, nsid: int, *, as_json: bool) -> Answer:
-        """The answer of a namespace command that succeeded.
+        """Return the answer of a successful namespace command.
 
-        :param verb: ``created``, ``deleted`` or nothing.
+        :param verb: ``created``, ``deleted`` or empty.
         """
         if self.version >= (3, 0):
             return Answer()
@@ -211,7 +208,7 @@ class Dialect:
         return Answer(out=f"{command}: success\nnsid: {nsid}\n")
 
 
-# name:letter is a flag, name=letter takes a value. What no agent needs is left out.
+# name:letter is a flag, name=letter takes a value. Options that no agent needs are left out.
 _OPTIONS = {
     "id-ctrl": "vendor-specific:V raw-binary:b human-readable:H",
     "id-ns": "namespace-id=n force: vendor-specific:V raw-binary:b human-readable:H",
@@ -232,14 +229,14 @@ _REPORTS = frozenset({"id-ctrl", "id-ns", "id-ns-granularity", "list-ns", "sanit
 
 
 class UsageError(Exception):
-    """The command line cannot be parsed. ``str()`` of it is nvme-cli's own message."""
+    """Report an invalid command line. ``str()`` returns nvme-cli's own message."""
 
 
 class Options:
-    """The parsed options of one command.
+    """Hold the parsed options of one command.
 
     :param values: by long name; a flag has an empty one.
-    :param arguments: what is no option.
+    :param arguments: the positional arguments.
     """
 
     def __init__(self, values: dict[str, str], arguments: list[str]) -> None:
@@ -253,9 +250,9 @@ class Options:
         return self._values.get(name)
 
     def number(self, name: str, bits: int = 32) -> int | None:
-        """The value of *name*, or None if it is not given.
+        """Return the value of *name*, or None if it is not given.
 
-        :raises UsageError: it is no number of so many bits.
+        :raises UsageError: it is not a number of so many bits.
         """
         text = self._values.get(name)
         if text is None:
@@ -271,14 +268,14 @@ class Options:
 
     @property
     def as_json(self) -> bool:
-        """The answer is to be JSON."""
+        """Return whether JSON was requested."""
         return self._values.get("output-format") == "json"
 
 
 def parse(dialect: Dialect, command: str, argv: Sequence[str]) -> Options:
-    """Parse what follows *command*.
+    """Parse the arguments of *command*.
 
-    :raises UsageError: an option is not known, ambiguous, or lacks its value.
+    :raises UsageError: an option is unknown, ambiguous, or lacks its value.
     """
     known = _known(dialect, command)
     by_letter = {letter: name for name, (letter, _) in known.items() if letter}
@@ -307,7 +304,7 @@ def parse(dialect: Dialect, command: str, argv: Sequence[str]) -> Options:
 
 
 def _known(dialect: Dialect, command: str) -> dict[str, tuple[str, bool]]:
-    """(letter, takes a value) by long name."""
+    """Return (letter, takes a value) by long name."""
     table = _OPTIONS[command]
     if dialect.version >= (2, 11) and command == "sanitize":
         table += " emvs:e"

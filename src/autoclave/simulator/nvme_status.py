@@ -1,4 +1,4 @@
-"""Status codes of the NVMe base specification that a simulated controller answers with."""
+"""Define the status codes of the NVMe base specification that a simulated controller returns."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ DO_NOT_RETRY = 0x4000
 
 
 class Status(IntEnum):
-    """SCT << 8 | SC."""
+    """List the status codes as SCT << 8 | SC."""
 
     INVALID_OPCODE = 0x001
     INVALID_FIELD = 0x002
@@ -29,7 +29,7 @@ _RETRYABLE = frozenset({Status.SANITIZE_FAILED, Status.SANITIZE_IN_PROGRESS, Sta
 
 
 class CommandFailed(Exception):
-    """The controller completed a command with an error.
+    """Report a command that the controller completed with an error.
 
     :attr code: the status field as nvme-cli prints it, with the Do Not Retry bit.
     """

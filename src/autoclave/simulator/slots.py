@@ -1,11 +1,4 @@
-"""Keep the drive slots of a simulated host, with their faults.
-
-The drive slots of a simulated host: what is in them, and what goes wrong with it.
-
-From the path of a simulated device node to the drive behind it.
-
-What the simulated ``/proc`` says of disks.
-"""
+"""Manage the drive slots of a simulated host, with their faults, device nodes and ``/proc``."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +18,7 @@ from autoclave.simulator.sysfs import SysfsTree
 
 
 def write_proc(root: Path, inventory: Inventory) -> None:
-    """Say which disks the host in *root* has mounted: that of a drive which is its own."""
+    """Write the mounts of the host in *root*: those on its own drive."""
     mounts = [
         "21 26 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw",
         "22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw",
@@ -40,10 +33,10 @@ def write_proc(root: Path, inventory: Inventory) -> None:
 
 
 class DriveSlots:
-    """The slots of one simulated host. Any number of processes may open it at the same time.
+    """Manage the slots of one simulated host. Several processes may open it concurrently.
 
-    Every method that takes a PCI address raises :class:`~autoclave.exceptions.SimulatorError` if the
-    host has no such slot, or if what is asked cannot be done to what is in it.
+    Every method with a PCI address raises :class:`~autoclave.exceptions.SimulatorError` for an unknown slot. It also
+    does so if the content of the slot does not allow the operation.
     """
 
     def __init__(self, root: Path) -> None:
@@ -54,9 +47,9 @@ class DriveSlots:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """The host that :meth:`create` made in *root*.
+        """Open the host that :meth:`create` made in *root*.
 
-        :raises SimulatorError: there is none.
+        :raises SimulatorError: it does not exist.
         """
         root = root.absolute()
         if not (root / "state" / "host.json").exists():
@@ -65,7 +58,7 @@ class DriveSlots:
 
     @property
     def inventory(self) -> Inventory:
-        """What is in the slots now."""
+        """Return the current content of the slots."""
         return Inventory.load(self.root)
 
     @property
@@ -77,16 +70,16 @@ class DriveSlots:
         return self.root / "dev"
 
     def pull(self, address: str) -> None:
-        """Pull what is in the slot: its function, controller and device nodes vanish. Its data stays on it."""
+        """Pull the drive: its function, controller and device nodes vanish. It keeps its data."""
         with Inventory.change(self.root) as inventory:
             self._pull(inventory, self._occupied(inventory, address))
 
     def insert(self, address: str, spec: DriveSpec) -> None:
-        """Put a drive into the slot, after pulling what was there.
+        """Put a drive into the slot, after pulling its current one.
 
-        A serial number that this host has seen is that drive, with the data that is on it.
+        A serial number that this host has seen refers to the same drive, with its data.
 
-        :raises SimulatorError: that drive is plugged in elsewhere.
+        :raises SimulatorError: that drive is in another slot.
         """
         if spec.address != address:
             raise SimulatorError(f"{address}: the drive to insert was made for {spec.address}")
@@ -97,7 +90,7 @@ class DriveSlots:
             self._plug(inventory, spec)
 
     def put_back(self, address: str) -> None:
-        """Put back the drive that was pulled from the slot last, or that another was inserted for."""
+        """Reinsert the last drive that was pulled from the slot, or that another one replaced."""
         with Inventory.change(self.root) as inventory:
             slot = self._slot(inventory, address)
             if slot.present and slot.previous is None:
@@ -108,9 +101,9 @@ class DriveSlots:
             self._plug(inventory, spec)
 
     def set_fault(self, address: str, *faults: Fault) -> None:
-        """Let things go wrong from now on, for the drive at *address* or for every drive (``*``).
+        """Activate faults from now on, for the drive at *address* or for every drive (``*``).
 
-        :raises SimulatorError: one of the whole host for one drive.
+        :raises SimulatorError: a fault of the whole host was given for one drive.
         """
         addresses = self._settle(address)
         for fault in faults:
@@ -119,7 +112,7 @@ class DriveSlots:
         self.faults.set(address, *faults)
 
     def clear_faults(self, address: str | None = None, kind: FaultKind | None = None) -> None:
-        """End faults: all, or those of one address, of one kind, or of both."""
+        """Clear faults: all, or those of one address, of one kind, or of both."""
         self._settle(EVERY_DRIVE if address is None else address)
         late = self._late()
         self.faults.clear(address, kind)
@@ -129,7 +122,7 @@ class DriveSlots:
 
     @contextmanager
     def drive(self, address: str) -> Iterator[Drive]:
-        """The drive in the slot, locked and up to date.
+        """Lock the drive in the slot, advance it to the current time, and yield it.
 
         :raises SimulatorError: there is none.
         """
@@ -142,7 +135,7 @@ class DriveSlots:
             yield drive
 
     def sync_namespaces(self, drive: Drive) -> None:
-        """Make the block devices of *drive* those of its namespaces, after namespace management."""
+        """Adapt the block devices of *drive* to its namespaces, after namespace management."""
         drive.save()
         if FaultKind.BLOCK_DEVICES_LATE in drive.faults:
             return
@@ -158,7 +151,7 @@ class DriveSlots:
         return {slot.address for slot in drives if FaultKind.BLOCK_DEVICES_LATE in self.faults.active([slot.address])}
 
     def _settle(self, address: str) -> list[str]:
-        """Bring drives up to date, so that a change of faults acts from now on and not on the past."""
+        """Advance drives to the current time, so that a change of faults does not affect the past."""
         inventory = self.inventory
         if address == EVERY_DRIVE:
             for slot in inventory.slots.values():
@@ -249,10 +242,10 @@ _NAMESPACE = re.compile(r"(?:nvme|ng)(\d+)n\d+")
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """What a node stands for.
+    """Describe the target of a device node.
 
     :param name: the node's name.
-    :param slot: a slot through which it is reached.
+    :param slot: a slot that leads to it.
     :param nsid: the namespace, or None for a controller.
     """
 
@@ -262,7 +255,7 @@ class DeviceNode:
 
 
 def find_node(host: DriveSlots, path: str) -> DeviceNode | None:
-    """The node at *path*, or None. Only nodes of *host* count, never those of the real ``/dev``."""
+    """Return the node at *path*, or None. Only nodes of *host* count, never those of the real ``/dev``."""
     node = Path(path)
     try:
         if not node.exists() or not node.parent.samefile(host.dev):
@@ -275,6 +268,6 @@ def find_node(host: DriveSlots, path: str) -> DeviceNode | None:
             slot = inventory.by_head(int(match[1]))
             disk = host.sysfs / "class/block" / node.name.replace("ng", "nvme")
             return DeviceNode(node.name, slot, int((disk / "nsid").read_text())) if slot else None
-    except FileNotFoundError:  # it vanished while we looked
+    except FileNotFoundError:  # it vanished during the lookup
         return None
     return None

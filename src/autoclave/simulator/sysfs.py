@@ -1,17 +1,10 @@
-"""Lay out the simulated ``/sys`` and ``/dev`` of a host.
+"""Lay out the simulated ``/sys`` and ``/dev`` of a host, as the kernel does.
 
-The PCI functions and controllers of the simulated ``/sys``, laid out as the kernel lays them out.
+A concurrent reader sees a device completely or not at all: the link under ``bus/pci/devices`` is created last and
+removed first.
 
-Whoever enumerates at the same time finds a device whole or not at all, or sees it vanish: the link
-under ``bus/pci/devices`` comes last and goes first.
-
-Directories of the simulated sysfs that appear and vanish in one step.
-
-The block devices of a simulated controller: their directories in sysfs and their nodes in ``/dev``.
-
-A controller of a subsystem that can have several shows the kernel's native multipath layout: the
-block device nvmeSnY belongs to the subsystem and takes its number, and each controller has a hidden
-path nvmeScCnY to it.
+A controller of a subsystem for several controllers has the layout of the kernel's native multipath. The block device
+nvmeSnY belongs to the subsystem and has its number. Each controller has a hidden path nvmeScCnY to it.
 """
 
 import os
@@ -28,16 +21,16 @@ from autoclave.simulator.drive_state import DriveState, Namespace
 
 
 class SysfsDirs:
-    """Builds directories aside, on the same file system, and renames them into place.
+    """Build directories in a staging area on the same file system, and rename them into place.
 
-    :param staging: where; it must exist.
+    :param staging: the staging directory, which must exist.
     """
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
 
     def add(self, target: Path, contents: Mapping[str, str]) -> None:
-        """Let *target* appear.
+        """Create *target* atomically.
 
         :param contents: text by relative path; a path that ends in a slash is an empty directory.
         """
@@ -53,7 +46,7 @@ class SysfsDirs:
         aside.rename(target)
 
     def rewrite(self, target: Path, contents: Mapping[str, str]) -> None:
-        """Change the text of attributes that *target* has, each in one step."""
+        """Change the text of existing attributes of *target*, each atomically."""
         for key, text in contents.items():
             path = target / key
             if path.read_text() != f"{text}\n":
@@ -62,7 +55,7 @@ class SysfsDirs:
                 aside.rename(path)
 
     def remove(self, target: Path) -> None:
-        """Let *target* vanish; nothing happens if it does not exist."""
+        """Remove *target* atomically; do nothing if it does not exist."""
         aside = self._aside(target)
         try:
             target.rename(aside)
@@ -72,7 +65,7 @@ class SysfsDirs:
 
     def _aside(self, target: Path) -> Path:
         aside = self._staging / f"{target.name}.{os.getpid()}"
-        if aside.is_dir():  # left by a process of the same number that was killed
+        if aside.is_dir():  # left by a killed process with the same number
             shutil.rmtree(aside)
         return aside
 
@@ -85,15 +78,15 @@ _FIRST_PARTITION_SECTOR = 2048
 
 @dataclass(frozen=True)
 class ControllerPlace:
-    """Where a controller's namespaces appear.
+    """Locate a controller's namespaces.
 
     :param controller: the controller's directory.
     :param instance: the N of nvmeN.
     :param cntlid: the controller's id.
     :param head: the number in the names of its block devices.
-    :param subsystem: the subsystem's directory, for the multipath layout; else None.
+    :param subsystem: the subsystem's directory for the multipath layout, or None.
     :param other_controllers: directories of the controllers that share the subsystem.
-    :param mounted: the first partition of each namespace is this host's.
+    :param mounted: this host has mounted the first partition of each namespace.
     """
 
     controller: Path
@@ -106,12 +99,12 @@ class ControllerPlace:
 
     @property
     def disks(self) -> Path:
-        """The directory that holds the block devices."""
+        """Return the directory that contains the block devices."""
         return self.subsystem or self.controller
 
 
 class NamespaceNodes:
-    """Adds and removes block devices.
+    """Add and remove block devices.
 
     :param sys: the simulated ``/sys``.
     :param dev: the simulated ``/dev``.
@@ -123,7 +116,7 @@ class NamespaceNodes:
         self._dirs = dirs
 
     def sync(self, place: ControllerPlace, state: DriveState, media: Mapping[int, Path]) -> None:
-        """Make the controller's block devices those of the namespaces attached to it.
+        """Adapt the controller's block devices to its attached namespaces.
 
         :param media: the file with the bytes of each namespace.
         """
@@ -136,11 +129,11 @@ class NamespaceNodes:
             self._add(place, nsid, namespace, media[nsid])
 
     def disks(self, place: ControllerPlace) -> dict[str, int]:
-        """The namespace ids of the block devices, by their names."""
+        """Return the namespace ids of the block devices by their names."""
         return {disk.name: nsid for nsid, disk in _by_nsid(place.disks, f"nvme{place.head}n*").items()}
 
     def remove_all(self, place: ControllerPlace) -> None:
-        """Remove what the controller has, and the block devices that no other controller reaches."""
+        """Remove the controller's nodes, and the block devices that no other controller reaches."""
         for nsid in _by_nsid(place.controller, "nvme*n*"):
             self._remove(place, nsid)
 
@@ -148,7 +141,7 @@ class NamespaceNodes:
         there = _by_nsid(place.disks, f"nvme{place.head}n*")
         disk = there.get(nsid)
         if disk is None:
-            # The kernel numbers namespaces in the order they come, whatever their ids.
+            # The kernel numbers namespaces in their order of appearance, whatever their ids.
             free = next(y for y in range(1, len(there) + 2) if not (place.disks / f"nvme{place.head}n{y}").exists())
             disk = place.disks / f"nvme{place.head}n{free}"
             self._add_disk(place, disk, free, nsid, namespace, media)
@@ -238,7 +231,7 @@ def _block_files(nsid: int, namespace: Namespace, *, hidden: bool) -> dict[str, 
 
 
 def _sizes(namespace: Namespace) -> dict[str, str]:
-    """What a format changes."""
+    """Return the attributes that a format changes."""
     return {
         "size": str(namespace.shown_size // _SECTOR),
         "queue/logical_block_size": str(namespace.block_size),
@@ -251,7 +244,7 @@ _NVME_MAJOR = 239
 
 
 class Kind(Protocol):
-    """What a function says of itself."""
+    """Define the attributes of a function."""
 
     @property
     def vendor(self) -> str: ...
@@ -270,7 +263,7 @@ class Kind(Protocol):
 
 
 class Function(Protocol):
-    """A function in its slot, and the driver that has it."""
+    """Define a function in its slot, with its driver."""
 
     @property
     def address(self) -> str: ...
@@ -281,7 +274,7 @@ class Function(Protocol):
 
 
 class SysfsTree:
-    """``sys`` and ``dev`` of the simulated host in *root*. Changes need the inventory's lock."""
+    """Change ``sys`` and ``dev`` of the simulated host in *root*. The caller must hold the inventory's lock."""
 
     def __init__(self, root: Path) -> None:
         self.sys = root / "sys"
@@ -291,7 +284,7 @@ class SysfsTree:
         self._nodes = NamespaceNodes(self.sys, self.dev, self._dirs)
 
     def lay_out(self) -> None:
-        """Make what every host has."""
+        """Create the directories that every host has."""
         for name in (
             "block",
             "bus/pci/devices",
@@ -308,7 +301,7 @@ class SysfsTree:
         self._staging.mkdir()
 
     def add_function(self, slot: Function) -> None:
-        """Plug in a PCI function. No driver has it yet, and nobody finds it on the bus."""
+        """Add a PCI function without a driver, and not yet on the bus."""
         spec, directory = slot.spec, self._function(slot.address)
         directory.parent.mkdir(parents=True, exist_ok=True)
         self._dirs.add(
@@ -336,19 +329,19 @@ class SysfsTree:
             self._link_virtual_function(directory, self._function(spec.physfn))
 
     def write_config(self, address: str, space: bytes) -> None:
-        """Give a function its configuration space."""
+        """Write the configuration space of a function."""
         (self._function(address) / "config").write_bytes(space)
 
     def announce(self, slot: Function) -> None:
-        """Let the function be found on the bus."""
+        """Show the function on the bus."""
         files.link(self._bus / slot.address, self._function(slot.address))
 
     def hide(self, slot: Function) -> None:
-        """Let the function be found no more."""
+        """Hide the function from the bus."""
         (self._bus / slot.address).unlink(missing_ok=True)
 
     def remove_function(self, slot: Function) -> None:
-        """Unplug a function that no driver has."""
+        """Remove a function without a driver."""
         if slot.spec.iommu:
             (self._iommu_group(slot) / "devices" / slot.address).unlink(missing_ok=True)
         if slot.spec.physfn is not None:
@@ -358,7 +351,7 @@ class SysfsTree:
         self._dirs.remove(self._function(slot.address))
 
     def set_driver(self, slot: Function) -> None:
-        """Make the links between the function and the driver that has it."""
+        """Create the links between the function and its driver."""
         directory = self._function(slot.address)
         for driver in (self.sys / "bus/pci/drivers").iterdir():
             if driver.name != slot.driver:
@@ -372,19 +365,19 @@ class SysfsTree:
         files.link(driver_dir / slot.address, directory)
 
     def add_interface(self, slot: Function, name: str) -> None:
-        """The network interface that the function's driver makes; it is up."""
+        """Add the network interface of the function's driver; it is up."""
         directory = self._function(slot.address) / "net"
         self._dirs.add(directory, {f"{name}/flags": "0x1003", f"{name}/operstate": "up"})
         files.link(directory / name / "device", self._function(slot.address))
         files.link(self.sys / "class/net" / name, directory / name)
 
     def remove_interface(self, slot: Function, name: str) -> None:
-        """Undo :meth:`add_interface`, if there is one."""
+        """Undo :meth:`add_interface`, if there is an interface."""
         (self.sys / "class/net" / name).unlink(missing_ok=True)
         self._dirs.remove(self._function(slot.address) / "net")
 
     def add_controller(self, slot: Slot, state: DriveState, inventory: Inventory, media: Mapping[int, Path]) -> None:
-        """What the nvme driver makes when it has bound the function: the controller and its namespaces.
+        """Add the controller and its namespaces, as the nvme driver does after it is bound.
 
         :param media: the file with the bytes of each namespace.
         """
@@ -419,7 +412,7 @@ class SysfsTree:
         files.link(self.sys / "class/nvme" / name, place.controller)
 
     def remove_controller(self, slot: Slot, inventory: Inventory) -> None:
-        """Undo :meth:`add_controller`, while the inventory still says that the nvme driver has the function."""
+        """Undo :meth:`add_controller` while the inventory still has the function bound to the nvme driver."""
         name, place, subsystem = f"nvme{slot.instance}", self._place(slot, inventory), self._subsystem(slot, inventory)
         (self.sys / "class/nvme" / name).unlink(missing_ok=True)
         self._nodes.remove_all(place)
@@ -431,11 +424,11 @@ class SysfsTree:
         (self.dev / name).unlink(missing_ok=True)
 
     def sync_namespaces(self, slot: Slot, state: DriveState, inventory: Inventory, media: Mapping[int, Path]) -> None:
-        """Make the block devices those of the namespaces attached, after namespace management."""
+        """Adapt the block devices to the attached namespaces, after namespace management."""
         self._nodes.sync(self._place(slot, inventory), state, media)
 
     def disks(self, slot: Slot, inventory: Inventory) -> dict[str, int]:
-        """The namespace ids of the controller's block devices, by their names."""
+        """Return the namespace ids of the controller's block devices by their names."""
         return self._nodes.disks(self._place(slot, inventory))
 
     @property

@@ -1,11 +1,4 @@
-"""Stand in for nvme-cli, shred, LVM and mdadm.
-
-The stand-in for nvme-cli.
-
-The stand-in for coreutils shred, as far as one pass of zeros goes.
-
-The stand-ins for the tools of LVM and mdadm, as far as an agent uses them.
-"""
+"""Stand in for nvme-cli, shred, LVM and mdadm, as far as the agent uses them."""
 
 import errno
 import getopt
@@ -41,14 +34,14 @@ def run_nvme(root: str, argv: Sequence[str]) -> int:
 
 
 class NvmeTool:
-    """The command ``nvme`` of one simulated host."""
+    """Implement the command ``nvme`` of one simulated host."""
 
     def __init__(self, host: DriveSlots) -> None:
         self._host = host
         self._dialect = Dialect(host.inventory.style)
 
     def run(self, argv: Sequence[str]) -> Answer:
-        """The answer to one command line, with the faults of the drive it names."""
+        """Return the answer to one command line, with the faults of its drive."""
         command = argv[0] if argv else "help"
         if command == "version":
             zeroing.delay(self._host, [])
@@ -88,7 +81,7 @@ class NvmeTool:
             answer = self._dialect.failed(command, error, as_json=as_json)
         except Refused as error:
             answer = self._dialect.refused(str(error), as_json=as_json, code=self._dialect.error_code(error.errno))
-        except SimulatorError:  # pulled since we looked
+        except SimulatorError:  # pulled after the lookup
             answer = self._no_device(command, path, options)
         if FaultKind.NVME_EXITS_ZERO in faults:
             answer = replace(answer, code=0)
@@ -169,7 +162,7 @@ def _overwrite(path: str, zeroing: Zeroing, *, verbose: bool) -> int:
 
 
 def _human(size: int) -> str:
-    """A size as shred prints it: one decimal below ten, none above."""
+    """Format a size as shred does: one decimal below ten, none above."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -178,7 +171,7 @@ def _human(size: int) -> str:
 
 
 _LVM_DEFAULTS = {"global_filter": '["a|.*|"]', "filter": '["a|.*|"]', "use_devicesfile": "0"}
-"""Those of Debian."""
+"""The defaults of Debian."""
 _LVM_ERROR = 5
 _LVM_USAGE = 3
 
@@ -189,7 +182,7 @@ def lvmconfig(root: str, argv: Sequence[str]) -> int:
 
 
 def lvm_settings(root: Path, argv: Sequence[str]) -> Answer:
-    """The settings of ``etc/lvm/lvm.conf``, one a line, and the defaults of others."""
+    """Return the settings of ``etc/lvm/lvm.conf``, one on each line, or their defaults."""
     if list(argv[:2]) != ["--typeconfig", "full"]:
         return Answer(err="  lvmconfig: only --typeconfig full of single settings is simulated\n", code=_LVM_USAGE)
     try:
@@ -263,7 +256,7 @@ def _selected(root: Path, options: dict[str, str]) -> list[Volume]:
 
 
 def _seen(root: Path, options: dict[str, str]) -> set[str]:
-    """Names of the block devices that the filter accepts."""
+    """Return the names of the block devices that the filter accepts."""
     found = re.search(r'\bglobal_filter=\[(.*?"r\|\.\*\|")\]', options.get("config", ""))
     patterns = re.findall(r'"a\|(.*?)\|"', found[1]) if found else [".*"]
     names = [entry.name for entry in (root / "sys/class/block").iterdir()]
@@ -271,7 +264,7 @@ def _seen(root: Path, options: dict[str, str]) -> set[str]:
 
 
 def _stays(root: Path, volume: Volume) -> bool:
-    """Whether a drive below says that it is in use."""
+    """Return whether a fault keeps a drive of the volume in use."""
     host = DriveSlots(root)
     heads = {f"nvme{host.inventory.heads[slot.spec.drive_id]}n": slot.address for slot in host.inventory.bound()}
     addresses = [address for head, address in heads.items() if any(disk.startswith(head) for disk in volume.disks)]

@@ -1,8 +1,7 @@
-"""Zero simulated disks piece by piece, as the faults say.
+"""Zero simulated disks piece by piece, as the faults require.
 
-What a simulated disk and the stand-in for shred share: zeroing piece by piece, as the faults say.
-
-Faults that strike whatever command is run: it is late, it hangs, it finds no drive.
+Simulated disks and the stand-in for shred share :class:`Zeroing`. The functions simulate faults of every command: it is
+slow, it hangs, or its drive vanishes.
 """
 
 import errno
@@ -18,20 +17,20 @@ from autoclave.simulator.slots import DeviceNode, DriveSlots, find_node
 _LOOK_AGAIN = 0.05
 _FORMAT_TIMEOUT = 600.0
 _ROUNDING = 1e-6
-"""Percent that are lost between a share and what is shown of it."""
+"""The rounding error of a percentage."""
 
 
 def delay(host: DriveSlots, addresses: Sequence[str]) -> None:
-    """Be as slow as the faults say, and hang while they say so."""
+    """Be as slow as the faults require, and hang while they require it."""
     time.sleep(host.faults.active(addresses).get(FaultKind.NVME_SLOW) or 0)
     while FaultKind.NVME_HANGS in host.faults.active(addresses):
         time.sleep(_LOOK_AGAIN)
 
 
 def hang_format(host: DriveSlots, address: str, seconds: float) -> None:
-    """Hang as a drive whose format does not end, until the kernel gives the command up.
+    """Hang like a drive whose format does not end, until the kernel aborts the command.
 
-    :param seconds: after which that is; 0: the ten minutes of the tool.
+    :param seconds: the timeout of the command; 0 for the ten minutes of the tool.
     """
     until = time.monotonic() + (seconds or _FORMAT_TIMEOUT)
     while FaultKind.FORMAT_HANGS in host.faults.active([address]) and time.monotonic() < until:
@@ -39,9 +38,9 @@ def hang_format(host: DriveSlots, address: str, seconds: float) -> None:
 
 
 def vanish(host: DriveSlots, address: str, percent: float | None) -> bool:
-    """Pull the drive if it is to vanish now, and say whether it did.
+    """Pull the drive if it is to vanish now, and return whether it was pulled.
 
-    :param percent: how far an erase is, or None if there is none.
+    :param percent: the progress of an erase, or None without one.
     """
     faults = host.faults.active([address])
     if FaultKind.VANISHES not in faults:
@@ -60,9 +59,9 @@ _SECTOR = 512
 
 
 class Zeroing:
-    """Zeros one block device of *host*.
+    """Zero one block device of *host*.
 
-    :raises OSError: there is no such block device.
+    :raises OSError: the block device does not exist.
     """
 
     def __init__(self, host: DriveSlots, path: str) -> None:
@@ -78,10 +77,10 @@ class Zeroing:
             self.size = drive.namespace(self._nsid).size
 
     def run(self, offset: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-        """Write the zeros; yields (offset, length) of each piece when it is on the media.
+        """Write the zeros; yield (offset, length) of each piece when it is on the media.
 
-        :param end: where to end; None: at the end of the device.
-        :raises OSError: EIO when the device is gone or the drive refuses.
+        :param end: the end; None for the end of the device.
+        :raises OSError: EIO if the device is gone or the drive refuses.
         """
         end = self.size if end is None else end
         while offset < end:
@@ -90,9 +89,9 @@ class Zeroing:
             offset += length
 
     def check_writable(self) -> None:
-        """Take a write of any other bytes, as far as the drive does, which no longer counts as erased then.
+        """Accept a write of other bytes as the drive does, after which it no longer counts as erased.
 
-        :raises OSError: EIO when the device is gone or the drive refuses.
+        :raises OSError: EIO if the device is gone or the drive refuses.
         """
         try:
             with self._host.drive(self._address) as drive:
@@ -127,5 +126,5 @@ class Zeroing:
 
 
 def _io_error() -> OSError:
-    """All that the kernel tells of what is wrong with a drive."""
+    """Return EIO, the only error that the kernel reports for a failed drive."""
     return OSError(errno.EIO, os.strerror(errno.EIO))

@@ -1,4 +1,4 @@
-"""Doubles of the services around Autoclave and of its ports, for tests: ours, and those of drivers of other vendors.
+"""Double Autoclave's ports and the services around it, for its own tests and those of vendors' drivers.
 
 No service, command or simulator imports this package.
 """

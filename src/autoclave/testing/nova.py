@@ -1,4 +1,4 @@
-"""A Nova that knows servers and whether they have a host, and takes events and questions as Nova 34.0 (2026.2) does."""
+"""Double Nova's servers and external events as in Nova 34.0 (2026.2)."""
 
 import json
 import threading
@@ -46,14 +46,14 @@ _SCHEMA = Draft202012Validator(
 
 
 _FILTERS = frozenset({"deleted", "soft_deleted", "uuid"})
-"""What only the role admin may ask for; of others, Nova leaves it out of account."""
+"""The filters that require the role admin; Nova ignores them for other callers."""
 
 
 @dataclass
 class FakeServer:
-    """A server.
+    """Describe a server.
 
-    :param status: DELETED: its row is deleted, and no more than that.
+    :param status: DELETED only means that its row is deleted.
     :param cell_down: the database of its cell does not answer.
     """
 
@@ -63,24 +63,24 @@ class FakeServer:
 
 
 class FakeNova:
-    """A WSGI application, as Nova is below its ``/v2.1``.
+    """Serve the paths below Nova's ``/v2.1`` as a WSGI application.
 
     :param page: the most servers of one page (``[api] max_limit``).
     """
 
     def __init__(self, page: int = 1000) -> None:
         self.servers: dict[str, FakeServer] = {}
-        """By uuid, the latest last. One that is not here was never here, or its row was archived."""
+        """Servers by uuid, the latest last. Any other server never existed, or its row was archived."""
         self.sees_all_projects = True
-        """Whether the caller has the role admin."""
+        """True if the caller has the role admin."""
         self.caller_project = "service"
         self._page = page
         self.hosts: dict[str, str | None] = {}
-        """The instances, by uuid, and where they are; None until a host has claimed one."""
+        """The host of each instance by uuid; None until a host has claimed it."""
         self.posts: list[list[dict[str, Any]]] = []
-        """The events of every request that was understood."""
+        """The events of every valid request."""
         self.taken: list[dict[str, Any]] = []
-        """The events that went on to a host."""
+        """The events that were passed on to a host."""
         self._lock = threading.Lock()
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -1,11 +1,4 @@
-"""Double the ports of casts, domains and notifications.
-
-Casts of the in-process transport that wait until a test delivers them.
-
-Guests without libvirt.
-
-Notifications without a broker.
-"""
+"""Double the ports of casts, domains and notifications."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +10,9 @@ from autoclave.virt.domains import Domain
 
 
 class HeldCasts:
-    """Keeps casts until its owner says what the network does to each of them.
+    """Hold casts until the test delivers, duplicates or drops each of them.
 
-    For tests that interleave messages on purpose: late, doubled, lost, in any order. Delivery runs in
-    the thread that asks for it.
+    Use it to interleave messages: late, duplicate, lost, in any order. Delivery runs in the calling thread.
     """
 
     def __init__(self) -> None:
@@ -28,7 +20,7 @@ class HeldCasts:
 
     @property
     def pending(self) -> tuple[Cast, ...]:
-        """What waits, oldest first."""
+        """Return the waiting casts, oldest first."""
         return tuple(cast for cast, _ in self._waiting)
 
     def put(self, cast: Cast, deliver: Deliver) -> None:
@@ -38,35 +30,35 @@ class HeldCasts:
         self._waiting.clear()
 
     def deliver(self, index: int = 0) -> None:
-        """Run ``pending[index]`` now; it waits no longer."""
+        """Run ``pending[index]`` now, and remove it."""
         cast, deliver = self._waiting.pop(index)
         deliver(cast)
 
     def duplicate(self, index: int = 0) -> None:
-        """Let ``pending[index]`` wait twice; the copy is the last one."""
+        """Append a copy of ``pending[index]``."""
         self._waiting.append(self._waiting[index])
 
     def drop(self, index: int = 0) -> None:
-        """Lose ``pending[index]``."""
+        """Drop ``pending[index]``."""
         del self._waiting[index]
 
 
 @dataclass
 class GivenDomains:
-    """Guests that are made up: for tests, where no libvirt is."""
+    """Return given guests, for tests without libvirt."""
 
     domains: Sequence[Domain] = ()
     failure: HardwareError | None = None
 
     def all(self) -> Sequence[Domain]:
-        """See :class:`~autoclave.virt.domains.Domains`."""
+        """Implement :meth:`~autoclave.virt.domains.Domains.all`."""
         if self.failure is not None:
             raise self.failure
         return self.domains
 
 
 class KeptNotifications:
-    """Keeps them, for a listener in the same process."""
+    """Keep notifications for a listener in the same process."""
 
     def __init__(self) -> None:
         self.kept: list[Notification] = []
@@ -75,4 +67,4 @@ class KeptNotifications:
         self.kept.append(notification)
 
     def close(self) -> None:
-        """What is kept stays."""
+        """Keep the notifications."""

@@ -1,1 +1,1 @@
-"""Guests: what the hypervisor is told, and who runs them."""
+"""Run guests: their disks, their domain XML, and the hypervisor drivers."""

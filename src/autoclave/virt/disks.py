@@ -1,14 +1,8 @@
-"""Keep the files of guests.
+"""Manage the disk files of guests, in ``<data_dir>/instances/<uuid>/``.
 
-The files of guests: ``<data_dir>/instances/<uuid>/``, with a disk copied from ``<data_dir>/images/<uuid>``.
-
-What an image's file says of itself, read before anything trusts it.
-
-A qcow2 image may name other files that QEMU then opens as its own user: with such an image a tenant would read the
-host's files. So whatever names another file is refused, and so is a raw image that would be another format if it were
-ever read as one.
-
-``qemu-img``, which makes a qcow2 disk larger.
+A disk is a copy of ``<data_dir>/images/<uuid>``. The header of an image is checked before its use. A qcow2 image may
+name other files, which QEMU opens as its own user: a tenant could read the host's files. So an image that names another
+file is refused. So is a raw image that could be read as another format.
 """
 
 import errno
@@ -35,7 +29,7 @@ _FEATURES = struct.Struct(">Q")
 
 
 class _Incompatible(IntFlag):
-    """Features that a reader must know (qcow2 specification, incompatible_features)."""
+    """List the features that a reader must support (qcow2 specification, incompatible_features)."""
 
     DIRTY = 1 << 0
     CORRUPT = 1 << 1
@@ -48,9 +42,9 @@ _HARMLESS = _Incompatible.DIRTY | _Incompatible.COMPRESSION_TYPE | _Incompatible
 
 
 def virtual_size(image: Path, disk_format: DiskFormat) -> int:
-    """The bytes of the disk that the guest sees.
+    """Return the bytes of the disk that the guest sees.
 
-    :raises ValueError: it is not of that format, or must not be used; in words that follow the image's name.
+    :raises ValueError: it has another format, or must not be used. The message follows the image's name.
     :raises OSError: it cannot be read.
     """
     with image.open("rb") as stream:
@@ -91,16 +85,16 @@ def _judge_features(head: bytes) -> None:
 
 
 _PATIENCE = 60.0
-"""Seconds: only the image's tables are written."""
+"""Seconds for one resize, which only writes the image's tables."""
 _LIMITS = ("prlimit", f"--as={1 << 30}", "--cpu=30", "--")
-"""Bytes of memory and seconds of a processor. A tenant wrote the tables that are read here."""
+"""Limits of memory in bytes and of processor time in seconds: the tables that qemu-img reads come from a tenant."""
 
 
 def grow(commands: Commands, disk: Path, size: int) -> None:
-    """Let the guest see a disk of *size* bytes, a multiple of 512; its file grows when it is written to.
+    """Grow a disk to *size* bytes, a multiple of 512. Its file grows only when it is written to.
 
-    :param disk: a qcow2 image that :func:`autoclave.virt.disks.virtual_size` has judged.
-    :raises GuestError: it stays as it is, or is broken.
+    :param disk: a qcow2 image that :func:`autoclave.virt.disks.virtual_size` has accepted.
+    :raises GuestError: the disk is unchanged, or broken.
     """
     arguments = ("resize", "-q", "-f", DiskFormat.QCOW2.value, str(disk.absolute()), str(size))
     try:
@@ -117,12 +111,12 @@ _STEP = 4 << 20
 
 
 class InstanceFiles:
-    """The files of the guests of one host.
+    """Manage the files of the guests of one host.
 
-    Every method raises :class:`~autoclave.exceptions.GuestError` when the file system refuses.
+    Every method raises :class:`~autoclave.exceptions.GuestError` if the file system refuses.
 
     :param data_dir: ``[agent] data_dir``.
-    :param commands: runs qemu-img as this process's user; by default the system's.
+    :param commands: runs qemu-img as this process's user; by default on this machine.
     """
 
     def __init__(self, data_dir: Path, commands: Commands | None = None) -> None:
@@ -131,25 +125,25 @@ class InstanceFiles:
         self.directory = data_dir / "instances"
 
     def disk(self, uuid: str) -> Path:
-        """Where the instance's disk is."""
+        """Return the path of the instance's disk."""
         return self._of(uuid) / "disk"
 
     def console_log(self, uuid: str) -> Path:
-        """Where what its guest writes to its first serial port goes."""
+        """Return the path of the log of the guest's first serial port."""
         return self._of(uuid) / "console.log"
 
     def nvram(self, uuid: str) -> Path:
-        """Where the variables of its UEFI firmware are, such as what it starts from."""
+        """Return the path of the variables of its UEFI firmware, such as the boot order."""
         return self._of(uuid) / "nvram.fd"
 
     def remove_nvram(self, uuid: str) -> None:
-        """Remove these variables; nothing is to do where there are none."""
+        """Remove these variables, if any."""
         nvram = self.nvram(uuid)
         with _told(f"remove {nvram}"):
             nvram.unlink(missing_ok=True)
 
     def make_directory(self, uuid: str) -> None:
-        """Make the instance's directory. QEMU, which is another user, may pass through it, and nobody may list it."""
+        """Create the instance's directory. QEMU, as another user, may traverse it, but only its owner may list it."""
         directory = self._of(uuid)
         with _told(f"make {directory}"):
             for path in (self.directory, directory):
@@ -163,16 +157,15 @@ class InstanceFiles:
         size_gb: int = 0,
         before_replacing: Callable[[], None] = lambda: None,
     ) -> Path:
-        """Give the instance a fresh copy of the image as its disk, in the image's format, and return where.
+        """Create the instance's disk as a fresh copy of the image in its format, and return its path.
 
-        The disk appears at once and whole: who dies meanwhile leaves the one there was, if any, and a guest that runs
-        keeps the one with which it was started. It is on the medium when this returns.
+        The disk is replaced atomically. After a crash, the former disk is still there, and a running guest keeps its
+        disk. The new one is durable when this method returns.
 
-        :param size_gb: the flavor's disk, to which the disk is grown. 0: as the image is.
-        :param before_replacing: called when the fresh disk is whole, and the one there was has not been touched yet;
-            what it raises leaves that one.
-        :raises GuestError: also when the image is not there, must not be used, is larger than *size_gb*, or cannot be
-            grown.
+        :param size_gb: the size of the flavor's disk, to which the disk is grown; 0 for the image's size.
+        :param before_replacing: called when the fresh disk is complete and the former one is still in place. If it
+            raises, the former one is kept.
+        :raises GuestError: also if the image is missing, refused, larger than *size_gb*, or cannot be grown.
         """
         image = self._images / _safe(image_uuid)
         size = self._size_of(image, disk_format)
@@ -200,13 +193,13 @@ class InstanceFiles:
         return disk
 
     def remove_unfinished(self, uuid: str) -> None:
-        """Remove the fresh disk that whoever died while he made it has left; nothing is to do where there is none."""
+        """Remove the incomplete disk of an interrupted :meth:`make_disk`, if any."""
         fresh = self._fresh(uuid)
         with _told(f"remove {fresh}"):
             fresh.unlink(missing_ok=True)
 
     def remove(self, uuid: str) -> None:
-        """Remove all of the instance's files; nothing is to do where there are none."""
+        """Remove all files of the instance, if any."""
         directory = self._of(uuid)
         with _told(f"remove {directory}"):
             try:
@@ -216,7 +209,7 @@ class InstanceFiles:
             _sync(self.directory)
 
     def total_gb(self) -> int:
-        """GiB of the file system that the disks are on, used or not."""
+        """Return the size in GiB of the disks' file system, used or not."""
         with _told(f"measure {self.directory}"):
             self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             return shutil.disk_usage(self.directory).total // GIB
@@ -239,7 +232,7 @@ class InstanceFiles:
 
 
 def _safe(uuid: str) -> str:
-    """*uuid*, which is going to be a file's name."""
+    """Return *uuid* after verifying that it is safe as a file name."""
     if not is_uuid(uuid):
         raise GuestError(f"{uuid!r:.60} is no uuid")
     return uuid
@@ -256,7 +249,7 @@ def _told(deed: str) -> Iterator[None]:
 
 
 def _copy(source: Path, target: Path, size: int | None) -> None:
-    """Copy *source* durably, without its holes; the copy has *size* bytes, or as many as *source*."""
+    """Copy *source* durably, without its holes; the copy has *size* bytes, by default as many as *source*."""
     with source.open("rb") as reader, open(target, "wb", opener=_private) as writer:
         length = os.fstat(reader.fileno()).st_size
         for begin, end in _extents(reader.fileno(), length):
@@ -273,13 +266,13 @@ def _copy(source: Path, target: Path, size: int | None) -> None:
 
 
 def _extents(descriptor: int, length: int) -> Iterator[tuple[int, int]]:
-    """Where the file has data: begin and end."""
+    """Yield begin and end of each data extent of the file."""
     end = 0
     while end < length:
         try:
             begin = os.lseek(descriptor, end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole follows
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return
             raise
         end = os.lseek(descriptor, begin, os.SEEK_HOLE)
@@ -291,7 +284,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Let what a file, or the names that a directory has, be on the medium."""
+    """Flush a file, or the names in a directory, to the medium."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Which PCI functions the guests of a host have been given, as libvirt knows it."""
+"""List the PCI functions that libvirt has attached to the guests of a host."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +15,16 @@ from autoclave.simulator.host import SimulatedHost
 
 _CONNECTION = ("virsh", "--readonly", "--connect", "qemu:///system")
 _PATIENCE = 30.0
-"""Seconds that libvirt may take for one answer."""
+"""Seconds for one answer of libvirt."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A guest.
+    """Describe a guest.
 
-    :param uuid: libvirt's, which Nova makes the instance's.
-    :param functions: what of the host's PCI functions it has been given, whether it runs or not; of one that runs also
-        what it gets when it is started the next time.
+    :param uuid: libvirt's, which equals the instance's in Nova.
+    :param functions: the attached PCI functions of the host, whether it runs or not. For a running guest, they include
+        those of its next start.
     """
 
     uuid: str
@@ -34,28 +34,28 @@ class Domain:
 
 
 class Domains(Protocol):
-    """The guests of one host."""
+    """List the guests of one host."""
 
     def all(self) -> Sequence[Domain]:
-        """Every guest that is defined or runs.
+        """Return every guest that is defined or running.
 
-        :raises HardwareError: libvirt did not answer, or not as it does.
+        :raises HardwareError: libvirt did not answer, or its answer is invalid.
         """
 
 
 class SimulatedDomains:
-    """The guests of a simulated host, by what libvirt would have been told of them."""
+    """List the guests of a simulated host from the XML that libvirt would get."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._guests = Guests(host)
 
     def all(self) -> Sequence[Domain]:
-        """See :class:`Domains`."""
+        """Implement :meth:`Domains.all`."""
         return [_read(each.uuid, each.xml, each.running) for each in self._guests.all().values()]
 
 
 class Virsh:
-    """The guests of the system's libvirt, asked by its own command through the socket that everybody may read.
+    """List the guests of the system's libvirt by virsh, through its read-only socket.
 
     :param commands: runs virsh as this process's user.
     """
@@ -65,7 +65,7 @@ class Virsh:
 
     @classmethod
     def of(cls, paths: HostPaths) -> "Virsh | None":
-        """The host's, or None where there is no virsh."""
+        """Return the instance for the host, or None without virsh."""
         commands = Commands(replace(paths, helper=None))
         try:
             commands.find("virsh")
@@ -74,7 +74,7 @@ class Virsh:
         return cls(commands)
 
     def all(self) -> Sequence[Domain]:
-        """See :class:`Domains`."""
+        """Implement :meth:`Domains.all`."""
         running = set(self._ask("list", "--uuid").split())
         return list(self._domains(self._ask("list", "--all", "--uuid").split(), running))
 
@@ -87,7 +87,7 @@ class Virsh:
             except ToolFailed:
                 if uuid in self._ask("list", "--all", "--uuid").split():
                     raise
-                continue  # it has ended meanwhile
+                continue  # it has ended in the meantime
             now, *later = [_read(uuid, description, uuid in running) for description in descriptions]
             yield replace(now, functions=now.functions.union(*(each.functions for each in later)))
 
@@ -101,7 +101,7 @@ class Virsh:
 
 
 def domains_of(paths: HostPaths) -> Domains | None:
-    """The guests of the host, simulated or real; None where there is no virsh to ask."""
+    """Return the guests of the host, simulated or real; None without virsh."""
     simulated = SimulatedHost.of_nodes(paths.dev)
     return Virsh.of(paths) if simulated is None else SimulatedDomains(simulated)
 
@@ -109,7 +109,7 @@ def domains_of(paths: HostPaths) -> Domains | None:
 def _read(uuid: str, description: str, running: bool) -> Domain:
     try:
         root = ElementTree.fromstring(description)  # noqa: S314 - the host's own libvirt wrote it
-        # A hostdev, an interface of type hostdev, a disk of type nvme: what comes from a PCI function names its slot.
+        # The source address of a hostdev, an interface of type hostdev, or a disk of type nvme is a PCI slot.
         sources = [each for each in root.iterfind("./devices/*/source/address") if "slot" in each.attrib]
         functions = frozenset(_function(source) for source in sources)
     except (ElementTree.ParseError, ValueError, KeyError) as error:

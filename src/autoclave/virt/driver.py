@@ -1,10 +1,6 @@
 """Define the port to the hypervisor of a host, and load its driver.
 
-What runs the guests of one host: the port to its hypervisor.
-
-The driver that ``[compute] virt_driver`` names.
-
-The null driver: guests that are only told of, on simulated hosts.
+:class:`NullDriver` is for simulated hosts: it records guests and runs none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +22,12 @@ from autoclave.virt.guest import DomainType, GuestSpec, domain_xml, pci_hostdev
 
 @dataclass(frozen=True)
 class HostInventory:
-    """What a host has for instances: what ``[compute] reserved_host_*`` keeps for itself is taken off already.
+    """Describe the host's resources for instances, without ``[compute] reserved_host_*``.
 
     :param memory_mb: MiB.
-    :param local_gb: GiB of the file system on which the guests' disks are, used or not.
-    :param hypervisor_version: as libvirt counts it: 1000000 × major + 1000 × minor + release.
-    :param traits: what the hypervisor says of its root provider.
+    :param local_gb: GiB of the file system with the guests' disks, used or not.
+    :param hypervisor_version: in libvirt's encoding: 1000000 × major + 1000 × minor + release.
+    :param traits: the hypervisor's traits for the root provider.
     """
 
     vcpus: int
@@ -42,7 +38,7 @@ class HostInventory:
     traits: frozenset[str] = frozenset()
 
     def less_reserved(self, conf: cfg.ConfigOpts) -> "HostInventory":
-        """Without what ``[compute] reserved_host_*`` keeps for the host; never less than nothing."""
+        """Subtract ``[compute] reserved_host_*``; amounts are never negative."""
         reserved = conf.compute
         return replace(
             self,
@@ -53,50 +49,49 @@ class HostInventory:
 
 
 class ComputeDriver(Protocol):
-    """A hypervisor. Any number of threads may use it, one at a time for each guest.
+    """Control a hypervisor. It is thread-safe, with at most one call at a time for each guest.
 
-    A guest is known from :meth:`spawn` until :meth:`destroy`, running or not, also when the agent has been restarted
-    meanwhile. Every method raises :class:`~autoclave.exceptions.GuestError` when the hypervisor refuses, or does not
-    answer. What was asked may have been done all the same: whoever gives up destroys the guest before it lets go of
-    what the guest had.
+    A guest exists from :meth:`spawn` until :meth:`destroy`, running or not, even across restarts of the agent. Every
+    method raises :class:`~autoclave.exceptions.GuestError` if the hypervisor refuses or does not answer. The operation
+    may still have been performed. So a caller that gives up destroys the guest before it frees the guest's resources.
     """
 
     def inventory(self) -> HostInventory:
-        """What this host has."""
+        """Return the resources of this host."""
 
     def spawn(self, guest: GuestSpec) -> None:
-        """Make the guest known and run it; refused if it is known already.
+        """Define the guest and start it; fail if it exists.
 
-        A failure may leave it known, or even running.
+        A failure may leave it defined, or even running.
         """
 
     def destroy(self, uuid: str) -> None:
-        """End the guest at once and forget it; its disk stays. Nothing is to do where there is none.
+        """End the guest at once and remove its definition; its disk stays. Do nothing without such a guest.
 
-        :raises GuestError: it may still be there, and have its devices.
+        :raises GuestError: it may still exist, and have its devices.
         """
 
     def start(self, uuid: str) -> None:
-        """Run the guest, with the devices that it has; nothing is to do if it runs."""
+        """Start the guest with its devices; do nothing if it runs."""
 
     def stop(self, uuid: str) -> None:
-        """Ask the guest to shut down, and end it when it has not in time; nothing is to do if it is off."""
+        """Shut the guest down, and end it after a timeout; do nothing if it is off."""
 
     def reboot(self, uuid: str) -> None:
-        """Stop and start; a guest that is off is started."""
+        """Stop and start the guest; a guest that is off is started."""
 
     def rebuild(self, guest: GuestSpec) -> None:
-        """End the guest, if it is known, and run it as *guest* says.
+        """End the guest, if it exists, and start it as *guest* describes.
 
-        A failure may leave it as it was, off, or running anew.
+        A failure may leave it unchanged, off, or running with the new definition.
         """
 
     def state(self, uuid: str) -> PowerState | None:
-        """Whether the guest runs; None: the hypervisor does not know it.
+        """Return the power state of the guest, or None if the hypervisor does not know it.
 
-        A paused guest counts as running: it has its devices. CRASHED: it died by itself, and was not shut down.
+        A paused guest counts as running, since it has its devices. CRASHED: it ended without a shutdown.
 
-        :raises GuestError: nobody can say now; that is no None.
+        :raises GuestError: the state is unknown, which differs from None.
         """
 
 
@@ -106,9 +101,9 @@ _INVENTORY = HostInventory(
 
 
 class NullDriver:
-    """See :class:`~autoclave.virt.driver.ComputeDriver`; its guests outlive the agent in the host's directory.
+    """Implement :class:`~autoclave.virt.driver.ComputeDriver`; its guests outlive the agent in the host's directory.
 
-    What goes wrong with them, ``autoclave sim`` says.
+    ``autoclave sim`` sets their faults.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: SimulatedHost, instances: InstanceFiles) -> None:
@@ -173,7 +168,7 @@ class NullDriver:
 
 
 def _function(info: Mapping[str, Any]) -> GuestFunction:
-    """What the guest's ``<hostdev>`` says of it, which :func:`domain_xml` has judged."""
+    """Convert the guest's ``<hostdev>``, which :func:`domain_xml` has validated."""
     hostdev = pci_hostdev(info)
     address = PCIAddress.parse("{domain}:{bus}:{device}.{function}".format(**info))
     return GuestFunction(str(address), managed=hostdev.get("managed") == "yes")
@@ -191,9 +186,9 @@ _OPTION = "[compute] virt_driver"
 
 
 def load_compute_driver(conf: cfg.ConfigOpts) -> ComputeDriver:
-    """What runs the guests of the host that *conf* is for.
+    """Return the driver for the host of *conf*.
 
-    :raises InvalidConfiguration: it is not for this host, or libvirt-python is not installed.
+    :raises InvalidConfiguration: the driver does not fit this host, or libvirt-python is not installed.
     """
     instances = InstanceFiles(Path(conf.agent.data_dir))
     host = SimulatedHost.of_nodes(Path(conf.agent.dev_root))
@@ -202,9 +197,9 @@ def load_compute_driver(conf: cfg.ConfigOpts) -> ComputeDriver:
             raise InvalidConfiguration("null is for simulated hosts: on this one it would run no guest", option=_OPTION)
         return NullDriver(conf, host, instances)
     if host is not None and not conf.compute.libvirt_uri.startswith("test:"):
-        # The addresses of the simulated host's functions are those of other devices in this machine.
+        # The addresses of the simulated host's functions belong to other devices in this machine.
         raise InvalidConfiguration("libvirt cannot run guests on a simulated host; set it to null", option=_OPTION)
-    # Imported only here: libvirt-python is an extra.
+    # A lazy import: libvirt-python is an extra.
     from autoclave.virt.libvirt import LibvirtDriver
 
     return LibvirtDriver(conf, instances)

@@ -1,9 +1,4 @@
-"""Write the domain XML of a guest.
-
-A guest as libvirt is told of it: domain XML as a function of what the guest is, and of nothing else.
-
-PCI devices in a libvirt domain.
-"""
+"""Write the domain XML of a guest as a pure function of its specification."""
 
 import re
 from collections.abc import Mapping
@@ -19,16 +14,16 @@ from autoclave.rules.pci_address import PCIAddress
 
 
 def pci_hostdev(attach_handle_info: Mapping[str, Any]) -> ElementTree.Element:
-    """The ``<hostdev>`` that passes a PCI function through to a guest.
+    """Build the ``<hostdev>`` that passes a PCI function through to a guest.
 
-    Every such device of every guest is described here, so that none has a mode of its own by accident.
+    Every such device of every guest is built here, so that none gets another mode by accident.
 
-    :param attach_handle_info: an accelerator request's: domain, bus, device and function in hexadecimal, and from
-        microversion 2.4 on ``managed``. Managed, which is also the meaning of its absence, libvirt takes the function
-        from its host driver when the guest starts, and gives it back when the guest is gone; else the
-        operator has bound it to the driver that QEMU is to use (managed-mode specification).
-    :raises ValueError: a field of the address is missing or is no such number.
-    :raises TypeError: ``managed`` is no boolean.
+    :param attach_handle_info: an accelerator request's: domain, bus, device and function in hexadecimal, and
+        ``managed`` from microversion 2.4 on (managed-mode specification). If it is true or missing, libvirt detaches
+        the function from its host driver for the guest's lifetime. If it is false, the operator has bound the function
+        to the driver for QEMU.
+    :raises ValueError: a field of the address is missing or invalid.
+    :raises TypeError: ``managed`` is not a boolean.
     """
     try:
         fields = [str(attach_handle_info[name]) for name in ("domain", "bus", "device", "function")]
@@ -50,30 +45,30 @@ def pci_hostdev(attach_handle_info: Mapping[str, Any]) -> ElementTree.Element:
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WHITE = re.compile(r"[\t\n\r]")
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Control characters, halves of pairs and what is no character: XML has no way to write most of them."""
+"""Matches control characters, halves of surrogate pairs and noncharacters: XML cannot represent most of them."""
 
 
 class DomainType(StrEnum):
-    """What executes the guest: libvirt's name for it."""
+    """List libvirt's domain types, which execute a guest."""
 
     KVM = "kvm"
     QEMU = "qemu"
     """Emulation, for hosts that cannot virtualise."""
     TEST = "test"
-    """libvirt's own test driver, which starts nothing."""
+    """libvirt's own test driver, which starts no guest."""
 
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """What a guest is made of.
+    """Specify a guest.
 
     :param uuid: the instance's.
-    :param name: what its user called the instance; any text.
+    :param name: the user's name of the instance; any text.
     :param memory_mb: MiB.
     :param disk: its disk's file; None for a guest without one.
-    :param hostdevs: the PCI functions that it gets, of claims and of accelerator requests alike, each in the form of an
+    :param hostdevs: its PCI functions, of claims and of accelerator requests alike. Each has the form of an
         ``attach_handle_info``: domain, bus, device, function and, if known, managed.
-    :raises ValueError: the uuid is none in its usual form, or it has no processor or no memory.
+    :raises ValueError: the uuid is not in canonical form, or the guest has no processor or no memory.
     """
 
     uuid: str
@@ -93,12 +88,12 @@ class GuestSpec:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether it is a uuid as it is written here: small hexadecimal digits, with hyphens."""
+    """Return whether it is a uuid in canonical form: lower-case hexadecimal digits, with hyphens."""
     return _UUID.fullmatch(text) is not None
 
 
 def domain_name(uuid: str) -> str:
-    """libvirt's name of the instance's guest. It must be unique on a host, which users' names are not."""
+    """Return libvirt's name of the instance's guest. It must be unique on a host, which users' names are not."""
     return f"instance-{uuid}"
 
 
@@ -109,10 +104,10 @@ def domain_xml(
     console_log: Path | None = None,
     nvram: Path | None = None,
 ) -> str:
-    """The domain that libvirt is to define: an x86_64 machine of type q35, so that its devices are PCI Express ones.
+    """Build the domain for libvirt: an x86_64 machine of type q35, so that its devices are on PCI Express.
 
-    :param console_log: the file that gets what the guest writes to its first serial port; None: it goes nowhere.
-    :param nvram: the file for the variables of its UEFI firmware; None: where libvirt keeps such files.
+    :param console_log: the log file of its first serial port; None for no log.
+    :param nvram: the file for the variables of its UEFI firmware; None for libvirt's default directory.
     :raises GuestError: a device's address or a file's name cannot be used.
     """
     domain = ElementTree.Element("domain", type=domain_type)
@@ -127,7 +122,8 @@ def domain_xml(
     ElementTree.SubElement(features, "acpi")
     ElementTree.SubElement(features, "apic")
     if domain_type is DomainType.KVM:
-        # A guest with a passed-through device cannot move to another processor anyway: it may have all of this one.
+        # A guest with a passed-through device cannot migrate to another processor, so it may use all features of this
+        # one.
         ElementTree.SubElement(domain, "cpu", mode="host-passthrough")
     ElementTree.SubElement(domain, "clock", offset="utc")
     for event, deed in (("on_poweroff", "destroy"), ("on_reboot", "restart"), ("on_crash", "destroy")):
@@ -142,7 +138,7 @@ def _system(firmware: Firmware, nvram: Path | None) -> ElementTree.Element:
     _text(system, "type", "hvm", arch="x86_64", machine=MACHINE)
     if firmware is Firmware.UEFI:
         system.set("firmware", "efi")
-        # Else libvirt takes the first of the host's firmwares: with Debian's ovmf one that refuses unsigned systems.
+        # Otherwise libvirt selects the host's first firmware; with Debian's ovmf, that one refuses unsigned systems.
         wanted = ElementTree.SubElement(system, "firmware")
         for feature in ("enrolled-keys", "secure-boot"):
             ElementTree.SubElement(wanted, "feature", enabled="no", name=feature)
@@ -168,7 +164,7 @@ def _devices(guest: GuestSpec, console_log: Path | None) -> ElementTree.Element:
         serial = ElementTree.SubElement(devices, "serial", type="file")
         ElementTree.SubElement(serial, "source", path=_file(console_log), append="on")
         ElementTree.SubElement(serial, "target", port="0")
-    # VFIO pins all of a guest's memory: there is nothing that it could give back.
+    # VFIO pins all of a guest's memory, so a balloon could not return any.
     ElementTree.SubElement(devices, "memballoon", model="none")
     return devices
 
@@ -178,7 +174,7 @@ def _text(parent: ElementTree.Element, tag: str, text: str, **attributes: str) -
 
 
 def _title(name: str) -> str:
-    """*name* on one line, with the replacement character for what XML cannot write."""
+    """Return *name* on one line, with the replacement character for what XML cannot represent."""
     return _UNWRITABLE.sub("\ufffd", _WHITE.sub(" ", name)).strip()
 
 

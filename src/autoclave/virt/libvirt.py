@@ -1,8 +1,6 @@
 """Run guests by libvirt.
 
-The libvirt driver.
-
-The connection to libvirt: opened when it is needed, and never waited for without end.
+The connection is opened on demand, and every wait for an answer is limited.
 """
 
 import threading
@@ -27,7 +25,7 @@ _Answer = TypeVar("_Answer")
 
 
 def libvirt_module() -> ModuleType:
-    """libvirt-python, told to keep its errors off stderr: they are raised as well.
+    """Import libvirt-python, and keep its errors off stderr: they are raised as well.
 
     :raises InvalidConfiguration: it is not installed.
     """
@@ -49,11 +47,10 @@ def _said(_context: object, error: tuple[Any, ...]) -> None:
 
 
 class LibvirtConnection:
-    """One connection for all threads of the agent.
+    """Share one connection among all threads of the agent.
 
-    What is asked is done in a thread of its own, so that a libvirt or a QEMU that hangs does not hang the agent.
-    Nothing more is asked about a guest while a question about it has no answer: a start that comes through late could
-    otherwise follow its guest's end.
+    Each call runs in a thread of its own, so that a hanging libvirt or QEMU does not block the agent. While a call for
+    a guest has no answer, no other call for it is sent. A late start could otherwise follow the guest's end.
 
     :param module: see :func:`libvirt_module`.
     :param uri: the hypervisor.
@@ -68,16 +65,16 @@ class LibvirtConnection:
 
     @property
     def owes(self) -> bool:
-        """Whether libvirt still owes an answer that was given up."""
+        """Return whether an abandoned call still has no answer."""
         return any(not answer.done() for _, answer in list(self._unanswered.values()))
 
     def ask(self, deed: str, about: str, call: Callable[[Any], _Answer], *, within: float) -> _Answer:
-        """What *call* returns, which is given the open connection.
+        """Return the result of *call*, which gets the open connection.
 
-        :param deed: what it does, for the error: "could not …".
-        :param about: the guest's uuid, or what else it is about.
+        :param deed: its purpose, for the error: "could not …".
+        :param about: the guest's uuid, or another subject.
         :param within: seconds to wait.
-        :raises GuestError: libvirt refuses, is not there, or does not answer; with its own words.
+        :raises GuestError: libvirt refuses, is unreachable, or does not answer; contains libvirt's message.
         """
         earlier_deed, earlier = self._unanswered.get(about, ("", None))
         if earlier is not None:
@@ -99,14 +96,14 @@ class LibvirtConnection:
     def _run(self, call: Callable[[Any], _Answer], answer: "Future[_Answer]") -> None:
         try:
             answer.set_result(call(self._open()))
-        except BaseException as error:  # whoever waits gets it
+        except BaseException as error:  # raised again in the waiting thread
             answer.set_exception(error)
 
     def _open(self) -> Any:
         with self._opening:
             if self._connection is not None:
                 try:
-                    # A daemon that was restarted is noticed by the first question alone.
+                    # Only the first call reveals that the daemon was restarted.
                     self._connection.getLibVersion()
                 except self._libvirt.libvirtError as error:
                     LOG.warning("the connection to libvirt at %s is gone (%s); opening another", self._uri, error)
@@ -117,19 +114,19 @@ class LibvirtConnection:
 
 
 _QUESTION = 30.0
-"""Seconds that libvirt may take to say something."""
+"""Seconds for a query."""
 _SHORT_QUESTION = 2.0
-"""The same, while it owes another answer: an agent that asks after each of its guests must come to an end."""
+"""Seconds for a query while another call has no answer: an agent that polls each of its guests must finish."""
 _WORK = 600.0
-"""Seconds for a start or an end: VFIO pins all of the guest's memory, and devices are reset."""
+"""Seconds to start or end a guest: VFIO pins all of its memory, and devices are reset."""
 _LOOK_AGAIN = 0.2
 
 
 class LibvirtDriver:
-    """See :class:`~autoclave.virt.driver.ComputeDriver`.
+    """Implement :class:`~autoclave.virt.driver.ComputeDriver`.
 
-    Every guest is a persistent domain, checked against libvirt's schema when it is defined. Which is the guest of an
-    instance, the uuid says.
+    Every guest is a persistent domain, validated against libvirt's schema when it is defined. Its uuid is that of the
+    instance.
 
     :raises InvalidConfiguration: libvirt-python is not installed.
     """
@@ -167,7 +164,7 @@ class LibvirtDriver:
                 return
             self._end(domain)
             self._forget(domain)
-            if self._find(connection, uuid) is not None:  # as after an undefine of what runs
+            if self._find(connection, uuid) is not None:  # such as after an undefine of a running guest
                 raise GuestError(f"libvirt was told to end and forget guest {uuid}, and has it still")
 
         self._connection.ask(f"end guest {uuid}", uuid, destroy, within=_WORK)
@@ -197,10 +194,10 @@ class LibvirtDriver:
         xml = self._describe(guest)
 
         def rebuild(connection: Any) -> None:
-            # Defined first: a running guest goes on as it is, should libvirt refuse what it is to become.
+            # Define first: a running guest continues unchanged if libvirt refuses the new definition.
             domain = self._define(connection, xml)
             self._end(domain)
-            self._instances.remove_nvram(guest.uuid)  # they say how the former system is started
+            self._instances.remove_nvram(guest.uuid)  # they contain the boot order of the former system
             domain.create()
 
         self._connection.ask(f"rebuild guest {guest.uuid}", guest.uuid, rebuild, within=2 * _WORK)
@@ -240,7 +237,7 @@ class LibvirtDriver:
         return domain
 
     def _end(self, domain: Any) -> None:
-        """Pull the plug; nothing is to do if it is off."""
+        """Power the guest off; do nothing if it is off."""
         libvirt = self._libvirt
         try:
             if domain.isActive():
@@ -254,7 +251,7 @@ class LibvirtDriver:
     def _forget(self, domain: Any) -> None:
         libvirt = self._libvirt
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-        if self._domain_type is not DomainType.TEST:  # whose driver has neither of them, and refuses the flags
+        if self._domain_type is not DomainType.TEST:  # the test driver has neither of them, and refuses the flags
             flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
         try:
             domain.undefineFlags(flags)
@@ -281,7 +278,7 @@ class LibvirtDriver:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
-            return None  # it went between the two questions
+            return None  # it ended between the two calls
         if state == libvirt.VIR_DOMAIN_CRASHED:
             return PowerState.CRASHED
         if state == libvirt.VIR_DOMAIN_SHUTOFF:

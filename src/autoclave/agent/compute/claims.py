@@ -1,8 +1,8 @@
-"""Claims of instances on the PCI functions of one host (one-time-use specification).
+"""Claim PCI functions of one host for instances (one-time-use specification).
 
-A claim is one transaction: functions are given to the instance, and those that serve one instance only are burned with
-that. Then Placement is made to agree, before the guest can run. Whoever dies in between leaves an instance that has its
-functions, and a burned device that the next period reserves.
+One transaction assigns the functions to the instance, and burns those that are one-time-use. Then Placement is
+reconciled, before the guest can run. After a crash in between, the instance still has its functions, and the next
+period reserves the burned devices.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ResourceTracker:
-    """Gives the functions of a host to its instances, and takes them back.
+    """Assign the functions of a host to its instances, and take them back.
 
-    Claims may come at the same time: each provider's row is locked while it is claimed from.
+    Concurrent claims are safe: each provider's row is locked while it is claimed from.
     """
 
     def __init__(self, ports: Ports, host: str) -> None:
@@ -43,26 +43,26 @@ class ResourceTracker:
         *,
         at_least: int = 0,
     ) -> list[FunctionRecord]:
-        """Give the instance what Placement has allocated to it of this host's functions, and burn what is to be burned.
+        """Assign to the instance its allocation of this host's functions, and burn one-time-use devices.
 
-        Claimed a second time, it is the same claim.
+        A repeated claim has the same result.
 
-        :param allocation: all that Placement says the instance holds.
-        :param groups: the providers that each group of its request got.
-        :param at_least: how many functions its flavor asks for by name; a provider that somebody made by hand may
-            serve such a request, with no function behind it.
-        :returns: its functions, in order of their address.
-        :raises ClaimRefused: nothing was given: Placement has not allocated what the groups name, or has allocated it
-            of a provider that is none of ours, there are not as many functions as it says, or one is burned and was
+        :param allocation: all allocations of the instance in Placement.
+        :param groups: the providers of each group of its request.
+        :param at_least: number of functions that its flavor requests by alias. A provider created outside Autoclave may
+            satisfy such a request without having a function.
+        :returns: the instance's functions, ordered by address.
+        :raises ClaimRefused: nothing was assigned. Placement has not allocated what the groups name, has allocated from
+            a provider unknown to Autoclave, or has allocated more functions than there are; or a device is burned and
             not released.
-        :raises DatabaseUnavailable: it is not known whether they were given.
-        :raises PlacementError: they may be given, but ``reserved`` may not stand: the guest must not run.
+        :raises DatabaseUnavailable: the outcome is unknown.
+        :raises PlacementError: functions may be assigned, but not reserved; the guest must not run.
         """
 
         def claim(tx: Connection) -> list[FunctionRecord]:
             claimed = self._claim(tx, instance_uuid, allocation, groups)
             if len(claimed) < at_least:
-                # Inside the transaction: what it does not get must not be burned for it either.
+                # Inside the transaction, so that a refused claim burns nothing.
                 raise ClaimRefused(
                     f"its flavor asks for {at_least} functions by {ALIAS_KEY}, and {self._host} has {len(claimed)} of "
                     f"what Placement has allocated: {', '.join(sorted(allocation.allocations))}"
@@ -75,11 +75,11 @@ class ResourceTracker:
         return claimed
 
     def settle(self, instance_uuid: str, *, but: Collection[str] = ()) -> frozenset[str]:
-        """See to it that what the instance has burned is reserved. Before its guest runs, and before it lets go.
+        """Ensure that devices burned by the instance are reserved, before its guest runs and before they are freed.
 
-        :param but: providers that are settled already.
-        :returns: the other providers of what it has burned.
-        :raises PlacementError: that is not sure.
+        :param but: providers that are reconciled already.
+        :returns: the other providers of its burned devices.
+        :raises PlacementError: a device may not be reserved.
         """
         with self._ports.db.read() as tx:
             burned = {each.uuid for each in pci.providers_of_instance(tx, instance_uuid) if each.burned}
@@ -88,10 +88,10 @@ class ResourceTracker:
         return frozenset(burned.difference(but))
 
     def _settle_confirmed(self, allocation: ConsumerAllocations) -> None:
-        """Settle what was allocated although its burn is confirmed.
+        """Reconcile allocated providers whose burn is confirmed.
 
-        Either an operator has lowered ``reserved`` and no period has seen it yet: that ends the burn now. Or another
-        has written the record, such as a larger ``total``: the device stays burned, and its claim is refused.
+        If an operator has lowered ``reserved`` since the last period, this ends the burn. If another writer has changed
+        the inventory, such as its ``total``, the device stays burned, and the claim is refused.
         """
         with self._ports.db.read() as tx:
             rows = [row for row in pci.providers(tx, self._host) if row.uuid in allocation.allocations]
@@ -103,26 +103,26 @@ class ResourceTracker:
                     LOG.debug("A release of %s is pending until its traits stand: %s", row.address, error)
 
     def functions_of(self, instance_uuid: str) -> list[FunctionRecord]:
-        """What the instance has."""
+        """Return the functions of the instance."""
         with self._ports.db.read() as tx:
             return pci.functions_of_instances(tx, [instance_uuid])
 
     def providers_of(self, instance_uuid: str) -> list[ProviderRecord]:
-        """The providers of what the instance has, and of what it has burned."""
+        """Return the providers of the functions that the instance has, and of those that it has burned."""
         with self._ports.db.read() as tx:
             return pci.providers_of_instance(tx, instance_uuid)
 
     def free(self, instance_uuid: str) -> None:
-        """Take all functions back. What is burned stays burned; settle before this."""
+        """Take all functions back. Burned devices stay burned. Call :meth:`settle` before this."""
         self._ports.db.transact(lambda tx: pci.free(tx, instance_uuid))
 
     def withhold(self, instance_uuid: str) -> None:
-        """Reserve what the instance has left, and what must not be given to a further one as it is on record.
+        """Reserve the providers that the instance leaves and that must not be offered until their rows are up to date.
 
-        After :meth:`free`, and while the instance's allocation, which names the providers, still stands. The next
-        period rewrites them by the configuration, or reads them again.
+        Call this after :meth:`free`, while the instance still has its allocation, which names the providers. The next
+        period updates the rows, or reads the functions again.
 
-        :raises PlacementError: that is not sure.
+        :raises PlacementError: a provider may not be reserved.
         """
         with self._ports.db.read() as tx:
             doubted = [row for row in pci.providers(tx, self._host) if row.in_doubt]
@@ -149,7 +149,7 @@ class ResourceTracker:
         self._require_no_stranger(tx, known, allocation)
         has = pci.functions_of_instances(tx, [instance_uuid])
         had = Counter(each.provider_id for each in has)
-        for row in known.values():  # in the order of their ids: two claims cannot wait for each other
+        for row in known.values():  # ordered by id, so that concurrent claims cannot deadlock
             amount = allocation.allocations.get(row.uuid, {}).get(row.resource_class, 0)
             if amount > had[row.id]:
                 self._claim_of(tx, row, amount - had[row.id], instance_uuid)
@@ -160,9 +160,10 @@ class ResourceTracker:
     def _require_no_stranger(
         self, tx: Connection, known: Mapping[str, ProviderRecord], allocation: ConsumerAllocations
     ) -> None:
-        """Refuse what somebody else's provider was allocated for: the guest would run without the function.
+        """Refuse an allocation from a provider unknown to Autoclave, because it has no function for the guest.
 
-        Drives may be of the same class, and so may what the operator's provider config adds; neither has functions.
+        Providers of drives, and classes of the operator's provider configuration, are permitted although they have
+        none.
         """
         classes = {row.resource_class for row in known.values()}
         for rp_uuid, amounts in allocation.allocations.items():
@@ -171,7 +172,7 @@ class ResourceTracker:
             if asked <= pci.added_classes(tx, rp_uuid) or devices.by_provider(tx, rp_uuid) is not None:
                 continue
             if pci.get(tx, rp_uuid) is not None:
-                continue  # another host's
+                continue  # a provider of another host
             raise ClaimRefused(
                 f"Placement has allocated {', '.join(sorted(asked))} of provider {rp_uuid} to it, which stands for no "
                 f"function of {self._host}: delete that provider in Placement, and the instance"

@@ -1,10 +1,7 @@
 """Look at the PCI functions that flavors ask for, and at their users.
 
-What ``[pci] device_spec`` means of a host's PCI functions at this moment.
-
-Which guests of this host have a PCI function, as a conductor asks before it gives the function back.
-
-PCI functions for flavors that their agent cannot look at: after a while they are not offered.
+The functions are translated by ``[pci] device_spec``. A conductor asks for their users before it gives a function back.
+Functions that stay unreadable are no longer offered.
 """
 
 from collections import Counter, defaultdict
@@ -44,11 +41,11 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Look:
-    """One look at the bus.
+    """Hold the result of one inspection of the PCI bus.
 
-    :param providers: of what instances may get.
-    :param unreadable: functions that are there and do not say what they are: why, by their addresses.
-    :param unclear: functions of which the host does not say who uses them: why, by their addresses.
+    :param providers: providers of the functions that instances may get.
+    :param unreadable: reasons by address for functions that are present but cannot be read.
+    :param unclear: reasons by address for functions whose users the host does not report.
     """
 
     providers: tuple[PCIProvider, ...] = ()
@@ -57,9 +54,9 @@ class Look:
 
 
 class PCIBus:
-    """Looks at the bus, by sysfs.
+    """Inspect the PCI bus through sysfs.
 
-    :param paths: where the host's kernel interfaces are.
+    :param paths: paths of the host's kernel interfaces.
     :raises InvalidConfiguration: ``[pci] device_spec`` cannot be read.
     """
 
@@ -70,12 +67,11 @@ class PCIBus:
         self._told: dict[PCIAddress, str] = {}
 
     def look(self, taken: Mapping[PCIAddress, str]) -> Look:
-        """Return the providers of what instances may get, and what could not be read.
+        """Return the providers of the functions that instances may get, and the functions that could not be read.
 
-        A function that must not be given away, and a slot whose entries contradict each other on this host, are left
-        out, and logged once.
+        Functions that must not be assigned are skipped, as are slots with contradictory entries. Each is logged once.
 
-        :param taken: what device drivers have, and the name of the driver.
+        :param taken: names of device drivers by the address of their functions.
         :raises HardwareError: the bus cannot be listed.
         """
         if not self._specs:
@@ -99,10 +95,10 @@ class PCIBus:
         return Look(translated.providers, host.unreadable, host.unclear)
 
     def serials(self, providers: Sequence[PCIProvider]) -> Mapping[str, str]:
-        """Return what tells the whole devices of this host from all others, by their addresses.
+        """Return a unique identifier of each whole device of this host, by address.
 
-        It is made of the ids, the number of the function and the serial: all functions of a card may have one serial.
-        What two devices have in common, and what cannot be read, is left out.
+        It consists of ids, function number and serial number, because all functions of a card may share a serial
+        number. Devices whose identifier is ambiguous or unreadable are skipped.
         """
         found: dict[str, str] = {}
         for provider in providers:
@@ -121,10 +117,10 @@ class PCIBus:
 
 
 class FunctionUsers:
-    """Looks for the users of PCI functions of one host.
+    """Find the users of PCI functions of one host.
 
-    :param paths: where the host's kernel interfaces are.
-    :param look: finds the host's guests; None: there is nothing to ask.
+    :param paths: paths of the host's kernel interfaces.
+    :param look: returns the host's guests; its result is None if there is no hypervisor.
     """
 
     def __init__(self, paths: HostPaths, look: Callable[[HostPaths], Domains | None] = domains_of) -> None:
@@ -132,19 +128,19 @@ class FunctionUsers:
         self._look = look
 
     def of(self, addresses: Sequence[str]) -> dict[str, list[str]]:
-        """Return the users of each function in words, by its address; an empty list: no guest has it.
+        """Return descriptions of the users of each function, by address; an empty list if it has none.
 
-        A guest that is off counts: it gets the function when it is started. So does a program that has the function
-        open through VFIO, for a guest that this libvirt does not know. A function that cannot be looked at counts as
+        A guest that is off counts, because it gets the function at its next start. A program that has the function open
+        through VFIO also counts: its guest may be unknown to libvirt. A function that cannot be inspected counts as
         used.
 
-        :raises HardwareError: the guests of this host cannot be listed, so that nothing is known.
+        :raises HardwareError: the guests of this host cannot be listed, so all users are unknown.
         """
         try:
             domains = self._look(self._paths)
             known = None if domains is None else _by_function(domains)
         except HardwareError as error:
-            # Of one class for every kind of failure, which any conductor can read.
+            # One class for every failure, which a conductor of any release can decode.
             raise HardwareError(f"the guests cannot be listed: {error}") from error
         if known is None:
             raise HardwareError("the guests cannot be listed: there is no virsh; install libvirt-clients")
@@ -173,12 +169,11 @@ def _by_function(domains: Domains) -> Mapping[str, Sequence[str]]:
 
 
 class UnreadableFunctions:
-    """Records why providers are not to be offered until their functions can be read again.
+    """Record why providers must not be offered until their functions can be read again.
 
-    Nothing else follows from that. What is burned stays burned, what an instance has stays with it, and what others
-    have reserved in Placement stays reserved.
+    This changes nothing else: burns, assigned functions, and reservations of other writers stay.
 
-    :param patience: seconds for which a function may be one that cannot be looked at, as with devices.
+    :param patience: seconds for which a function may be unreadable.
     """
 
     def __init__(self, ports: Ports, host: str, patience: float) -> None:
@@ -186,12 +181,12 @@ class UnreadableFunctions:
         self._host = host
         self._patience = timedelta(seconds=patience)
         self._since: dict[str, datetime] = {}
-        """When a provider, by its uuid, was first one of which a function could not be looked at."""
+        """Time since when a function of a provider has been unreadable, by provider uuid."""
 
     def note(self, look: Look) -> None:
-        """Record what one look at the bus has not shown.
+        """Record what one inspection of the bus could not read.
 
-        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises DatabaseUnavailable: the database cannot be read or written.
         """
         for row, addresses in self._rows():
             if (why := _first(look.unclear, row, addresses)) is not None:
@@ -203,7 +198,7 @@ class UnreadableFunctions:
     def note_blind(self, why: str) -> None:
         """Record that the bus could not be listed.
 
-        :raises DatabaseUnavailable: nothing could be read or written.
+        :raises DatabaseUnavailable: the database cannot be read or written.
         """
         for row, _ in self._rows():
             self._judge(row, why)
@@ -224,12 +219,12 @@ class UnreadableFunctions:
             return
         now = self._ports.clock()
         since = self._since.setdefault(row.uuid, now)
-        # What is withheld already stays so without a patience; its reason may change.
+        # A provider that is withheld stays so without further patience; only its reason may change.
         if row.unreadable_reason is not None or now - since >= self._patience:
             self._write(row, why)
 
     def _write(self, row: ProviderRecord, why: str | None) -> None:
-        """Write the reason if it is news. If the row has moved on, the next period does it."""
+        """Write the reason if it has changed. If the row has changed, the next period retries."""
         if why == row.unreadable_reason:
             return
         cause = Cause(Actor.AGENT, self._host, reason=why or "its agent can tell again what is in the slot")
@@ -245,7 +240,7 @@ class UnreadableFunctions:
 
 
 def _first(reasons: Mapping[str, str], row: ProviderRecord, addresses: Collection[str]) -> str | None:
-    """Return why the first function of a provider, in the order of addresses, could not be read; None: all could."""
+    """Return why the first unreadable function of a provider, by address, cannot be read; None if all can."""
     for address in sorted({row.address, *addresses}):
         if (why := reasons.get(address)) is not None:
             return why if address == row.address else f"{address}: {why}"

@@ -1,10 +1,7 @@
 """Publish the compute host of an agent, and serve its instances.
 
-The compute half of an agent: what its host publishes, and its instances.
-
-A compute host in Placement: its root provider, those of its PCI functions, and what the operator adds to them.
-
-A period in which nothing changed costs one Placement request, which is shared with the accelerator half's discovery.
+The agent publishes the root provider, the providers of PCI functions, and the operator's additions. A period without
+changes costs one Placement request, which it shares with discovery.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,13 +36,13 @@ from autoclave.virt.driver import ComputeDriver, HostInventory
 LOG = logging.getLogger(__name__)
 
 _INITIAL_RATIO = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
-"""Allocation ratios of a host that is new. From then on they are the operator's, to be changed in Placement."""
+"""Allocation ratios of a new host. Later changes made in Placement are kept."""
 
 
 class ComputeTree:
-    """Keeps what a host publishes.
+    """Reconcile the providers of a compute host.
 
-    :param host: the host's name, which is its root provider's.
+    :param host: the host's name, which is also that of its root provider.
     """
 
     def __init__(
@@ -67,18 +64,17 @@ class ComputeTree:
         self._verified: tuple[object, ...] | None = None
 
     def sync(self, *, starting: bool = False) -> None:
-        """Make Placement and our rows say what this host has. After discovery, once a period.
+        """Reconcile Placement and the rows with the host; called after discovery in every period.
 
-        :param starting: what contradicts itself in the configuration stops the agent; later it is logged, and what
-            was published stays.
+        :param starting: stop the agent on a contradictory configuration; later, log it and keep the published state.
         :raises InvalidConfiguration: see *starting*.
-        :raises GuestError: the hypervisor does not say what the host has.
-        :raises DatabaseUnavailable: nothing could be read or written.
-        :raises PlacementError: Placement could not be told all of it.
+        :raises GuestError: the hypervisor does not report the host's resources.
+        :raises DatabaseUnavailable: the database cannot be read or written.
+        :raises PlacementError: Placement could not be updated completely.
         """
-        # At the start, discovery has made providers since it asked for the tree.
+        # At the start, discovery has created providers after it read the tree.
         root, tree = self._root.tree() if starting else self._root.tree_once_more()
-        # First of all, and whatever becomes of the rest: what is burned must read so.
+        # First, so that burned devices are reserved even if a later step fails.
         withdrawn = self._pci.observe(tree)
         failure = self._pci.sync(root, tree)
         self._pci.withdraw(withdrawn)
@@ -107,7 +103,7 @@ class ComputeTree:
         fingerprint = (present.uuid, present.generation, inventory)
         if self._verified == fingerprint:
             return
-        # What others added stays: an operator's traits and classes by provider config, or by hand.
+        # Keep additions of others: traits and classes from the provider configuration or set directly.
         traits = self._traits(inventory)
         state = change_traits(self._ports.placement, present.uuid, lambda known: known | traits)
         stands = change_inventories(
@@ -121,12 +117,12 @@ class ComputeTree:
 
 
 def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """The whole records of what a host has for instances.
+    """Return the inventories of the host's own resource classes.
 
-    What it has nothing of has none, since Placement knows no total of 0. One that is there already is reserved: it may
-    be in use.
+    Placement permits no total of 0: a resource that the host lacks has no inventory. An existing one is reserved,
+    because it may be in use.
 
-    :param known: what Placement has, of which the allocation ratios are kept.
+    :param known: inventories in Placement, whose allocation ratios are kept.
     """
     totals = {"VCPU": inventory.vcpus, "MEMORY_MB": inventory.memory_mb, "DISK_GB": inventory.local_gb}
     records = {}
@@ -141,9 +137,9 @@ def _records(inventory: HostInventory, known: Mapping[str, Inventory]) -> dict[s
 
 @dataclass(frozen=True)
 class ComputeParts:
-    """The world of the compute half.
+    """Bundle the dependencies of a compute host.
 
-    :param paths: where the host's kernel interfaces are.
+    :param paths: paths of the host's kernel interfaces.
     """
 
     driver: ComputeDriver
@@ -153,9 +149,9 @@ class ComputeParts:
 
 
 class ComputeHost:
-    """Publishes a host, and runs its instances.
+    """Publish a host, and run its instances.
 
-    :param root: shared with discovery, so that both are told of the tree at once.
+    :param root: shared with discovery, so that both use one request.
     :param begin_step: see :class:`InstanceWork`.
     :raises InvalidConfiguration: ``[pci] device_spec`` or the provider config cannot be read.
     """
@@ -176,12 +172,12 @@ class ComputeHost:
         additions = ProviderAdditions(ports, config, host)
         self._host = host
         self._starting = True
-        """Until the host was published once without an error: what contradicts itself stops the agent."""
+        """True until the host was published once without an error: a contradictory configuration stops the agent."""
         pci_tree = PCITree(ports, bus, host, unreadable_patience=conf.agent.unreadable_patience)
         self._tree = ComputeTree(ports, root, parts.driver, pci_tree, additions, host=host)
-        # Not by the privileged helper: the disks are this user's, and a tenant wrote what is read of them.
+        # Without the privileged helper: the disks belong to this user, and their contents come from tenants.
         commands = Commands(replace(parts.paths, helper=None))
-        # The guests of simulated hosts only exist on paper.
+        # Guests of simulated hosts have no disks.
         files = None if conf.compute.virt_driver == "null" else InstanceFiles(Path(conf.agent.data_dir), commands)
         self.instances = Instances(
             InstanceWork(
@@ -198,7 +194,7 @@ class ComputeHost:
         )
 
     def start(self, context: RequestContext) -> None:
-        """Publish the host for the first time, then go on with what the last run left of its instances.
+        """Publish the host for the first time, then recover the instances of the last run.
 
         :raises InvalidConfiguration: the configuration and the host contradict each other.
         """
@@ -215,15 +211,15 @@ class ComputeHost:
 
     @property
     def steps(self) -> Sequence[Callable[[RequestContext], None]]:
-        """What is done every period, after discovery."""
+        """Return the steps of a period, in order, to be run after discovery."""
         return self._sync, self.instances.check
 
     def _sync(self, _context: RequestContext) -> None:
         """Publish the host.
 
-        :raises InvalidConfiguration: while this has not succeeded once: the configuration and the host contradict
-            each other.
-        :raises AutoclaveError: not all of it is published.
+        :raises InvalidConfiguration: the configuration and the host contradict each other, and no publication has
+            succeeded yet.
+        :raises AutoclaveError: the host is not published completely.
         """
         self._tree.sync(starting=self._starting)
         self._starting = False

@@ -1,12 +1,6 @@
 """Build, delete, power and rebuild instances.
 
-Starting the guest of an instance that was scheduled to this host, and ending a build that does not get that far.
-
-Deleting an instance: its guest, what it holds, its row; in the order in which nothing dirty is offered.
-
-Starting, stopping and rebooting a guest that is there. Its devices stay its own.
-
-Running the guest of an instance anew from another image, with the devices that it has.
+A deletion orders its steps so that no dirty device is offered. The other actions keep the instance's devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,20 +21,20 @@ LOG = logging.getLogger(__name__)
 
 
 class InstanceBuilds:
-    """Builds instances.
+    """Build instances.
 
-    The row says how far it is: from the moment that it says ``spawning`` and names this run, a guest may exist; from
-    the claim on, devices are its; and the guest is not started before what it burns is reserved.
+    The row records the progress. In ``spawning`` with the id of this run, a guest may exist. After the claim, the
+    instance has its devices. The guest starts only after burned devices are reserved.
     """
 
     def __init__(self, work: InstanceWork) -> None:
         self._work = work
 
     def build(self, context: RequestContext, instance_uuid: str, groups: Mapping[str, Sequence[str]]) -> None:
-        """Claim what the instance was allocated, and start its guest. A second message does nothing.
+        """Claim the instance's allocation, and start its guest. A second message does nothing.
 
-        :param groups: the providers that each group of its request got.
-        :raises DatabaseUnavailable: it is not known how far it came; the period's check ends it.
+        :param groups: the providers of each group of its request.
+        :raises DatabaseUnavailable: the progress is unknown; the periodic check ends the build.
         """
         with self._work.locks.of(instance_uuid):
             instance = self._work.ports.db.transact(lambda tx: self._take(tx, instance_uuid))
@@ -50,7 +44,7 @@ class InstanceBuilds:
             self._work.notify(instance, "create.start")
             try:
                 self._start_guest(instance, groups)
-            except Exception as error:  # whatever it is: devices and allocation must not be left to nobody
+            except Exception as error:  # whatever the failure, devices and allocation must be given back
                 if not isinstance(error, AutoclaveError):
                     LOG.exception("Building instance %s failed in a way that nobody foresaw", instance_uuid)
                 self._fail(context, instance, error)
@@ -65,7 +59,7 @@ class InstanceBuilds:
                 launched_at=now,
             )
             if active is None:
-                # It is being deleted, and whoever does that waits for our lock, and ends the guest.
+                # Its deletion waits for this lock, and ends the guest.
                 LOG.info("Instance %s was taken away while it was built.", instance_uuid)
                 return
             LOG.info("Instance %s runs.", instance_uuid)
@@ -85,7 +79,7 @@ class InstanceBuilds:
 
     def _start_guest(self, instance: InstanceRecord, groups: Mapping[str, Sequence[str]]) -> None:
         work = self._work
-        # First of all, since it may fail, or take long: neither may burn a device.
+        # First, because it may fail or take long, and must not burn a device in that case.
         guest = work.guests.prepare(instance, instance.image_uuid, instance.image)
         now = work.get(instance.uuid)
         if now is None or now.task_state is not TaskState.SPAWNING:
@@ -97,9 +91,9 @@ class InstanceBuilds:
         work.driver.spawn(with_claimed(guest, functions))
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
-        """Undo the build, as far as that can be done now; what is left is the instance's until it is deleted.
+        """Undo the build as far as possible; the instance keeps the rest until it is deleted.
 
-        Also where the database did not answer: what was written is not known, and all of it is undone.
+        This also handles a database failure, after which the progress is unknown, by undoing every step.
         """
         work = self._work
         burned = ""
@@ -115,12 +109,12 @@ class InstanceBuilds:
         self._end(instance, error, what, burned)
 
     def cut_short(self, instance_uuid: str) -> None:
-        """End a build that a death cut short. The devices stay the instance's until it is deleted.
+        """End a build that was interrupted by a crash. The instance keeps its devices until it is deleted.
 
-        Whether its guest has been started, and has touched them, cannot be told from outside: the guest may have come
-        and gone between the hypervisor's answer and the row. So nothing of it is taken for unused.
+        The guest may have run between the hypervisor's answer and the write of the row. Therefore every device counts
+        as used.
 
-        :raises AutoclaveError: the guest may run yet, or what it has burned is not reserved for sure.
+        :raises AutoclaveError: the guest may still run, or a burned device may not be reserved.
         """
         work = self._work
         with work.locks.of(instance_uuid):
@@ -139,17 +133,17 @@ class InstanceBuilds:
 
 
 class InstanceDeletion:
-    """Deletes instances. ``deleting`` stays on the row until all is done: whoever finds it there goes on."""
+    """Delete instances. ``deleting`` stays on the row until all is done, so that any run can continue."""
 
     def __init__(self, work: InstanceWork) -> None:
         self._work = work
         self._told: set[str] = set()
-        """Instances whose listeners know that they are being deleted: a deletion that is stuck is told once."""
+        """Instances whose deletion was notified: a deletion that is retried is notified once."""
 
     def delete(self, context: RequestContext, instance_uuid: str) -> None:
-        """Delete an instance that is marked for it. Every step may be done twice, by this run or the next.
+        """Delete an instance that is marked for deletion. Every step can be repeated, by this run or the next.
 
-        :raises AutoclaveError: not all is done; the period's check goes on.
+        :raises AutoclaveError: the deletion is incomplete; the periodic check continues it.
         """
         work = self._work
         with work.locks.of(instance_uuid):
@@ -173,21 +167,21 @@ class InstanceDeletion:
 
 
 class InstancePower:
-    """Does what the ``task_state`` of an instance says; a message for another state comes too late."""
+    """Perform the ``task_state`` of an instance; ignore a message for another state as late."""
 
     def __init__(self, work: InstanceWork) -> None:
         self._work = work
 
     def start(self, instance_uuid: str) -> None:
-        """Run the guest."""
+        """Start the guest."""
         self._do(instance_uuid, TaskState.POWERING_ON, "power_on", self._work.driver.start)
 
     def stop(self, instance_uuid: str) -> None:
-        """Shut the guest down."""
+        """Shut down the guest."""
         self._do(instance_uuid, TaskState.POWERING_OFF, "power_off", self._work.driver.stop)
 
     def reboot(self, instance_uuid: str) -> None:
-        """Shut the guest down and run it."""
+        """Shut down the guest, and start it again."""
         self._do(instance_uuid, TaskState.REBOOTING, "reboot", self._work.driver.reboot)
 
     def _do(self, instance_uuid: str, task: TaskState, action: str, deed: Callable[[str], None]) -> None:
@@ -205,7 +199,7 @@ class InstancePower:
                 if state is not PowerState.RUNNING:
                     work.guest_ended(instance)
             except AutoclaveError as error:
-                # The guest is what it was: whatever it is now, the period's check finds.
+                # The periodic check records whatever state the guest is in now.
                 what = f"The host could not do {task.value}; the administrator sees why."
                 work.fail(instance, task, action, error, what)
                 return
@@ -227,13 +221,14 @@ _CUT_SHORT_UNTOUCHED = "The rebuild was cut short on the instance's host, and it
 _CUT_SHORT = "The rebuild of the instance was cut short on its host. Rebuild it again."
 
 _TOUCHED = "touched"
-"""Of ``rebuild``: whether the disk that the instance had, or its guest, may have been touched."""
+"""Key of ``rebuild``: the old disk of the instance, or its guest, may have been changed."""
 
 
 class InstanceRebuilds:
-    """Rebuilds instances. Begun is what a conductor has checked, and what has the agent's run on its row since.
+    """Rebuild instances.
 
-    The row says as well whether the disk may have been touched: so a death before that leaves the instance as it was.
+    A conductor checks a rebuild first. It has begun once the row has the id of the agent's run. The row also records
+    whether the disk may have been changed. A crash before that leaves the instance as it was.
     """
 
     def __init__(self, work: InstanceWork, power: InstancePower) -> None:
@@ -241,13 +236,12 @@ class InstanceRebuilds:
         self._power = power
 
     def rebuild(self, instance_uuid: str) -> None:
-        """Run the guest anew from the image that the row names; then, if the instance was stopped, shut it down again,
-        as Nova does.
+        """Rebuild the guest from the image of the row. Like Nova, shut it down again if the instance was stopped.
 
-        Where that fails before its disk is touched, the instance stays what it was, on its old image. Afterwards
-        it is in error: nobody knows which of the two disks the guest would have.
+        After a failure before the disk was changed, the instance keeps its old image. After a later failure it is in
+        ``error``, because either disk may be in place.
 
-        :raises DatabaseUnavailable: it is not known how far it came; the period's check ends it.
+        :raises DatabaseUnavailable: the progress is unknown; the periodic check ends the rebuild.
         """
         work = self._work
         with work.locks.of(instance_uuid):
@@ -282,8 +276,8 @@ class InstanceRebuilds:
         if found is None or found.host != self._work.host or found.rebuild is None:
             return None
         if not found.rebuild.get("checked"):
-            return None  # this message is about an earlier one
-        # A message that comes twice begins again what has lost its database; what that had touched stays touched.
+            return None  # this message is for an earlier rebuild
+        # A duplicate message restarts a rebuild that lost its database, and keeps the record of a changed disk.
         touched = found.rebuild.get(_TOUCHED, found.agent_run_id is not None)
         begun = {**found.rebuild, _TOUCHED: touched}
         return instance_rows.swap(
@@ -302,7 +296,7 @@ class InstanceRebuilds:
             instance,
             TaskState.REBUILDING,
             vm_state=VMState.ACTIVE,
-            # Whoever dies from here on leaves a stop that is gone on with.
+            # After a crash, the periodic check completes this stop.
             task_state=TaskState.POWERING_OFF if stopped else None,
             power_state=PowerState.RUNNING.value,
             image_uuid=rebuilt["image_uuid"],
@@ -318,17 +312,17 @@ class InstanceRebuilds:
             self._power.stop(instance.uuid)
 
     def cut_short(self, instance_uuid: str) -> None:
-        """End a rebuild that a death cut short: as it was, if its disk was not touched; else nobody knows what is left.
+        """End a rebuild that was interrupted by a crash, with ``error`` unless the disk is known to be unchanged.
 
-        :raises GuestError: what was made of the new disk cannot be removed.
-        :raises DatabaseUnavailable: it is not known whether it is ended.
+        :raises GuestError: the unfinished new disk cannot be removed.
+        :raises DatabaseUnavailable: the outcome is unknown.
         """
         work = self._work
         with work.locks.of(instance_uuid):
             instance = work.get(instance_uuid)
             if instance is None or instance.task_state is not TaskState.REBUILDING or instance.agent_run_id is None:
                 return
-            # Of one that an older release has begun, it is not known.
+            # A rebuild that an older release has begun does not record this.
             untouched = instance.rebuild is not None and instance.rebuild.get(_TOUCHED) is False
             if untouched:
                 work.guests.remove_unfinished(instance_uuid)

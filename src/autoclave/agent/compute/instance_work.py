@@ -1,11 +1,4 @@
-"""Share what all work on instances needs: rows, guests, locks.
-
-What all that an agent does with instances needs: their rows, their guests, what they hold, and who is told.
-
-One lock per instance, within the one agent of a host.
-
-What the guest of an instance is made of: its row, its functions, its accelerator requests and its disk.
-"""
+"""Share what all work on instances needs: rows, guests, locks."""
 
 import threading
 from collections import Counter, defaultdict
@@ -48,7 +41,7 @@ from autoclave.virt.guest import GuestSpec
 
 
 class InstanceLocks:
-    """Who works on which instance: what comes second waits, so that no guest is started after its deletion."""
+    """Lock instances: concurrent work waits, so that no guest is started after its deletion."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -71,15 +64,15 @@ class InstanceLocks:
                     del self._wanted[instance_uuid], self._locks[instance_uuid]
 
     def worked_on(self, instance_uuid: str) -> bool:
-        """Whether somebody has the lock or waits for it."""
+        """Return whether a thread holds the lock or waits for it."""
         with self._guard:
             return self._wanted[instance_uuid] > 0
 
 
 class Guests:
-    """Describes guests to the hypervisor.
+    """Describe guests to the hypervisor.
 
-    :param files: where disks are made; None where guests have none, as those of simulated hosts.
+    :param files: creates disks; None where guests have none, as on simulated hosts.
     """
 
     def __init__(self, db: Database, files: InstanceFiles | None) -> None:
@@ -93,18 +86,19 @@ class Guests:
         image: Mapping[str, Any],
         before_replacing: Callable[[], None] = lambda: None,
     ) -> GuestSpec:
-        """The guest of *instance*, with a fresh disk of an image, and before :func:`with_claimed`.
+        """Return the guest of *instance* with a new disk from an image, but without the functions of
+        :func:`with_claimed`.
 
-        :param image: what the instance keeps of the image (``instances.image``).
-        :param before_replacing: called when the fresh disk is whole, before the one that the instance has is touched;
-            what it raises leaves that one.
-        :raises BadRequest: the image asks for what guests have not.
-        :raises GuestError: an accelerator request has no device that can be read, or the disk cannot be made. The
-            instance has the disk that it had, as after any other error.
+        :param image: the image's properties as stored with the instance (``instances.image``).
+        :param before_replacing: called when the new disk is complete and before it replaces the old one; an exception
+            keeps the old one.
+        :raises BadRequest: the image requires what guests do not support.
+        :raises GuestError: the device of an accelerator request cannot be read, or the disk cannot be created. After
+            any error, the old disk is kept.
         """
         firmware = firmware_of(image["properties"])
         hostdevs = self._of_arqs(instance.uuid)
-        disk, disk_format = self._disk(instance, image_uuid, before_replacing)  # last: it replaces the one there was
+        disk, disk_format = self._disk(instance, image_uuid, before_replacing)  # last, because it replaces the old disk
         return GuestSpec(
             uuid=instance.uuid,
             name=instance.name,
@@ -117,17 +111,17 @@ class Guests:
         )
 
     def remove_unfinished(self, instance_uuid: str) -> None:
-        """Remove what a death left of a disk that was being made; the one that the instance has stays.
+        """Remove a new disk that a crash left unfinished; the old one stays.
 
-        :raises GuestError: it is still there.
+        :raises GuestError: the file could not be removed.
         """
         if self._files is not None:
             self._files.remove_unfinished(instance_uuid)
 
     def remove_files(self, instance_uuid: str) -> None:
-        """Remove the disk of a guest that is gone.
+        """Remove the disk of a deleted guest.
 
-        :raises GuestError: it is still there.
+        :raises GuestError: the disk could not be removed.
         """
         if self._files is not None:
             self._files.remove(instance_uuid)
@@ -153,7 +147,7 @@ class Guests:
 
 
 def with_claimed(guest: GuestSpec, functions: Iterable[FunctionRecord]) -> GuestSpec:
-    """*guest* with the functions that its instance has claimed."""
+    """Return *guest* with the functions that its instance has claimed."""
     return replace(guest, hostdevs=(*map(_of_claim, functions), *guest.hostdevs))
 
 
@@ -162,7 +156,7 @@ def _of_claim(function: FunctionRecord) -> Mapping[str, Any]:
 
 
 def _of_arq(view: ARQView) -> Mapping[str, Any]:
-    """As the accelerator API shows it from microversion 2.4 on: with ``managed``, true where nothing is stored."""
+    """Return a request as in microversion 2.4 of the accelerator API, with ``managed`` true by default."""
     if view.arq.state is not ARQState.BOUND or view.attach_handle_info is None:
         raise GuestError(f"accelerator request {view.arq.uuid} is {view.arq.state.value} and has no device")
     attaching = read(view.attach_handle_info)
@@ -176,10 +170,10 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InstanceWork:
-    """The world of a host's instances.
+    """Bundle what work on a host's instances needs.
 
-    :param run_id: this run of the agent; what another run was at, nobody is at any more.
-    :param begin_step: says that the period goes on: it is not stuck at what it was at.
+    :param run_id: id of this run of the agent; work of other runs has ended.
+    :param begin_step: reports that the period progresses and is not stuck.
     """
 
     ports: Ports
@@ -194,7 +188,7 @@ class InstanceWork:
     locks: InstanceLocks = field(default_factory=InstanceLocks)
 
     def get(self, instance_uuid: str) -> InstanceRecord | None:
-        """The instance, if it is on this host."""
+        """Return the instance, if it is on this host."""
         with self.ports.db.read() as tx:
             found = instance_rows.get(tx, instance_uuid)
         if found is None or found.host != self.host:
@@ -203,13 +197,14 @@ class InstanceWork:
         return found
 
     def end(self, instance: InstanceRecord, task: TaskState, **values: Any) -> InstanceRecord | None:
-        """Write what became of *task*, by the holder of the instance's lock: no other thread works on it.
+        """Write the outcome of *task*; the caller holds the instance's lock, so no other thread works on it.
 
-        A deletion that was asked for, and taken back because nobody took the message, changes nothing for him. Another
-        run of the agent, which this one has been taken over by, does: its work has the same name, and is another.
+        A deletion that was requested and rolled back since does not prevent the write. Another run of the agent does: a
+        task of the same name is then different work.
 
-        :param values: with the ``task_state`` that comes next.
-        :returns: the instance as it is now; None: it is being deleted, gone, or another run's, and nothing was written.
+        :param values: columns to write, including the next ``task_state``.
+        :returns: the instance as it is now; None if it is being deleted, gone, or another run's, and nothing was
+            written.
         """
 
         def write(tx: Connection) -> InstanceRecord | None:
@@ -221,34 +216,33 @@ class InstanceWork:
         return self.ports.db.transact(write)
 
     def guest_starts(self, instance: InstanceRecord) -> None:
-        """Record the start of the guest in the history of its devices; before it is started.
+        """Record the start of the guest in the history of its devices; call this before the start.
 
-        :raises DatabaseUnavailable: it could not be recorded: the guest must not be started.
+        :raises DatabaseUnavailable: nothing was recorded; the guest must not be started.
         """
         cause = Cause(Actor.AGENT, self.host)
         self.ports.db.transact(lambda tx: guest_starts(tx, instance, cause))
 
     def guest_ended(self, instance: InstanceRecord) -> None:
-        """Record the end of the guest, if its start is on record. May be done twice.
+        """Record the end of the guest, if its start is on record. This can be repeated.
 
-        :raises DatabaseUnavailable: it could not be recorded.
+        :raises DatabaseUnavailable: nothing was recorded.
         """
         cause = Cause(Actor.AGENT, self.host)
         self.ports.db.transact(lambda tx: guest_ended(tx, instance, cause))
 
     def give_back(self, context: RequestContext, instance_uuid: str) -> None:
-        """Give back all that an instance holds whose guest is gone for good. Every step may be done twice.
+        """Give back everything held by an instance whose guest is gone for good. Every step can be repeated.
 
-        In the order in which nothing is ever offered that a guest has had: what is burned is reserved first, and the
-        allocation, which keeps the devices from being offered until then, goes last. What is not to be offered as it is
-        on record is reserved before that, too.
+        The order prevents offering a device that the guest has had. Burned devices, and devices whose row is outdated,
+        are reserved first. The allocation goes last, because it keeps all devices from being offered until then.
 
-        :raises AutoclaveError: something could not be given back, and may be tried again.
+        :raises AutoclaveError: something was not given back; the caller can retry.
         """
         settled = self.tracker.settle(instance_uuid)
         self._delete_arqs(context, instance_uuid)
         self.tracker.free(instance_uuid)
-        # A sync with a new one_time_use mark burns what an instance still has: until here, and no longer.
+        # Until :meth:`free`, a sync with a new one_time_use mark may have burned devices of the instance.
         burned = settled | self.tracker.settle(instance_uuid, but=settled)
         self.tracker.withhold(instance_uuid)
         try:
@@ -256,25 +250,25 @@ class InstanceWork:
         except PlacementNotFound:
             LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
         for rp_uuid in sorted(burned):
-            # Seen idle now, so that a cleaner may release it as soon as it hears of the deletion.
+            # Confirm the burn now, so that a client may release the device once it is notified of the deletion.
             settle_provider(self.ports.db, self.ports.placement, rp_uuid)
 
     def cut_short(self, what: str) -> GuestError:
-        """Why a work on an instance is at an end that no run of the agent is at any more.
+        """Return the error for work on an instance that was interrupted with an earlier run of the agent.
 
-        :param what: what was done with the instance.
+        :param what: the interrupted operation, in the past tense.
         """
         return GuestError(f"the agent of {self.host} was stopped, or lost its database, while it {what} the instance")
 
     def burned_words(self, instance_uuid: str) -> str:
-        """What ends a sentence, and names what the instance leaves burned; nothing, if it is nothing."""
+        """Return the end of a sentence that names the devices left burned, or an empty string."""
         addresses = [each.address for each in self.tracker.providers_of(instance_uuid) if each.burned]
         return f"; {', '.join(addresses)} stays burned" if addresses else ""
 
     def notify(self, instance: InstanceRecord, action: str, given: Iterable[GivenFunction] = (), **more: Any) -> None:
-        """Tell listeners; ``instance.<action>``.
+        """Emit the notification ``instance.<action>``.
 
-        :param more: of :func:`instance_action`; it counts instead of what the row says.
+        :param more: arguments of :func:`instance_action`, which override values of the row.
         """
         task = instance.task_state.value if instance.task_state else None
         of_row: dict[str, Any] = {"state": instance.vm_state.value, "task_state": task}
@@ -305,12 +299,12 @@ class InstanceWork:
         burned: str = "",
         **values: Any,
     ) -> None:
-        """End *task* with a fault, and tell listeners; nothing of that, if the row has moved on.
+        """End *task* with a fault, and notify of it; do neither if the row has changed.
 
-        :param action: as listeners know it: ``instance.<action>.error``.
-        :param what: in words for users; why, administrators are told.
-        :param burned: :meth:`burned_words`, for administrators: the rest of the world need not know a host's addresses.
-        :param values: what else is written to the row.
+        :param action: the action in ``instance.<action>.error``.
+        :param what: message for users; administrators also get the error.
+        :param burned: :meth:`burned_words`, for administrators only, because it names addresses of the host.
+        :param values: other columns to write.
         """
         LOG.warning("Instance %s, %s on %s: %s%s", instance.uuid, task.value, self.host, error, burned)
         told = fault(error, self.ports.clock(), what)
@@ -320,7 +314,7 @@ class InstanceWork:
             self.notify(failed, f"{action}.error", self.given(instance.uuid), fault=str(error))
 
     def given(self, instance_uuid: str) -> list[GivenFunction]:
-        """What the instance has, for listeners."""
+        """Return the functions of the instance, for notifications."""
         providers = self.tracker.providers_of(instance_uuid)
         functions = self.tracker.functions_of(instance_uuid)
         return [
@@ -332,7 +326,7 @@ class InstanceWork:
     def _delete_arqs(self, context: RequestContext, instance_uuid: str) -> None:
         if not self._arqs_left(instance_uuid):
             return
-        # As an administrator: the requests are the instance's, whoever deletes it.
+        # As an administrator, because the requests belong to the instance, whichever user deletes it.
         admin = RequestContext.admin(context.request_id)
         self.conductor.arq_delete_for_instance(admin, instance_uuid)
         left = self._arqs_left(instance_uuid)
@@ -345,9 +339,9 @@ class InstanceWork:
 
 
 def fault(error: Exception, now: datetime, what: str) -> dict[str, Any]:
-    """The columns that tell users what failed, and administrators why.
+    """Return the fault columns, with a message for users and details for administrators.
 
-    :param what: in words for users.
+    :param what: message for users.
     """
     code = error.code if isinstance(error, ApiError) else 500
     message = str(error) if isinstance(error, ApiError) else what

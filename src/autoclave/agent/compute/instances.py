@@ -1,9 +1,4 @@
-"""Serve the instances of one host, and recover them after a death.
-
-What a death of the agent, or a guest's own end, left of the instances of this host.
-
-The instances of one host: what messages ask for, and what the period finds.
-"""
+"""Serve the instances of one host, and recover them after a crash."""
 
 from oslo_log import log as logging
 
@@ -19,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class InstanceRecovery:
-    """Goes on with what nobody works on, and notes what became of guests."""
+    """Continue interrupted work on instances, and record the states of guests."""
 
     def __init__(
         self,
@@ -36,16 +31,16 @@ class InstanceRecovery:
         self._rebuilds = rebuilds
 
     def check(self, context: RequestContext) -> None:
-        """Look at every instance of this host; at start and every period. One that fails does not keep the others.
+        """Check every instance of this host, at start and in every period. A failure does not stop the others.
 
-        :raises DatabaseUnavailable: nothing could be read.
+        :raises DatabaseUnavailable: the database cannot be read.
         """
         with self._work.ports.db.read() as tx:
             found = instance_rows.on_host(tx, self._work.host)
         for instance in found:
             if self._work.locks.worked_on(instance.uuid):
                 continue
-            self._work.begin_step()  # a guest may take its time to shut down, and the next one as well
+            self._work.begin_step()  # a guest may take long to shut down, and so may the next one
             try:
                 self._look_at(context, instance)
             except AutoclaveError as error:
@@ -64,14 +59,14 @@ class InstanceRecovery:
             case TaskState.REBOOTING:
                 self._power.reboot(instance.uuid)
             case TaskState.REBUILDING:
-                # Begun only once a conductor has checked it, and then the agent's run is on the row.
+                # A rebuild has begun only with the agent's run on the row, after a conductor's check.
                 if instance.agent_run_id is not None:
                     self._rebuilds.cut_short(instance.uuid)
             case None:
                 self._compare(instance)
 
     def _compare(self, instance: InstanceRecord) -> None:
-        """Note what became of a guest without our doing. Its devices stay its own until the instance is deleted."""
+        """Record a state that the guest reached by itself. It keeps its devices until the instance is deleted."""
         if instance.vm_state is VMState.BUILDING:
             return
         work = self._work
@@ -99,7 +94,7 @@ class InstanceRecovery:
 
 
 class Instances:
-    """All that an agent does with instances; see the parts."""
+    """Provide all operations of an agent on instances."""
 
     def __init__(self, work: InstanceWork) -> None:
         builds, deletion, power = InstanceBuilds(work), InstanceDeletion(work), InstancePower(work)

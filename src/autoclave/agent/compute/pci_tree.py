@@ -1,4 +1,4 @@
-"""The providers of a host's PCI functions: rows, providers, traits; their inventories by ``lifecycle.burn``."""
+"""Reconcile the rows and providers of a host's PCI functions; ``lifecycle.burn`` writes their inventories."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -43,16 +43,15 @@ LOG = logging.getLogger(__name__)
 _OWN = "COMPUTE_MANAGED_PCI_DEVICE"
 
 _COMING = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING})
-"""What is done with an instance before it claims what it was allocated."""
+"""Task states of an instance that has not claimed its allocation yet."""
 
 
 class PCITree:
-    """Keeps the rows of the host's PCI functions, and Placement's providers of them.
+    """Reconcile the rows of the host's PCI functions, and their providers in Placement.
 
-    A provider that is at the generation at which it was last found right, for a row that has not changed, is not
-    looked at again.
+    A provider is skipped if its generation and its row have not changed since it was last verified.
 
-    :param unreadable_patience: seconds for which a function may be one that cannot be looked at.
+    :param unreadable_patience: seconds for which a function may be unreadable.
     """
 
     def __init__(self, ports: Ports, bus: PCIBus, host: str, *, unreadable_patience: float) -> None:
@@ -64,14 +63,13 @@ class PCITree:
         self._lowered = LoweredReserved()
         self._told: frozenset[str] = frozenset()
         self.made = False
-        """Whether the last :meth:`sync` has made a provider."""
+        """Whether the last :meth:`sync` has created a provider."""
 
     def observe(self, tree: Sequence[Provider]) -> list[ProviderRecord]:
-        """Make the rows say what the host has. Returns those whose providers are to go.
+        """Reconcile the rows with the host; return the rows whose providers must be removed.
 
-        :raises DatabaseUnavailable: nothing could be read or written.
-        :raises PlacementError: what Placement has of a new provider, or of one that becomes of one time use, could not
-            be asked.
+        :raises DatabaseUnavailable: the database cannot be read or written.
+        :raises PlacementError: Placement cannot be read for a provider that is new or becomes one-time-use.
         """
         try:
             look = self._bus.look(self._taken_by_drivers())
@@ -101,7 +99,7 @@ class PCITree:
         return found.withdrawn
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
-        """Make Placement agree, each provider by itself; returns why the last one does not, if so."""
+        """Reconcile each provider independently; return the last failure, if any."""
         present = {provider.uuid: provider for provider in tree}
         with self._ports.db.read() as tx:
             rows = pci.providers(tx, self._host)
@@ -123,9 +121,9 @@ class PCITree:
         return failure
 
     def withdraw(self, rows: Sequence[ProviderRecord]) -> None:
-        """Remove providers that nothing is configured for any more; then their rows.
+        """Remove providers that are no longer configured, then their rows.
 
-        One that Placement has a user of is kept: an instance is on its way to it, and will be refused.
+        A provider with an allocation is kept: its instance has not claimed yet, and will be refused.
         """
         for row in rows:
             try:
@@ -140,7 +138,7 @@ class PCITree:
                 )
 
     def _follow_cards(self, wanted: Sequence[PCIProvider]) -> None:
-        """Before anything is offered: what is new may be a card that was burned in another slot."""
+        """Detect, before anything is offered, cards that were burned in another slot."""
         serials = self._bus.serials(wanted)
         with self._ports.db.read() as tx:
             if not burn.differs(tx, self._host, serials):
@@ -154,7 +152,7 @@ class PCITree:
     def _taken_by_drivers(self) -> dict[PCIAddress, str]:
         taken = {}
         for address, entry in known_devices(self._ports.db, self._host).items():
-            # A device that a changed configuration has taken from its driver is still with its user, or dirty.
+            # A device whose driver lost it by a changed configuration is still in use or dirty.
             idle = entry.device.device_state is DeviceState.AVAILABLE and not any(use.in_use for use in entry.handles)
             if entry.device.missing and idle:
                 continue
@@ -162,11 +160,11 @@ class PCITree:
                 try:
                     taken[PCIAddress.parse(text)] = entry.deployable.driver_name
                 except ValueError:
-                    continue  # a device that is in no slot has a name
+                    continue  # a device without a slot is identified by a name
         return taken
 
     def _foreign(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> Mapping[str, str]:
-        """The new providers that exist already and are not ours: their addresses, each with words for the operator."""
+        """Return messages for the operator, by address, for new providers whose names others use in Placement."""
         foreign = {}
         for wanted in new:
             name = provider_name(self._host, wanted.address)
@@ -191,9 +189,9 @@ class PCITree:
         return adopted
 
     def _held(self, late: Sequence[ProviderRecord]) -> Mapping[str, Adopted]:
-        """What Placement has of providers on record that serve one instance only from now on.
+        """Return the usage in Placement of providers that become one-time-use.
 
-        Who is on his way to one with a row of his own burns it when he claims it.
+        An instance that is about to claim is not counted: its claim burns the device.
         """
         held = {}
         for row in late:
@@ -216,7 +214,7 @@ class PCITree:
         if present is not None and self._verified.get(row.uuid) == fingerprint:
             return
         made = self._make(root, tree, row) if present is None else None
-        # Traits go first, so that a reader of the inventory finds the owner.
+        # Traits first, so that a reader of the inventory finds the owner.
         state = change_traits(self._ports.placement, row.uuid, lambda _known: traits, made)
         inventories = state.known_inventories or self._ports.placement.get_inventories(row.uuid)
         settled = is_settled(self._ports.db, row.uuid, inventories)
@@ -227,7 +225,7 @@ class PCITree:
             self._lowered.saw_full(row.uuid, (row.state_version, claimed))
         else:
             self._lowered.saw(row.uuid)
-        # After settling: a release that was seen has ended the burn, and does not cover what was allocated since.
+        # After reconciling: a release ends an earlier burn, but not one by a later allocation.
         if row.one_time_use and not claimed and self._burn_for_unknown(row.uuid):
             self._settle(row, claimed, None)
         elif settled and not state.wrote and present and inventories.generation == present.generation:
@@ -236,10 +234,10 @@ class PCITree:
     def _settle(
         self, row: ProviderRecord, claimed: int, record: Inventory | None, fresh: ProviderState | None = None
     ) -> None:
-        """Reconcile *row*'s inventory, and report one of which less is reserved than must be.
+        """Reconcile *row*'s inventory, and report one that has too little reserved.
 
-        :param record: what Placement had; None: nothing, or it was looked at before.
-        :param fresh: what was read of the provider since *row* was read.
+        :param record: the inventory in Placement; None if there was none, or it was inspected before.
+        :param fresh: the provider as read since *row* was read.
         """
         outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid, row, fresh)
         if outcome is not Settled.RAISED or record is None or record.reserved >= row.total or not row.burned:
@@ -258,10 +256,10 @@ class PCITree:
         )
 
     def _burn_for_unknown(self, rp_uuid: str) -> bool:
-        """Burn a provider if Placement has a consumer of it that no instance on record is; return whether it did.
+        """Burn a provider that has a consumer without an instance on record; return whether it was burned.
 
-        An allocation moves the generation, so an unchanged provider costs no request. A consumer that comes and goes
-        between two periods is not seen.
+        An allocation increments the generation, so an unchanged provider costs no request. A consumer that comes and
+        goes between two periods is not detected.
         """
         with self._ports.db.read() as tx:
             row = pci.get(tx, rp_uuid)
@@ -270,7 +268,7 @@ class PCITree:
         consumers = self._consumers(row)
         unknown = [consumer for consumer, instance in consumers.items() if instance is None]
         if unknown:
-            # An instance that was deleted between the two reads has no allocation any longer, either.
+            # An instance deleted between the two reads no longer has an allocation.
             unknown = [consumer for consumer in unknown if consumer in self._consumers(row)]
         by = Cause(Actor.AGENT, self._host)
         if not unknown or not burn_for_unknown(self._ports.db, row, unknown, self._ports.clock(), by):
@@ -284,7 +282,7 @@ class PCITree:
         return True
 
     def _consumers(self, row: ProviderRecord) -> dict[str, InstanceRecord | None]:
-        """What holds an allocation of *row*, each with its instance on record; empty without a provider."""
+        """Return the consumers of *row*'s provider, each with its instance on record; empty if there is no provider."""
         try:
             consumers = self._ports.placement.get_allocations_for_provider(row.uuid)
         except PlacementNotFound:
@@ -306,7 +304,7 @@ class PCITree:
         return provider_name(row.hostname, PCIAddress.parse(row.address))
 
     def _tell(self, said: Collection[str]) -> None:
-        """Tell the operator what the last period has not told him already."""
+        """Log the messages that the last period has not logged."""
         for words in said:
             if words not in self._told:
                 LOG.warning("%s", words)

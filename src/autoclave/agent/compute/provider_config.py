@@ -1,14 +1,10 @@
 """Apply the operator's provider configuration to the providers of a host.
 
-What the operator's provider config adds to the providers of a host (provider-config-file specification).
+This implements the provider-config-file specification. Each addition is recorded before it is written to Placement, and
+removed from the record after it was removed there. So Autoclave always recognizes its own additions.
 
-Each addition is remembered before it is written to Placement, and forgotten after it was taken away there: so that
-what is ours is always known as ours.
-
-Provider configuration from the files of a directory.
-
-What they say decides where instances may go, so they have to come from root or from the user that reads them: a file
-that anybody else could have written is refused.
+The files decide where instances may be scheduled. A file that users other than root and its reader can write is
+refused.
 """
 
 import math
@@ -44,12 +40,12 @@ LOG = logging.getLogger(__name__)
 
 OPTION = "[compute] provider_config_location"
 _KEPT_DIGITS = 1e-5
-"""How far a ratio may be from what was written: Placement's column has no more than six digits of it in MariaDB."""
+"""Maximum relative difference of an allocation ratio: MariaDB keeps six digits of it."""
 
 
 @dataclass(frozen=True)
 class _Owned:
-    """What other parts of this agent write at a provider."""
+    """Describe what other parts of this agent write at a provider."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -57,9 +53,9 @@ class _Owned:
 
 
 class ProviderAdditions:
-    """Merges the provider config of a host into its tree.
+    """Merge the provider configuration of a host into its tree.
 
-    :param config: read when the agent started.
+    :param config: the configuration as read when the agent started.
     """
 
     def __init__(self, ports: Ports, config: ProviderConfig, host: str) -> None:
@@ -70,7 +66,7 @@ class ProviderAdditions:
         self._settled: tuple[object, ...] | None = None
         self._told: frozenset[object] = frozenset()
         self._unfinished: Mapping[str, str] = {}
-        """What the operator has been told of providers of which not all is done, by their uuids."""
+        """Incomplete providers that were reported to the operator, by uuid, with the reason."""
 
     def sync(
         self,
@@ -81,16 +77,17 @@ class ProviderAdditions:
         *,
         starting: bool,
     ) -> PlacementError | None:
-        """Add what is configured, and take away what no longer is. The last thing of a sync.
+        """Add what is configured, and remove what no longer is. This is the last step of a sync.
 
-        A tree in which the providers concerned are at the generations at which all was found right is not looked at.
+        The tree is skipped if the generations of the providers concerned have not changed since they were last
+        verified.
 
-        :param root_classes: what this agent itself writes at the root.
-        :param starting: an entry that cannot be followed stops the agent; later it is logged, once, and left out.
-        :returns: why Placement does not have all of it yet, if so. A class that is to go and is in use is no such
-            reason: it is told, once for each time that this changes, and goes when it is given back.
+        :param root_classes: classes that this agent itself writes at the root.
+        :param starting: stop the agent on an entry that cannot be followed; later, log it once and skip it.
+        :returns: why Placement is incomplete, or None. A class to be removed that is still in use is logged once per
+            change instead, and is removed when it is free.
         :raises InvalidConfiguration: see *starting*.
-        :raises PlacementError: Placement could not be asked.
+        :raises PlacementError: Placement failed.
         """
         with self._ports.db.read() as tx:
             remembered = pci.of_host(tx, self._host)
@@ -178,15 +175,15 @@ class ProviderAdditions:
             told.add(entry)
             if entry not in self._told:
                 LOG.warning("%s: there is no provider %r on this host", entry.place, entry.provider)
-        self._told = frozenset(told)  # what was put right and is wrong again, is told again
+        self._told = frozenset(told)  # a conflict that was resolved and recurs is reported again
 
     def _apply(self, rp_uuid: str, change: ProviderChange, remembered: frozenset[Addition]) -> bool:
-        """Remember, write, forget; returns whether anything was written.
+        """Record additions, write them, and forget removed ones; return whether anything was written.
 
-        Each class that goes is taken away by itself, and last: one that instances use keeps nothing else away. It is
-        reserved until it is unused, so that no other instance gets it.
+        Each class is removed separately, and last, so that a class in use does not prevent other changes. Such a class
+        is reserved until it is free, so that no other instance gets it.
 
-        :raises PlacementError: not all of it is done.
+        :raises PlacementError: a change is incomplete.
         """
         new = _additions(rp_uuid, change.inventories, change.traits) - remembered
         if new:
@@ -219,9 +216,9 @@ class ProviderAdditions:
         return change_traits(self._ports.placement, rp_uuid, wanted).wrote
 
     def _remove(self, rp_uuid: str, name: str) -> bool:
-        """Take a class away; returns whether anything was written.
+        """Remove a class; return whether anything was written.
 
-        :raises PlacementConflict: instances use it: all of it is reserved.
+        :raises PlacementConflict: instances use the class, which is now fully reserved.
         """
         try:
             return self._write_inventories(rp_uuid, {}, without=name)
@@ -233,10 +230,10 @@ class ProviderAdditions:
     def _write_inventories(
         self, rp_uuid: str, added: Mapping[str, AddedInventory], *, without: str = "", reserve: str = ""
     ) -> bool:
-        """What others have at the provider is written back as it was read, at the generation at which it was read.
+        """Write inventories; those of others are written back unchanged at the generation at which they were read.
 
-        :param without: the class that goes.
-        :param reserve: the class of which nothing more is to be allocated.
+        :param without: class to remove.
+        :param reserve: class to reserve fully.
         """
 
         def wanted(known: Mapping[str, Inventory]) -> Mapping[str, Inventory]:
@@ -262,7 +259,7 @@ def _additions(rp_uuid: str, classes: Iterable[str], traits: Iterable[str]) -> f
 
 
 def _record(added: AddedInventory, known: Inventory | None) -> Inventory:
-    """What is to be written; its ratio as Placement has kept it, where it has."""
+    """Return the inventory to write, with the ratio as rounded by Placement if it is still the same."""
     record = Inventory(
         total=added.total,
         reserved=added.reserved,
@@ -277,18 +274,17 @@ def _record(added: AddedInventory, known: Inventory | None) -> Inventory:
 
 
 MAX_FILE_BYTES = 1 << 20
-"""The largest file that is read."""
+"""Maximum size of a file."""
 
 _SUFFIX = ".yaml"
 
 
 def load(location: str, *, user: int | None = None) -> ProviderConfig:
-    """Read every ``*.yaml`` file of a directory, in lexicographic order; hidden ones are left out.
+    """Read every ``*.yaml`` file of a directory in lexicographic order, except hidden ones.
 
-    :param location: ``[compute] provider_config_location``. Where there is nothing of that name, or none is given,
-        nothing is configured.
-    :param user: uid that may own the files besides root; by default the one of this process.
-    :raises ProviderConfigFaults: with everything that is wrong with the directory and its files.
+    :param location: ``[compute] provider_config_location``. If it is empty or does not exist, nothing is configured.
+    :param user: uid that may own the files in addition to root; by default that of this process.
+    :raises ProviderConfigFaults: the directory or its files are invalid; all faults are listed.
     """
     if not location:
         return ProviderConfig()
@@ -309,18 +305,18 @@ def load(location: str, *, user: int | None = None) -> ProviderConfig:
 
 
 def load_file(path: Path) -> ProviderConfig:
-    """Read one file, whatever its name.
+    """Read one file of any name.
 
-    :raises ProviderConfigFaults: with everything that is wrong with it.
+    :raises ProviderConfigFaults: the file is invalid; all faults are listed.
     """
     return _parsed([path], None, [])
 
 
 def _parsed(paths: Iterable[Path], user: int | None, faults: list[str]) -> ProviderConfig:
-    """What the files say.
+    """Parse the files into one configuration.
 
-    :param faults: what is known to be wrong already.
-    :raises ProviderConfigFaults: with these and everything else.
+    :param faults: faults found before.
+    :raises ProviderConfigFaults: there is any fault, including *faults*.
     """
     texts = {}
     for path in paths:
@@ -340,9 +336,9 @@ def _parsed(paths: Iterable[Path], user: int | None, faults: list[str]) -> Provi
 
 
 def _text(path: Path, user: int | None) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
-    :raises ProviderConfigFaults: it cannot be read, is too large or no text, or is not to be trusted.
+    :raises ProviderConfigFaults: the file cannot be read, is too large, is no text, or is not trusted.
     """
     name = _shown(path)
     try:
@@ -369,12 +365,12 @@ def _text(path: Path, user: int | None) -> str:
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    """Open without waiting: a FIFO would not open before somebody writes into it."""
+    """Open a file without blocking on a FIFO that has no writer."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _distrust(status: os.stat_result, user: int | None) -> Iterator[str]:
-    """Why what has this status may not say where instances go."""
+    """Yield the reasons why a file with this status is not trusted."""
     own = os.geteuid() if user is None else user
     if status.st_uid not in (0, own):
         yield f"belongs to uid {status.st_uid}; it must belong to root or to the user of the service, uid {own}"
@@ -383,6 +379,6 @@ def _distrust(status: os.stat_result, user: int | None) -> Iterator[str]:
 
 
 def _shown(path: Path) -> str:
-    """*path* in one line, whatever its name."""
+    """Return *path* on one line, whatever its name."""
     text = str(path)
     return text if text.isprintable() else repr(text)

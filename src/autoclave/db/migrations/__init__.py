@@ -1,1 +1,1 @@
-"""Alembic's environment and the revisions of the schema. ``db.schema`` runs them; nothing imports them."""
+"""Hold Alembic's environment and the revisions of the schema, which ``db.schema`` runs."""

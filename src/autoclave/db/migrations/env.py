@@ -1,4 +1,4 @@
-"""Alembic's way in: runs the revisions on the connection, and in the transaction, that ``db.schema`` opened."""
+"""Run the revisions for Alembic, on the connection and in the transaction that ``db.schema`` opened."""
 
 from alembic import context
 

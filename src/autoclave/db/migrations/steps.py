@@ -1,7 +1,7 @@
-"""The steps that revisions are made of. A step that is done already is skipped.
+"""Provide the steps of revisions. A step that is done already is skipped.
 
-MariaDB commits every statement that changes a table, so an upgrade that died there is run again from the start of
-its revision. SQLite and PostgreSQL take a whole upgrade back; there, nothing is ever found done.
+MariaDB commits every statement that changes a table, so an interrupted revision is run again from its start. SQLite and
+PostgreSQL roll back the whole upgrade, so no step is ever done already.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,37 +13,37 @@ from alembic import op
 from alembic.operations import BatchOperations
 from sqlalchemy.dialects import mysql
 
-# Values and names are compared letter by letter, as the two other engines do.
+# Compare values and names with case, as the other two engines do.
 _MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 
 
 def moment() -> sa.types.TypeEngine[Any]:
-    """A point in time, with a fraction of a second."""
+    """Return the type of a timestamp with fractional seconds."""
     return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
 def one_of(column: str, values: Sequence[str]) -> str:
-    """The condition that *column* is one of *values*, none of which needs quoting."""
+    """Return the condition that *column* is one of *values*, none of which needs quoting."""
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
 def check(table: str, name: str, condition: str) -> sa.CheckConstraint:
-    """A CHECK as a part of :func:`create_table`."""
+    """Return a CHECK for :func:`create_table`."""
     return sa.CheckConstraint(sa.text(condition), name=op.f(f"ck_{table}_{name}"))
 
 
 def reference(table: str, column: str, target: str, *, ondelete: str | None = None) -> sa.ForeignKeyConstraint:
-    """A reference to another table's id as a part of :func:`create_table`."""
+    """Return a reference to another table's id for :func:`create_table`."""
     return sa.ForeignKeyConstraint([column], [f"{target}.id"], name=op.f(f"fk_{table}_{column}"), ondelete=ondelete)
 
 
 def unique(table: str, *columns: str) -> sa.UniqueConstraint:
-    """A UNIQUE as a part of :func:`create_table`."""
+    """Return a UNIQUE for :func:`create_table`."""
     return sa.UniqueConstraint(*columns, name=op.f(f"uq_{table}_{'_'.join(columns)}"))
 
 
 def create_table(table: str, *parts: sa.schema.SchemaItem, indexes: Sequence[str] = ()) -> None:
-    """Make *table* with an id, *parts*, and an index on each of the columns *indexes*."""
+    """Create *table* with an id, *parts*, and an index on each column of *indexes*."""
     if not sa.inspect(op.get_bind()).has_table(table):
         identity = sa.Column("id", sa.Integer, nullable=False)
         op.create_table(table, identity, *parts, sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}")), **_MYSQL)
@@ -60,7 +60,7 @@ def add_column(table: str, column: sa.Column[Any]) -> None:
 
 
 class Alteration:
-    """The changes of one table. SQLite makes them all by one copy."""
+    """Collect the changes of one table, which SQLite makes by one copy."""
 
     def __init__(self, table: str, batch: BatchOperations) -> None:
         self._table = table
@@ -78,7 +78,7 @@ class Alteration:
         self._batch.alter_column(column, existing_type=existing_type, nullable=False)
 
     def check(self, name: str, condition: str) -> None:
-        """Add a CHECK, in place of the one that has this name."""
+        """Add a CHECK; replace one of the same name."""
         name = f"ck_{self._table}_{name}"
         if name in self._done:
             self._batch.drop_constraint(op.f(name), type_="check")
@@ -102,13 +102,13 @@ class Alteration:
 
 @contextmanager
 def alter_table(table: str) -> Iterator[Alteration]:
-    """Collect the changes of *table*, and carry them out at the end."""
+    """Collect the changes of *table*, and apply them at the end."""
     with op.batch_alter_table(table) as batch:
         yield Alteration(table, batch)
 
 
 def _names(table: str) -> set[str]:
-    """What the table has: its columns, constraints and indexes."""
+    """Return the names of the table's columns, constraints and indexes."""
     inspector = sa.inspect(op.get_bind())
     found: list[Any] = [
         *inspector.get_columns(table),

@@ -1,4 +1,4 @@
-"""Erasing a drive: exactly one action, no fallback, and proof."""
+"""Erase a drive by exactly one action, without a fallback, and with proof."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,11 +20,11 @@ Evidence = Mapping[str, Any]
 
 
 class Eraser:
-    """Erases drives of one host.
+    """Erase drives of one host.
 
-    :param poll_interval: seconds between two looks at a running sanitize.
+    :param poll_interval: seconds between two polls of a running sanitize.
     :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
-    :param verify: what is read back after zeroing.
+    :param verify: how much is read back after zeroing.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class Eraser:
         control: EraseControl,
         recorded: DriveLayout | None = None,
     ) -> Evidence:
-        """Erase the drive by *action* and return the evidence. Returning means: proved clean.
+        """Erase the drive by *action* and return the evidence that proves it clean.
 
-        The caller has made sure that it is the right drive, and that nothing uses it. The evidence has the layout of
-        the drive afterwards, if that can be recorded.
+        The caller has verified that it is the right drive, and that nothing uses it. The evidence contains the layout
+        of the drive afterwards, if it can be recorded.
 
-        :param recorded: the layout on record, which is restored; None: there is none.
-        :raises EraseUnsupported: the drive cannot do the action; it was not touched.
-        :raises EraseFailed: the drive tried and failed, did not prove that it succeeded, or does not have its layout.
-        :raises VerifyFailed: it was zeroed, but something else was read back.
-        :raises EraseTimeout: the deadline passed first; the message says what the drive may still be doing.
-        :raises DeviceVanished: the drive went away.
-        :raises HardwareError: anything else that keeps the drive from being proved clean.
+        :param recorded: the recorded layout to restore, or None.
+        :raises EraseUnsupported: the drive does not support the action; it was not modified.
+        :raises EraseFailed: the erase failed or is not proved, or the drive does not have its layout.
+        :raises VerifyFailed: it was erased, but the read-back found data.
+        :raises EraseTimeout: the deadline passed first; the message describes what the drive may still be doing.
+        :raises DeviceVanished: the drive was removed.
+        :raises HardwareError: another error keeps the drive from being proved clean.
         """
         work = EraseWork(
             paths=self._paths,

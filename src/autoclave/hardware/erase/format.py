@@ -1,8 +1,8 @@
-"""Erase by Format NVM with a secure erase, which counts only with a proof of our own.
+"""Erase by Format NVM with a secure erase, which counts only with a separate proof.
 
-Format NVM has no log page: success is all that a drive says of it. So a random marker is written at sampled places
-first. The erase counts if each of them reads as something else afterwards. Zeros are not demanded: what is read after
-a secure erase is indeterminate, and after a cryptographic erase without deallocation it is noise.
+Format NVM has no log page: the drive only reports success. So random markers are first written at sampled offsets. The
+erase counts if each of them reads differently afterwards. Zeros are not required. After a secure erase, the data is
+indeterminate; after a cryptographic erase without deallocation, it is noise.
 """
 
 import math
@@ -28,7 +28,7 @@ _VERIFIED = (
     "random markers, written before at both ends and at samples of every namespace, read as something else afterwards"
 )
 _SPREAD = 128
-"""Markers at even distances, and as many again at random."""
+"""The number of markers at even distances, and the same number at random offsets."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FormatMethod:
     """Erase by Format NVM.
 
     :param ses: Secure Erase Settings of the command.
-    :param step: what operators are shown while it runs.
+    :param step: the name of the step for operators.
     """
 
     action: CleanupAction
@@ -50,20 +50,20 @@ class FormatMethod:
 
     @classmethod
     def crypto(cls) -> Self:
-        """Cryptographic Erase: the controller deletes the encryption keys of its namespaces."""
+        """Return Cryptographic Erase: the controller deletes the encryption keys of its namespaces."""
         return cls(CleanupAction.FORMAT_CRYPTO, 2, "format, crypto erase")
 
     @classmethod
     def user_data(cls) -> Self:
-        """User Data Erase: the controller erases the user data of its namespaces."""
+        """Return User Data Erase: the controller erases the user data of its namespaces."""
         return cls(CleanupAction.FORMAT_BLOCK, 1, "format, user data erase")
 
     def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
-        """Of :class:`EraseMethod`: there must be storage to format."""
+        """Implement :meth:`EraseMethod.lack`: the drive must have storage to format."""
         return lacks_storage(nvme, controller, identity)
 
     def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
-        """Of :class:`EraseMethod`: what the last drive of its model took on this host."""
+        """Implement :meth:`EraseMethod.estimate` by the time of the last drive of its model on this host."""
         rate = rates.of(controller.model, str(self.action))
         if rate is None:
             return Estimate(
@@ -72,14 +72,14 @@ class FormatMethod:
         return Estimate(controller.size_bytes / rate, "as the last drive of this model")
 
     def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
-        """Of :class:`EraseMethod`."""
+        """Implement :meth:`EraseMethod.run`."""
         return Formatter(work, layout, self).run()
 
 
 class Formatter:
-    """Formats one drive, and proves that its data is gone.
+    """Format one drive, and prove that its data is gone.
 
-    :param layout: the layout that it shall have.
+    :param layout: its recorded layout.
     """
 
     def __init__(self, work: EraseWork, layout: RecordedLayout, method: FormatMethod) -> None:
@@ -92,12 +92,12 @@ class Formatter:
         """Format the drive and return the evidence.
 
         :raises EraseUnsupported: the drive does not have the command or this kind of erase.
-        :raises EraseFailed: the drive refused, failed, or its storage cannot be reached as a whole.
+        :raises EraseFailed: the drive refused, failed, or a part of its storage cannot be reached.
         :raises VerifyFailed: it reported success, but a marker is still there.
-        :raises EraseTimeout: time is up.
-        :raises DeviceInUse: something on this host has a namespace open exclusively.
-        :raises DeviceVanished: the drive went away.
-        :raises HardwareError: anything else that keeps the drive from being proved clean.
+        :raises EraseTimeout: the deadline passed.
+        :raises DeviceInUse: another program on this host has a namespace open exclusively.
+        :raises DeviceVanished: the drive was removed.
+        :raises HardwareError: another error keeps the drive from being proved clean.
         """
         controller, made_anew = self._layout.expose_everything()
         with self._work.bounded("nothing was formatted"):
@@ -105,7 +105,7 @@ class Formatter:
             before = read_layout(self._work.nvme, self._node, identity)
         with HeldNamespaces(self._work, writable=True) as held:
             disks = held.take(controller.namespaces)
-            # No name can come to mean another drive while this one is held open under it.
+            # While a drive is held open, the kernel cannot reuse its name.
             self._work.must_be_same_drive()
             marked = [self._mark(*each) for each in zip(controller.namespaces, disks, strict=True)]
             at_once = identity.formats_all or (identity.erases_all and before.layout.one_format)
@@ -131,7 +131,7 @@ class Formatter:
         }
 
     def _mark(self, namespace: Namespace, disk: Disk) -> tuple[bytes, Sequence[int]]:
-        """Write the markers of a namespace; return their seed and their places."""
+        """Write the markers of a namespace; return their seed and their offsets."""
         if disk.size < MARKER_BYTES:
             raise EraseFailed(
                 f"{self._work.drive}: this host sees {disk.size} bytes of namespace {namespace.nsid}, too few for a "
@@ -151,7 +151,7 @@ class Formatter:
 
     @staticmethod
     def _targets(before: FoundLayout, *, at_once: bool) -> list[tuple[int, int]]:
-        """The namespace ids to send the command to, each with the position of one whose format it keeps."""
+        """Return the namespace ids of the commands, each with the position of the namespace whose format it keeps."""
         if at_once:
             return [(COMMON_NAMESPACE, 0)]
         return [(nsid, position) for position, nsid in enumerate(before.nsids)]
@@ -173,7 +173,7 @@ class Formatter:
             self._work.nvme.rescan(self._node)
 
     def _check_layout(self, before: FoundLayout) -> Controller:
-        """The controller as it is now, once the drive says that it has what it had."""
+        """Verify that the drive has its former identity and layout; return the current controller."""
         with self._work.bounded("it is formatted, but not proved to be erased"):
             identity = self._work.nvme.identify(self._node)
             after = read_layout(self._work.nvme, self._node, identity)
@@ -218,7 +218,7 @@ class Formatter:
 
 
 def _places(size: int) -> Iterator[int]:
-    """Offsets of markers on a disk: its ends, even distances, and random ones."""
+    """Yield the offsets of markers on a disk: its ends, even distances, and random ones."""
     last = size // MARKER_BYTES - 1
     spread = min(_SPREAD, max(1, math.isqrt(last + 1)))
     for index in range(spread + 1):

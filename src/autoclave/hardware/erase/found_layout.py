@@ -1,4 +1,4 @@
-"""The layout that a drive has now, read by commands that change nothing."""
+"""Read the current layout of a drive by commands that change nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FoundLayout:
-    """The layout of a drive, with the names that its parts have now.
+    """Hold the layout of a drive, with the current ids of its namespaces.
 
     :param nsids: ids of the attached namespaces.
-    :param identities: what Identify Namespace says of each, in the same order.
+    :param identities: Identify Namespace of each, in the same order.
     """
 
     layout: DriveLayout
@@ -28,14 +28,14 @@ class FoundLayout:
 
 
 def read_layout(nvme: NvmeCli, controller: Path, identity: ControllerIdentity) -> FoundLayout:
-    """Ask a drive for its layout.
+    """Read the layout of a drive.
 
-    :raises ToolError: it does not answer, or nvme-cli does not work.
+    :raises ToolError: the drive does not answer, or nvme-cli fails.
     """
     nsids = nvme.list_namespaces(controller)
     unattached = 0
     if identity.capabilities.namespace_management:
-        # Without the list, what is attached is taken for all that there is.
+        # Without Namespace Management there is no list, so assume that all namespaces are attached.
         unattached = len(set(allocated_namespaces(nvme, controller, nsids)) - set(nsids))
     identities = tuple(nvme.identify_namespace(controller, nsid) for nsid in nsids)
     layout = DriveLayout(tuple(map(_shape, identities)), unattached, identity.unvmcap)
@@ -43,9 +43,9 @@ def read_layout(nvme: NvmeCli, controller: Path, identity: ControllerIdentity) -
 
 
 def allocated_namespaces(nvme: NvmeCli, controller: Path, attached: list[int]) -> list[int]:
-    """The namespaces that exist, attached or not, of a drive that has Namespace Management.
+    """Return all namespaces, attached or not, of a drive that has Namespace Management.
 
-    :raises ToolError: it does not answer, or lists neither kind.
+    :raises ToolError: the drive does not answer, or lists neither kind.
     """
     try:
         return nvme.list_namespaces(controller, allocated=True)
@@ -57,14 +57,14 @@ def allocated_namespaces(nvme: NvmeCli, controller: Path, attached: list[int]) -
 
 
 def format_index(formats: Sequence[LBAFormat], shape: NamespaceShape) -> int | None:
-    """The index of the LBA format of *shape* in a drive's list of *formats*; None: it has none with these bytes."""
+    """Return the index of the LBA format of *shape* in a drive's *formats*, or None if it is missing."""
     wanted = LBAFormat(metadata_bytes=shape.metadata_bytes, block_bytes=shape.block_bytes)
     same = [index for index, each in enumerate(formats) if each == wanted]
     return shape.lba_format if shape.lba_format in same else next(iter(same), None)
 
 
 def flbas_of(index: int, *, extended: bool = False) -> int:
-    """FLBAS of the LBA format *index*. Since NVMe 2.0, bits 6:5 extend it beyond 16 formats."""
+    """Return FLBAS of the LBA format *index*. Since NVMe 2.0, bits 6:5 extend it beyond 16 formats."""
     return (index & 0xF) | (index >> 4) << 5 | extended << 4
 
 
@@ -73,7 +73,7 @@ def _shape(namespace: NamespaceIdentity) -> NamespaceShape:
         blocks=namespace.nsze,
         block_bytes=namespace.lba_bytes,
         metadata_bytes=namespace.format.metadata_bytes,
-        extended=namespace.extended and namespace.format.metadata_bytes > 0,  # else the bit says nothing
+        extended=namespace.extended and namespace.format.metadata_bytes > 0,  # without metadata the bit has no meaning
         dps=namespace.dps,
         write_protected=namespace.write_protected,
         without_storage=max(0, namespace.nsze - namespace.ncap),

@@ -1,8 +1,8 @@
-"""The layout on record of a drive that is erased: restored before the erase, and compared after its proof.
+"""Restore the recorded layout of a drive before its erase, and compare it after the proof.
 
-A tenant may have formatted the namespaces, to a block size or with metadata that the next tenant does not expect, or
-have replaced them. An erase keeps that. Format NVM restores formats, and Namespace Management restores namespaces.
-Both come before the erase, whose proof is then of what they have left. After the proof, the layout is only read.
+A tenant may have formatted the namespaces, to another block size or with metadata, or may have replaced them. An erase
+alone keeps that. Format NVM restores formats, and Namespace Management restores namespaces. Both come before the erase,
+so that the proof covers their result. After the proof, the layout is only read.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from autoclave.rules.drive_layout import DriveLayout, NamespaceShape, difference
 LOG = logging.getLogger(__name__)
 
 STEP = "restoring the layout"
-"""Name of the step for operators."""
+"""The name of the step for operators."""
 
 _HALF_RESTORED = "its layout may be half restored, and nothing was erased"
 _NO_SECURE_ERASE = 0
 
 
 class RecordedLayout:
-    """The layout on record of one drive, for one erase.
+    """Apply the recorded layout of one drive during one erase.
 
-    :param recorded: None: there is no record, so the layout is left as it is.
+    :param recorded: None without a record; then the layout stays as it is.
     :param identity: the controller's.
-    :param replaces_namespaces: the erase may make the namespaces anew.
+    :param replaces_namespaces: the erase may recreate the namespaces.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RecordedLayout:
 
     @property
     def differs(self) -> bool:
-        """Whether something has to be restored.
+        """Return whether the layout must be restored.
 
         :raises HardwareError: the drive does not answer.
         """
@@ -64,11 +64,11 @@ class RecordedLayout:
             return not self._is_right(self._look().layout)
 
     def restored(self) -> EraseWork:
-        """Give the drive what is on record, and return the work with the controller as it is then.
+        """Restore the recorded layout, and return the work with the current controller.
 
-        :raises EraseFailed: that cannot be, or the drive refuses a part of it.
-        :raises DeviceInUse: something on this host has a namespace open exclusively.
-        :raises HardwareError: anything else that keeps the layout from being restored.
+        :raises EraseFailed: the layout cannot be restored, or the drive refuses a part of it.
+        :raises DeviceInUse: another program on this host has a namespace open exclusively.
+        :raises HardwareError: another error keeps the layout from being restored.
         """
         if self._recorded is None:
             return self._work
@@ -83,11 +83,11 @@ class RecordedLayout:
         return replace(self._work, controller=controller)
 
     def expose_everything(self) -> tuple[Controller, bool]:
-        """Restore what is on record, but for what :meth:`NamespaceLayout.expose_everything` makes of it; returns that.
+        """Restore the recorded formats, then return the result of :meth:`NamespaceLayout.expose_everything`.
 
-        :raises EraseFailed: that cannot be, or the drive refuses a part of it.
-        :raises DeviceInUse: something on this host has a namespace open exclusively.
-        :raises HardwareError: anything else that keeps all storage from being exposed.
+        :raises EraseFailed: that is impossible, or the drive refuses a part of it.
+        :raises DeviceInUse: another program on this host has a namespace open exclusively.
+        :raises HardwareError: another error keeps all storage from being exposed.
         """
         if self._recorded is None:
             return NamespaceLayout(self._work).expose_everything()
@@ -102,9 +102,9 @@ class RecordedLayout:
         return exposed
 
     def proved(self) -> DriveLayout | None:
-        """The layout after the erase; None: there is no record, and it cannot be read either.
+        """Return the layout after the erase; None if it cannot be read and there is no record.
 
-        :raises EraseFailed: it is not the recorded one, nor what zeroing makes of that.
+        :raises EraseFailed: it is neither the recorded layout, nor what zeroing makes of that.
         :raises HardwareError: there is a record, and the layout cannot be read.
         """
         try:
@@ -129,7 +129,10 @@ class RecordedLayout:
         return self._replaces and is_what_zeroing_makes(self._recorded, found, made_anew=self._made_anew)
 
     def _require(self, found: DriveLayout) -> None:
-        """:raises EraseFailed: the drive must not be offered with the layout *found*."""
+        """Verify that the drive may be offered with the layout *found*.
+
+        :raises EraseFailed: it may not.
+        """
         if self._recorded is None or self._is_right(found):
             return
         why = f" It was not restored: {'; '.join(self._obstacles)}." if self._obstacles else ""
@@ -140,7 +143,7 @@ class RecordedLayout:
         )
 
     def _shown(self, found: FoundLayout) -> Controller:
-        """The controller once the host shows the sizes of its namespaces, but of those with metadata."""
+        """Return the controller once the host shows the sizes of its namespaces, except of those with metadata."""
         pairs = zip(found.nsids, found.identities, strict=True)
         sizes = {nsid: each.size_bytes for nsid, each in pairs if not each.format.metadata_bytes}
         return NamespaceLayout(self._work).with_block_devices(list(found.nsids), sizes)
@@ -151,7 +154,7 @@ class RecordedLayout:
         self._work.must_be_same_drive()
 
     def _formatted(self, found: FoundLayout, recorded: DriveLayout) -> FoundLayout:
-        """The layout once each namespace has its recorded format, as far as Format NVM can bring that about."""
+        """Format each namespace to its recorded format, as far as Format NVM can, and return the layout."""
         wanted = self._formats_wanted(found, recorded)
         if not wanted:
             return found
@@ -178,7 +181,7 @@ class RecordedLayout:
     def _formats_wanted(
         found: FoundLayout, recorded: DriveLayout
     ) -> list[tuple[int, NamespaceIdentity, NamespaceShape]]:
-        """The namespaces in another format than the recorded one, with that."""
+        """Return the namespaces whose format differs from the recorded one, each with the recorded shape."""
         if len(found.nsids) == len(recorded.namespaces):
             targets: Sequence[NamespaceShape] = recorded.namespaces
         elif recorded.one_format:
@@ -189,7 +192,7 @@ class RecordedLayout:
         return [(nsid, identity, shape) for nsid, identity, now, shape in each if not now.same_format(shape)]
 
     def _format(self, nsid: int, identity: NamespaceIdentity, shape: NamespaceShape) -> bool:
-        """Send one format; returns whether the drive has obeyed."""
+        """Send one format; return whether the drive succeeded."""
         index = format_index(identity.formats, shape)
         if index is None:
             self._obstacles.append(f"it has no LBA format of {shape.block_bytes}+{shape.metadata_bytes} bytes now")
@@ -207,7 +210,7 @@ class RecordedLayout:
         return True
 
     def _remade(self, found: FoundLayout, recorded: DriveLayout) -> FoundLayout:
-        """The layout once all namespaces are deleted and the recorded ones created, if the drive shows that it can."""
+        """Replace all namespaces by the recorded ones, if the drive proves that it can; return the layout."""
         formats = self._formats(found)
         if (why_not := self._why_not_remade(recorded, formats)) is not None:
             self._obstacles.append(why_not)
@@ -245,7 +248,7 @@ class RecordedLayout:
         return self._work.nvme.identify_namespace(self._node, COMMON_NAMESPACE).formats
 
     def _why_not_remade(self, recorded: DriveLayout, formats: Sequence[LBAFormat]) -> str | None:
-        """Why the recorded namespaces cannot be created; None: nothing is known that stands against it."""
+        """Return why the recorded namespaces cannot be created, or None if no reason is known."""
         if not self._identity.capabilities.namespace_management:
             return "it has no Namespace Management (OACS bit 3)"
         if recorded.unattached:
@@ -266,7 +269,9 @@ class RecordedLayout:
 
     @staticmethod
     def _created(makers: Sequence[NamespaceMaker], shapes: Sequence[NamespaceShape]) -> list[int] | None:
-        """The ids of new namespaces of *shapes*; None: the drive does not grant them all, and none was kept."""
+        """Create namespaces of *shapes* and return their ids; None if the drive refuses one, after deleting all of
+        them.
+        """
         created: list[int] = []
         for maker, shape in zip(makers, shapes, strict=True):
             nsid = maker.create(shape.blocks)

@@ -1,9 +1,9 @@
 """Register the erase methods of NVMe drives.
 
-Whatever depends on the method of an erase reads this table: the driver's look at a drive, the estimate, the commands
-that the privileged helper runs, and the eraser. A new method is a module with a class such as :class:`EraseMethod`,
-its line in :data:`METHODS`, and its row in :mod:`autoclave.rules.cleanup_policy`, which says what a controller needs
-for it and which policy allows it.
+All code that depends on the method reads this table. This is the driver's inspection, the estimate, the commands of the
+privileged helper, and the eraser. A new method needs a class such as :class:`EraseMethod`, a line in :data:`METHODS`,
+and a row in :mod:`autoclave.rules.cleanup_policy`. That row defines the required capability, and the policies that
+allow the method.
 """
 
 from collections.abc import Mapping
@@ -21,39 +21,39 @@ from autoclave.rules.cleanup_policy import CleanupAction
 
 
 class EraseMethod(Protocol):
-    """One way to erase a drive."""
+    """Erase a drive in one specific way."""
 
     @property
     def action(self) -> CleanupAction:
-        """Its name in the policy, in ``std_board_info`` and in the evidence."""
+        """Return its name in the policy, in ``std_board_info`` and in the evidence."""
         ...
 
     @property
     def replaces_namespaces(self) -> bool:
-        """Whether it may make the namespaces of the drive anew, so that all of the storage is overwritten."""
+        """Return whether it may recreate the namespaces of the drive, so that all storage is overwritten."""
         ...
 
     @property
     def commands(self) -> Mapping[str, str]:
-        """Regular expressions of the arguments with which it runs external tools, by the name of the tool."""
+        """Return regular expressions for the arguments of its external tools, by the name of the tool."""
         ...
 
     def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
-        """Return why every erase of the drive by this method would fail, or None. Nothing is changed.
+        """Return why every erase of the drive by this method would fail, or None. Change nothing.
 
         :raises ToolFailed: the drive refuses a command that the method needs.
-        :raises HardwareError: the drive does not answer now, from which nothing follows.
+        :raises HardwareError: the drive does not answer now, which proves nothing.
         """
         ...
 
     def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:
-        """Return how long an erase of the drive takes."""
+        """Return the estimated duration of an erase of the drive."""
         ...
 
     def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
         """Erase the drive, restore its layout, and return the evidence.
 
-        :raises EraseUnsupported: the drive refuses the method; it was not touched.
+        :raises EraseUnsupported: the drive refuses the method; it was not modified.
         :raises HardwareError: the drive is not proved clean; see :meth:`Eraser.erase` for the kinds.
         """
         ...

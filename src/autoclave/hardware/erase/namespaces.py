@@ -1,15 +1,8 @@
 """Make the whole storage of a drive visible before an erase, and hold it.
 
-Before zeroing: the whole storage of a drive made visible to the host.
-
-What lies in a namespace that is not attached, or in none, cannot be reached by a write.
-
-The namespaces of a drive, held exclusively while it is erased and proved.
-
-Creating namespaces on a drive, in the sizes that it grants.
-
-TNVMCAP is no size that a drive must grant: firmware keeps a part to itself, rounds to a granularity that it need not
-report, or refuses a size that does not fit it. Only a try shows which sizes it grants.
+Writes do not reach storage in an unattached namespace, or in none. TNVMCAP is not a size that a drive must grant.
+Firmware keeps a part for itself, or rounds to an unreported granularity, or refuses an unsuitable size. Only an attempt
+shows which sizes it grants.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,20 +34,20 @@ from autoclave.rules.drive_layout import NamespaceShape
 LOG = logging.getLogger(__name__)
 
 NO_ROOM = frozenset({INSUFFICIENT_CAPACITY, NSID_UNAVAILABLE})
-"""How a drive refuses to create a namespace although it has the command."""
+"""The statuses by which a drive with the command refuses to create a namespace."""
 
 _NOT_GRANTED = NO_ROOM | {INVALID_FIELD, INVALID_FORMAT}
-"""How drives refuse a size. The last two stand for a size that does not fit the granularity."""
+"""The statuses by which drives refuse a size. The last two mean that it does not fit the granularity."""
 
 
 class NamespaceMaker:
-    """Creates and deletes namespaces of one drive.
+    """Create and delete namespaces of one drive.
 
     :param identity: the controller's.
-    :param flbas: the LBA format of what is created.
-    :param dps: protection information of what is created.
-    :param step: blocks of which a size must be a multiple, where the drive reports it.
-    :attr refusal: the drive's latest refusal of a size.
+    :param flbas: the LBA format of new namespaces.
+    :param dps: the protection information of new namespaces.
+    :param step: blocks of which a size must be a multiple, if the drive reports it. :attr refusal: the drive's latest
+        refusal of a size.
     """
 
     def __init__(
@@ -70,9 +63,9 @@ class NamespaceMaker:
         self.refusal: ToolFailed | None = None
 
     def create(self, blocks: int) -> int | None:
-        """Create a namespace, attached to nothing, and return its id; None: the drive does not grant this size.
+        """Create an unattached namespace and return its id; None if the drive does not grant this size.
 
-        :raises ToolFailed: the drive refuses for another reason, such as not having the command.
+        :raises ToolFailed: the drive refuses for another reason, such as a missing command.
         """
         self._work.must_be_same_drive()
         try:
@@ -85,7 +78,7 @@ class NamespaceMaker:
             raise
 
     def attach(self, nsids: Sequence[int]) -> None:
-        """Attach namespaces to the controller, and have the kernel look at them."""
+        """Attach namespaces to the controller, and make the kernel rescan it."""
         for nsid in nsids:
             self._work.must_be_same_drive()
             self._nvme.attach_namespace(self._node, nsid, self._identity.cntlid)
@@ -97,9 +90,9 @@ class NamespaceMaker:
         self._nvme.delete_namespace(self._node, nsid)
 
     def has_command(self, sizes: Sequence[int]) -> bool:
-        """Whether the drive can create namespaces at all, found out without deleting any that there is.
+        """Return whether the drive can create namespaces at all, without deleting existing ones.
 
-        :param sizes: in blocks; those tried.
+        :param sizes: the sizes to try, in blocks.
         """
         for blocks in sizes:
             try:
@@ -118,7 +111,9 @@ class NamespaceMaker:
         return False
 
     def fits_in(self, blocks: int) -> bool:
-        """Whether the drive grants any namespace within *blocks* that belong to none. What was tried is deleted."""
+        """Return whether the drive grants any namespace within *blocks* unallocated blocks. Created namespaces are
+        deleted again.
+        """
         for size in (blocks, *_halving(blocks, self._step)):
             created = self.create(size)
             if created is not None:
@@ -129,8 +124,8 @@ class NamespaceMaker:
     def create_largest(self, blocks: int, *, known: Sequence[int] = ()) -> int:
         """Create the largest namespace that the drive grants, and return its id.
 
-        :param blocks: more than these it cannot have.
-        :param known: sizes that it has granted before.
+        :param blocks: the upper limit.
+        :param known: sizes that the drive has granted before.
         :raises EraseFailed: it grants none.
         """
         for size in dict.fromkeys((blocks, blocks // self._step * self._step)):
@@ -147,7 +142,7 @@ class NamespaceMaker:
         )
 
     def fill(self, blocks: int) -> list[int]:
-        """Create namespaces in *blocks* that belong to none, until the drive grants no further one; their ids."""
+        """Create namespaces within *blocks* unallocated blocks until the drive refuses; return their ids."""
         created: list[int] = []
         left = blocks
         for size in (blocks, *_halving(blocks, self._step)):
@@ -157,7 +152,9 @@ class NamespaceMaker:
         return created
 
     def _largest_granted(self, blocks: int) -> int:
-        """The largest size granted, found bit by bit from the highest: so each try is as aligned as it can be."""
+        """Return the largest granted size, found bit by bit from the highest, so that each attempt is as aligned as
+        possible.
+        """
         held: int | None = None
         found = 0
         for size in _halving(blocks, self._step):
@@ -175,7 +172,7 @@ class NamespaceMaker:
 
 
 def _halving(blocks: int, step: int) -> Iterator[int]:
-    """Sizes within *blocks*: *step* times each power of two, the largest first."""
+    """Yield sizes within *blocks*: *step* times each power of two, the largest first."""
     power = (blocks // step).bit_length() - 1
     while power >= 0:
         yield step << power
@@ -183,7 +180,7 @@ def _halving(blocks: int, step: int) -> Iterator[int]:
 
 
 NODE_TIMEOUT = 60.0
-"""Seconds that the kernel may take to show the block device of an attached namespace."""
+"""Seconds within which the kernel must show the block device of an attached namespace."""
 
 
 def lacks_storage(nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
@@ -197,9 +194,9 @@ def lacks_storage(nvme: NvmeCli, controller: Controller, identity: ControllerIde
 
 
 class NamespaceLayout:
-    """The namespaces of a drive that is to be zeroed.
+    """Arrange the namespaces of a drive that is to be zeroed.
 
-    :param recorded: those on record, of which the first has the wanted format; empty: there is no record.
+    :param recorded: the recorded namespaces, of which the first has the required format; empty without a record.
     """
 
     def __init__(self, work: EraseWork, recorded: Sequence[NamespaceShape] = ()) -> None:
@@ -209,13 +206,13 @@ class NamespaceLayout:
         self._node = work.controller.path
 
     def expose_everything(self) -> tuple[Controller, bool]:
-        """Make sure that all storage is in attached namespaces.
+        """Ensure that all storage is in attached namespaces.
 
-        With Namespace Management that is one namespace, as large as the drive grants; it is created where it is not
-        there already, and nothing is deleted before the drive is known to create namespaces. Without it, the
-        namespaces are what they are, and every one of them is returned.
+        With Namespace Management, this is one namespace, as large as the drive grants. It is created unless it exists.
+        Nothing is deleted before the drive has proved that it can create namespaces. Without Namespace Management, all
+        existing namespaces are returned.
 
-        :returns: the controller with its namespaces as they are then, and whether they were made anew.
+        :returns: the controller with its resulting namespaces, and whether they were recreated.
         :raises EraseFailed: the drive refuses, has no namespace, or one without a block device.
         """
         with self._work.bounded("its namespaces may be half rebuilt"):
@@ -233,7 +230,7 @@ class NamespaceLayout:
             return self.with_block_devices(nsids), made_anew
 
     def _managed(self, identity: ControllerIdentity, attached: list[int]) -> tuple[list[int], bool]:
-        """The namespaces that have everything, attached, and whether they were made anew."""
+        """Return the ids of attached namespaces with all storage, and whether they were recreated."""
         allocated = allocated_namespaces(self._nvme, self._node, attached)
         present = {nsid: self._work.namespace(nsid) for nsid in attached}
         flbas, lba_bytes, index = self._format(present)
@@ -282,16 +279,16 @@ class NamespaceLayout:
         maker: NamespaceMaker,
         index: int,
     ) -> bool:
-        """Whether one attached namespace has all that the drive gives to namespaces.
+        """Return whether one attached namespace has all storage that the drive grants to namespaces.
 
-        :param index: of the LBA format for a new namespace.
+        :param index: the LBA format of a new namespace.
         """
         if len(present) != 1:
             return False
         [only] = present.values()
         if only.ncap != only.nsze or not self._is_wanted(only, index):
             return False
-        # Controllers that do not report capacity (QEMU's) say 0 here, which leaves nothing to doubt.
+        # Controllers that do not report capacity (such as QEMU's) return 0 here, which is no reason to doubt.
         if identity.unvmcap < max(only.lba_bytes, granularity):
             return True
         try:
@@ -303,8 +300,8 @@ class NamespaceLayout:
             LOG.warning("%s claims Namespace Management, but does not create namespaces: %s", self._work.drive, e)
             return True
         refused = maker.refusal.status if maker.refusal else None
-        # Only a lack of capacity tells that the drive keeps the rest to itself. Without an id to spare, or with an
-        # answer such as Invalid Field, a tenant's deleted namespace may lie there.
+        # Only insufficient capacity shows that the drive keeps the rest for itself. If no id is left, or after an error
+        # such as Invalid Field, the rest may contain a tenant's deleted namespace.
         if refused != INSUFFICIENT_CAPACITY or identity.nn == 1:
             return False
         LOG.info(
@@ -313,9 +310,10 @@ class NamespaceLayout:
         return True
 
     def _is_wanted(self, namespace: NamespaceIdentity, index: int) -> bool:
-        """Whether a namespace has the recorded format, or that of a new one, and the bytes of those on record.
+        """Return whether a namespace has the required format, and at least the recorded bytes.
 
-        Without a record any will do.
+        The required format is the recorded one, or that of a new namespace. Without a record, any namespace is
+        accepted.
         """
         if not self._recorded:
             return True
@@ -324,10 +322,10 @@ class NamespaceLayout:
         return namespace.format_index in (index, format_index(namespace.formats, self._recorded[0]))
 
     def _check_rest(self, maker: NamespaceMaker, least: int) -> None:
-        """Refuse what is left after a new namespace, unless the drive has no capacity or no id for it.
+        """Verify that the rest after a new namespace is only left for lack of capacity or ids.
 
-        :param least: fewer bytes than these make no namespace.
-        :raises EraseFailed: the drive refuses the rest for another reason, so its storage is not reached.
+        :param least: the smallest possible namespace, in bytes.
+        :raises EraseFailed: the drive refuses the rest for another reason, so that storage cannot be reached.
         """
         rest = self._nvme.identify(self._node).unvmcap
         if rest >= least and (maker.refusal is None or maker.refusal.status not in NO_ROOM):
@@ -337,9 +335,9 @@ class NamespaceLayout:
             )
 
     def _as_it_is(self, maker: NamespaceMaker, attached: list[int], allocated: list[int], unreached: int) -> list[int]:
-        """All namespaces of a drive that does not create any, attached.
+        """Attach and return all namespaces of a drive that cannot create any.
 
-        :param unreached: bytes that belong to none. Without the command, no later user of the drive reaches them.
+        :param unreached: unallocated bytes. Without the command, no later user of the drive can reach them.
         """
         if unreached and maker.refusal is not None and maker.refusal.status != INVALID_OPCODE:
             raise EraseFailed(
@@ -356,9 +354,9 @@ class NamespaceLayout:
         return allocated
 
     def delete_all(self, maker: NamespaceMaker, allocated: Sequence[int], sizes: dict[int, int]) -> None:
-        """Delete every namespace, the smallest first, which is created again for a proof before the others go.
+        """Delete every namespace, the smallest first. Recreate that one as a proof before the others are deleted.
 
-        :param sizes: blocks of those whose size is known.
+        :param sizes: the known sizes in blocks.
         """
         order = sorted(allocated, key=lambda nsid: sizes.get(nsid, 0))
         proved = len(order) < 2
@@ -378,7 +376,7 @@ class NamespaceLayout:
             raise EraseFailed(f"{self._work.drive} still has the namespaces {left} after they were deleted")
 
     def what_is_left(self) -> str:
-        """Which namespaces the drive has now, in words."""
+        """Describe the namespaces that the drive has now."""
         try:
             left = self._nvme.list_namespaces(self._node, allocated=True)
         except HardwareError as e:
@@ -386,7 +384,7 @@ class NamespaceLayout:
         return f"it has the namespaces {left} now" if left else "it has no namespace now"
 
     def _granularity(self, identity: ControllerIdentity, index: int) -> int:
-        """Bytes of which a namespace has a whole multiple; 0: not known."""
+        """Return the bytes of which a namespace's size is a multiple; 0 if unknown."""
         if not identity.reports_granularity:
             return 0
         try:
@@ -396,9 +394,9 @@ class NamespaceLayout:
             return 0
 
     def _format(self, present: dict[int, NamespaceIdentity]) -> tuple[int, int, int]:
-        """FLBAS, block size and index of the LBA format for a new namespace, which has no metadata.
+        """Return FLBAS, block size and index of the LBA format for a new namespace without metadata.
 
-        It is the recorded one, or else that of the first namespace.
+        It is the recorded format, or else that of the first namespace.
         """
         offered = next(iter(present.values()), None) or self._nvme.identify_namespace(self._node, COMMON_NAMESPACE)
         preferred = format_index(offered.formats, self._recorded[0]) if self._recorded else None
@@ -412,9 +410,9 @@ class NamespaceLayout:
         raise EraseFailed(f"{self._work.drive} offers no LBA format without metadata for a new namespace")
 
     def with_block_devices(self, nsids: list[int], sizes: Mapping[int, int] | None = None) -> Controller:
-        """The controller as sysfs shows it, once every one of *nsids* has its block device.
+        """Wait until sysfs shows the block devices of all *nsids*, and return the controller.
 
-        :param sizes: bytes that those of some namespaces must have by then, as after a format.
+        :param sizes: the bytes that some namespaces must have by then, such as after a format.
         """
         patience = Deadline.after(min(NODE_TIMEOUT, self._work.control.deadline.remaining()))
         while True:
@@ -438,20 +436,22 @@ class NamespaceLayout:
 
 @dataclass(frozen=True)
 class _Held:
-    """:param node: what tells the node of this block device from a later one of the same name."""
+    """Hold one open disk.
+
+    :param node: distinguishes the node of this block device from a later one with the same name.
+    """
 
     disk: Disk
     node: tuple[int, int, int]
 
 
 class HeldNamespaces:
-    """Holds namespaces until its context ends: no mount, volume or other program that asks for them gets them.
+    """Hold namespaces until the context ends, against mounts, volumes and other exclusive opens.
 
-    A block device that is created, formatted or comes back after a reset is another one, also under its old name: it
-    has to be taken again. O_EXCL does not keep out a program that writes without asking; Global Data Erased and
-    read-back are for that.
+    A block device is a new one after its creation, a format or a reset, even under its old name. It must be held again.
+    O_EXCL does not block programs that open without it. Global Data Erased and the read-back detect their writes.
 
-    :param writable: also make sure that they can be written; see :func:`~autoclave.hardware.block.open_block`.
+    :param writable: also verify that they can be written; see :func:`~autoclave.hardware.block.open_block`.
     """
 
     def __init__(self, work: EraseWork, *, writable: bool) -> None:
@@ -470,11 +470,11 @@ class HeldNamespaces:
                 stack.callback(held.disk.close)
 
     def take(self, namespaces: Sequence[Namespace]) -> list[Disk]:
-        """Hold each of *namespaces*, anew where its block device was replaced, and let go of those that are gone.
+        """Hold each of *namespaces*, reopen replaced block devices, and close those that are gone.
 
         :returns: their disks, in the order of *namespaces*.
         :raises DeviceVanished: one has no node.
-        :raises DeviceInUse: something else on this host has one open exclusively.
+        :raises DeviceInUse: another program on this host has one open exclusively.
         :raises HardwareError: one cannot be opened, or is read-only.
         """
         nodes = {namespace.block_name: _node(namespace) for namespace in namespaces}

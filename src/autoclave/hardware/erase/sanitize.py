@@ -1,16 +1,15 @@
-"""NVMe Sanitize: started once, watched to its end, believed only with the drive's own log page.
+"""Erase by NVMe Sanitize: start it once, poll it to its end, and verify it by the drive's own log page.
 
-What counts as success. The Sanitize Status log (81h) must show a completed operation with our
-action in SCDW10, and it must have ended after we came to the drive: either we saw it in progress (a
-drive takes no writes meanwhile, so it does not matter who began it), or the drive accepted our
-command. The second suffices since the specification has a controller rewrite the log when an
-operation begins, so an older success cannot survive an accepted command. For firmware that is late
-in doing so, a log that was never seen in progress is looked at twice, one poll interval apart. If
-the command was refused, nothing in the log counts.
+The Sanitize Status log (81h) must show a completed operation with the requested action in SCDW10. The operation must
+have ended during this erase. Either it was seen in progress, or the drive accepted the command. A drive takes no writes
+during a sanitize, so a running one counts whatever started it. An accepted command suffices, because no older success
+remains. By the NVMe specification, the controller rewrites the log when an operation begins. For firmware that is late,
+a log that was never seen in progress is read twice, one poll interval apart. If the command was refused, the log proves
+nothing.
 
-In each case the log must also have Global Data Erased set at the end: it is cleared by the first write to a namespace
-after the sanitize, so a drive on which something of the host wrote in between is not clean. It also tells an older
-success with data written since from a new one, where firmware ignored the command.
+In each case, the log must also have Global Data Erased set at the end. The first write to a namespace after the
+sanitize clears it, so it reveals writes of the host in between. It also reveals an older success with later writes, if
+firmware ignored the command.
 """
 
 from collections.abc import Mapping
@@ -42,10 +41,10 @@ from autoclave.rules.cleanup_policy import CleanupAction
 LOG = logging.getLogger(__name__)
 
 STEP = {2: "sanitize, block erase", 3: "sanitize, overwrite", 4: "sanitize, crypto erase"}
-"""Names of the operations by Sanitize Action."""
+"""The names of the operations by Sanitize Action."""
 
 PATIENCE = 10.0
-"""Seconds for which a drive at work may answer what makes no sense. One that does not answer has until the deadline."""
+"""Seconds for which a busy drive may return invalid answers. A drive that does not answer has until the deadline."""
 
 STILL = "it may still be sanitizing"
 _BUT_VERIFYING = (
@@ -54,11 +53,11 @@ _BUT_VERIFYING = (
 )
 
 _DEAD_STATES = frozenset({"dead", "deleting", "deleting (no IO)"})
-"""The kernel's word for a controller that it does not bring back."""
+"""The kernel's states of a controller that it does not recover."""
 
 
 _FAILED = 3
-"""Status of the sanitize log that bars all commands which change the drive, but for another sanitize."""
+"""The status in the sanitize log that blocks all commands which change the drive, except another sanitize."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +79,21 @@ class SanitizeMethod:
 
     @classmethod
     def crypto(cls) -> Self:
-        """Crypto Erase: the controller throws its media encryption keys away."""
+        """Return Crypto Erase: the controller destroys its media encryption keys."""
         return cls(CleanupAction.SANITIZE_CRYPTO, 4, "crypto_erase")
 
     @classmethod
     def block(cls) -> Self:
-        """Block Erase: the controller erases all its media."""
+        """Return Block Erase: the controller erases all its media."""
         return cls(CleanupAction.SANITIZE_BLOCK, 2, "block_erase")
 
     def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:  # noqa: ARG002
-        """Of :class:`EraseMethod`: the drive must answer the Sanitize Status log page."""
+        """Implement :meth:`EraseMethod.lack`: the drive must return the Sanitize Status log page."""
         nvme.sanitize_log(controller.path)
         return None
 
     def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
-        """Of :class:`EraseMethod`: what the drive itself says in its Sanitize Status log page (81h)."""
+        """Implement :meth:`EraseMethod.estimate` by the estimates in the Sanitize Status log page (81h)."""
         try:
             seconds = nvme.sanitize_log(controller.path).estimates.get(self.reported_as)
         except HardwareError as error:
@@ -102,7 +101,7 @@ class SanitizeMethod:
         return Estimate(seconds, "the drive reports it" if seconds is not None else "the drive does not report it")
 
     def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
-        """Of :class:`EraseMethod`. The drive is sanitized once it has its recorded layout."""
+        """Implement :meth:`EraseMethod.run`. Sanitize the drive after its recorded layout is restored."""
         if not layout.differs:
             return Sanitizer(work, self.sanact).run()
         if _bars_format(work):
@@ -112,14 +111,14 @@ class SanitizeMethod:
 
 
 def _bars_format(work: EraseWork) -> bool:
-    """Whether a sanitize that runs, or has failed, keeps the drive from taking any other command that changes it."""
+    """Return whether a running or failed sanitize blocks all other commands that change the drive."""
     with work.bounded("nothing was started"):
         log = work.nvme.sanitize_log(work.controller.path)
     return log.in_progress or log.status == _FAILED
 
 
 class Sanitizer:
-    """Sanitizes one drive."""
+    """Sanitize one drive."""
 
     def __init__(self, work: EraseWork, sanact: int) -> None:
         self._work = work
@@ -127,17 +126,17 @@ class Sanitizer:
         self._held = HeldNamespaces(work, writable=False)
         self._left_verification = False
         self._taken_by: DeviceInUse | None = None
-        """What has a namespace open that should be held here, at the latest look."""
+        """The error of the latest attempt to hold all namespaces, or None."""
 
     def run(self) -> Mapping[str, Any]:
         """Sanitize the drive and return the evidence.
 
         :raises EraseUnsupported: the drive does not have the command or the action.
-        :raises EraseFailed: the drive refused, failed, or does not show our operation as completed.
-        :raises EraseTimeout: time is up.
-        :raises DeviceInUse: something else on this host has a namespace open exclusively.
-        :raises DeviceVanished: the controller went away.
-        :raises ToolError: nvme-cli did not do what was asked.
+        :raises EraseFailed: the drive refused, failed, or does not show the requested operation as completed.
+        :raises EraseTimeout: the deadline passed.
+        :raises DeviceInUse: another program on this host has a namespace open exclusively.
+        :raises DeviceVanished: the controller was removed.
+        :raises ToolError: nvme-cli failed.
         """
         with self._held:
             with self._work.bounded("no sanitize was started"):
@@ -157,11 +156,11 @@ class Sanitizer:
         }
 
     def _look(self) -> SanitizeLog:
-        """What the drive in the slot says of its latest sanitize.
+        """Return the sanitize log of the drive in the slot.
 
-        The log of another drive that has taken its name must not speak for it.
+        The log of another drive that now has the same name must not count.
         """
-        # Before the page is read, so that what is written from then on is not written through a mount.
+        # Hold them before the page is read, so that later writes do not go through a mount.
         try:
             self._hold(self._work.must_be_same_drive())
         except HardwareError as e:
@@ -172,7 +171,7 @@ class Sanitizer:
         return page
 
     def _hold(self, controller: Controller) -> None:
-        """Hold the namespaces that the host shows now; one that is taken is tried again at the next look."""
+        """Hold the namespaces that the host shows now; retry those in use at the next poll."""
         try:
             self._held.take([namespace for namespace in controller.namespaces if namespace.path.exists()])
             self._taken_by = None
@@ -182,9 +181,9 @@ class Sanitizer:
             self._taken_by = e
 
     def _begin(self, latest: SanitizeLog) -> tuple[bool, str]:
-        """Have our operation running: join it where it runs already, else start it after any other.
+        """Join the requested operation if it runs already, or else start it after any other.
 
-        :returns: whether it was joined, and what the tool said when it was started.
+        :returns: whether it was joined, and the tool's output when it was started.
         """
         while True:
             if latest.in_progress and latest.action == self._sanact:
@@ -201,7 +200,7 @@ class Sanitizer:
                 latest = self._look_patiently(left_behind)
 
     def _start(self) -> str | None:
-        """Start our operation, and return what the tool said; None if another one got there first."""
+        """Start the requested operation and return the tool's output; None if another one was started first."""
         self._work.must_be_same_drive()
         with self._work.bounded("a sanitize may have been started"):
             try:
@@ -215,7 +214,7 @@ class Sanitizer:
                 return None
 
     def _wait_out(self, running: SanitizeLog) -> None:
-        """Wait for the end of an operation that is not ours; how it ends does not matter."""
+        """Wait for the end of another operation, whatever its result."""
         name = STEP.get(running.action or 0, "a sanitize of unknown kind")
         LOG.warning("%s is busy with %s, which nobody here started; ours follows it", self._work.drive, name)
         left_behind = f"it was busy with {name} that nobody here started, and ours was not started"
@@ -250,10 +249,10 @@ class Sanitizer:
                 self._work.pause()
 
     def _look_patiently(self, left_behind: str, *, patience: float | None = None) -> SanitizeLog:
-        """Look until the drive answers: some reset themselves while they sanitize.
+        """Poll until the drive answers: some reset themselves while they sanitize.
 
-        :param left_behind: what an operator must know of the drive if it does not.
-        :param patience: seconds for which an answer may make no sense, by default :data:`PATIENCE`.
+        :param left_behind: the state of the drive, for the operator, if it never answers.
+        :param patience: seconds for which invalid answers are accepted, by default :data:`PATIENCE`.
         """
         sense = Deadline.after(PATIENCE if patience is None else patience)
         unanswered: ToolError | None = None
@@ -269,7 +268,7 @@ class Sanitizer:
                     raise
                 if unanswered is None:
                     LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
-                # At the deadline the tool is killed, which says nothing of the drive.
+                # The tool is killed at the deadline, which does not show anything about the drive.
                 if self._work.control.deadline.passed:
                     answer = "" if unanswered is None else f"; its latest answer: {unanswered}"
                     raise self._work.out_of_time(left_behind + answer) from e
@@ -277,12 +276,12 @@ class Sanitizer:
                 self._work.pause()
 
     def _end_verification(self, latest: SanitizeLog) -> None:
-        """Have the drive leave Media Verification, once for each operation.
+        """Make the drive leave Media Verification, once for each operation.
 
-        The operation that led there has completed: leaving it deallocates the media and changes no data.
-        Its end is judged as any other.
+        The operation before it has completed: leaving deallocates the media and changes no data. Its end is judged like
+        any other.
 
-        :raises EraseFailed: it does not.
+        :raises EraseFailed: the drive does not leave it.
         """
         if not latest.verifying:
             self._left_verification = False
@@ -296,7 +295,7 @@ class Sanitizer:
         except ToolFailed as e:
             self._work.must_be_there(e)
             if not self._look().verifying:
-                return  # it has left by itself in the meantime
+                return  # it left by itself in the meantime
             raise EraseFailed(
                 f"{self._work.drive} has sanitized its media and waits in Media Verification, which it does not leave "
                 f"by Sanitize action 5: {e}; use nvme-cli 2.11 or later, or nvme sanitize --sanact=5 by hand, and "
@@ -305,7 +304,10 @@ class Sanitizer:
         self._left_verification = True
 
     def _judge(self, ended: SanitizeLog, *, said: str) -> None:
-        """Decide whether the log proves the erase. *said*: what must not have been said for that."""
+        """Decide whether the log proves the erase.
+
+        :param said: output of the tool that must be empty if the operation was not seen running.
+        """
         if self._taken_by is not None:
             line = f"{self._taken_by}, while the drive was being sanitized"
             raise DeviceInUse(f"{self._work.drive}: {line}; end that, and clean the drive again", [line])
@@ -332,7 +334,7 @@ class Sanitizer:
 
 
 def evidence_of(page: SanitizeLog) -> Mapping[str, Any]:
-    """The fields of the log page that prove, or do not prove, an erase."""
+    """Return the fields of the log page that prove, or disprove, an erase."""
     return {
         "status": page.status,
         "words": page.words,

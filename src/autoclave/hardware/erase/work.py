@@ -1,11 +1,4 @@
-"""Carry what every part of an erase needs: the drive, its progress, its rate.
-
-One erase of one drive: what every part of it needs to know.
-
-Turns the percentages of a tool into progress, and notices when they stand still.
-
-How fast drives of this host were overwritten: what an estimate for the next one rests on.
-"""
+"""Hold what every part of an erase needs: the drive, its progress, its rate."""
 
 import json
 import os
@@ -30,12 +23,12 @@ from autoclave.rules.cleanup_policy import CleanupAction
 
 
 class ProgressMeter:
-    """Reports one step of an erase, from entering it as a context to leaving it.
+    """Report one step of an erase while its context is open.
 
-    Standing still is noticed without a call of :meth:`update`, since a tool that hangs causes none;
-    it is then reported from another thread. Two reports are never made at a time.
+    A separate thread reports a stalled step, since a hanging tool never calls :meth:`update`. Reports are never made
+    concurrently.
 
-    :param step: what is being done, in words an operator knows.
+    :param step: the current step, in an operator's terms.
     :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
     """
 
@@ -64,7 +57,7 @@ class ProgressMeter:
             self._lock.notify()
 
     def update(self, percent: float) -> None:
-        """Say how far it is, 0 to 100."""
+        """Report the progress, 0 to 100."""
         with self._lock:
             if percent != self._percent:
                 self._percent = percent
@@ -77,7 +70,7 @@ class ProgressMeter:
 
     @property
     def standstill(self) -> str | None:
-        """Where progress has stalled, and for how long; None: it has not."""
+        """Describe where progress has stalled, and for how long; None if it has not."""
         with self._lock:
             if not self._stalled:
                 return None
@@ -100,7 +93,7 @@ class ProgressMeter:
         self._sink(Progress(self._percent, self._step, stalled=self._stalled, seconds_left=self._seconds_left()))
 
     def _seconds_left(self) -> float | None:
-        """At the pace so far; none is known before the second figure, nor while it stands still."""
+        """Estimate the seconds left at the pace so far; None before the second value, and while stalled."""
         if self._first is None or self._percent is None or self._stalled:
             return None
         began, at_first = self._first
@@ -109,18 +102,18 @@ class ProgressMeter:
 
 
 LEFT_BEHIND = "it is partly overwritten"
-"""What an operator must know of a drive whose zeroing has ended early."""
+"""The state, for the operator, of a drive whose zeroing ended early."""
 
 Verify = Literal["none", "sample", "full"]
-"""``[nvme] verify``: what is read back after zeroing."""
+"""The values of ``[nvme] verify``: how much is read back after zeroing."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A duration and where it comes from.
+    """Hold an estimated duration and its source.
 
-    :param seconds: None: it cannot be told.
-    :param basis: in words an operator knows.
+    :param seconds: None if unknown.
+    :param basis: its source, in an operator's terms.
     """
 
     seconds: float | None
@@ -128,7 +121,7 @@ class Estimate:
 
 
 class EraseControl(Protocol):
-    """When the erase must be done, and who is told of it."""
+    """Provide the deadline of the erase, and the receivers of its reports."""
 
     @property
     def deadline(self) -> Deadline: ...
@@ -140,10 +133,10 @@ class EraseControl(Protocol):
 
 @dataclass(frozen=True)
 class EraseWork:
-    """One erase of one drive.
+    """Hold the context of one erase of one drive.
 
     :param nvme: bound to the control's deadline.
-    :param poll_interval: seconds between two looks at the drive.
+    :param poll_interval: seconds between two polls of the drive.
     :param stall_timeout: seconds of unchanged progress after which it is reported as stalled.
     """
 
@@ -160,29 +153,29 @@ class EraseWork:
 
     @property
     def drive(self) -> str:
-        """What messages call it."""
+        """Return the name of the drive in messages."""
         return f"{self.controller.address} ({self.controller.name}, serial {self.controller.serial})"
 
     def meter(self, step: str) -> ProgressMeter:
-        """Progress of one step."""
+        """Create the progress meter of one step."""
         self.meters.append(ProgressMeter(self.control.progress, step, stall_timeout=self.stall_timeout))
         return self.meters[-1]
 
     def pause(self) -> None:
-        """Wait until the next look, or until the deadline."""
+        """Wait until the next poll, or until the deadline."""
         time.sleep(min(self.poll_interval, self.control.deadline.remaining()))
 
     def out_of_time(self, left_behind: str) -> EraseTimeout:
-        """The error for a deadline that has passed.
+        """Return the error for an expired deadline.
 
-        :param left_behind: what an operator must know of the drive now.
+        :param left_behind: the current state of the drive, for the operator.
         """
         stalled = self.meters[-1].standstill if self.meters else None
         why = f" ({stalled})" if stalled else ""
         return EraseTimeout(f"{self.drive} was not erased within [nvme] cleanup_timeout{why}; {left_behind}")
 
     def namespace(self, nsid: int) -> NamespaceIdentity:
-        """What the drive says of a namespace that is attached to it.
+        """Identify a namespace that is attached to the drive.
 
         :raises EraseFailed: it is no longer attached.
         """
@@ -196,10 +189,10 @@ class EraseWork:
 
     @contextmanager
     def bounded(self, left_behind: str) -> Iterator[None]:
-        """Give the failures of tools within the context their meaning for the erase.
+        """Convert errors of tools inside the context into errors of the erase.
 
         :param left_behind: as in :meth:`out_of_time`.
-        :raises EraseTimeout: a tool was ended because the deadline has passed.
+        :raises EraseTimeout: a tool was ended because the deadline passed.
         :raises DeviceVanished: a tool failed because the controller is gone.
         """
         try:
@@ -211,22 +204,23 @@ class EraseWork:
             raise
 
     def must_be_there(self, suspicion: Exception) -> None:
-        """See whether a failure only means that the controller has gone.
+        """Verify that the controller still exists after a failure.
 
-        :raises DeviceVanished: it has.
+        :param suspicion: the failure, which may be caused by its removal.
+        :raises DeviceVanished: the controller is gone.
         """
         here = self.paths.sysfs / "bus/pci/devices" / str(self.controller.address) / "nvme" / self.controller.name
         if not here.exists():
             raise DeviceVanished(f"{self.drive} went away while it was being erased: {suspicion}") from suspicion
 
     def must_be_same_drive(self) -> Controller:
-        """Make sure that the controller's name still means the drive in the slot, and return what it is now.
+        """Verify that the controller's name still refers to the drive in the slot; return its current state.
 
-        The kernel gives the name of a drive that was pulled to the next one that is plugged in, anywhere on the host.
-        What is said of the drive by its name counts only between two calls of this.
+        The kernel reuses the name of a removed drive for the next one that is added anywhere on the host. So results
+        obtained by name count only between two calls of this method.
 
-        :raises WrongDrive: another drive is in the slot, or the one that is has another name now.
-        :raises HardwareError: nothing can be said of the slot.
+        :raises WrongDrive: another drive is in the slot, or the drive has another name now.
+        :raises HardwareError: the slot cannot be read.
         """
         before, now = self.controller, controller_at(self.paths, self.controller.address)
         if (now.name, now.serial, now.model) != (before.name, before.serial, before.model):
@@ -243,10 +237,10 @@ FILE_NAME = "erase-rates.json"
 
 
 class EraseRates:
-    """Bytes per second by drive model and cleanup action, remembered in one file of the agent's.
+    """Store bytes per second by drive model and cleanup action in one file of the agent.
 
-    What is remembered is only for people to read. A file that cannot be read or written is a warning, and is
-    never a reason not to erase.
+    The rates are for estimates only. A file that cannot be read or written causes a warning, and never prevents an
+    erase.
 
     :param directory: the agent's data directory.
     """
@@ -255,12 +249,12 @@ class EraseRates:
         self._path = directory / FILE_NAME
 
     def of(self, model: str, action: str) -> float | None:
-        """What drives of *model* did last; None: none was overwritten here yet."""
+        """Return the rate of the last erase of a drive of *model*, or None."""
         rate = self._read().get(model, {}).get(action)
         return float(rate) if isinstance(rate, int | float) and rate > 0 else None
 
     def remember(self, model: str, action: str, size: int, seconds: float) -> None:
-        """A drive of *model* had *size* bytes overwritten in *seconds*."""
+        """Record that *size* bytes of a drive of *model* were overwritten in *seconds*."""
         if seconds <= 0 or not size:
             return
         rates = self._read()

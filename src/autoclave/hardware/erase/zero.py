@@ -1,12 +1,7 @@
 """Overwrite every byte of every namespace, and read the disks back.
 
-Zeroing: every byte of every namespace overwritten, then read back.
-
-Zeroing by the kernel, step by step, on the descriptor that holds the disk.
-
-Zeroing by ``shred`` of coreutils, which writes the zeroes itself.
-
-Whether zero is all there is on a disk: what is read back after an erase.
+Either the kernel zeroes the disk in steps, through the descriptor that holds it, or ``shred`` of coreutils writes the
+zeroes. The read-back verifies the whole disk, or samples of it.
 """
 
 import random
@@ -30,22 +25,22 @@ from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.plain_text import excerpt
 
 ZERO_OUT = "BLKZEROOUT"
-"""The ioctl."""
+"""The name of the ioctl."""
 
 SMALLEST_STEP = 1 << 20
 _QUICK, _SLOW = 0.1, 0.5
-"""Seconds of a step after which the next one is twice, or half, as large.
+"""Seconds of a step below which the next one is doubled, and above which it is halved.
 
-A step cannot be stopped: it bounds what is still zeroed after the deadline, and after whoever does it was killed.
+A step cannot be interrupted. Its size limits what is still zeroed after the deadline, or after the process was killed.
 """
 
 
 def zero_out(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
-    """Overwrite all of the disk.
+    """Overwrite the whole disk by ioctls.
 
     :raises EraseTimeout: the deadline passed first.
-    :raises DeviceVanished: the drive went away.
-    :raises EraseFailed: it cannot be overwritten.
+    :raises DeviceVanished: the drive was removed.
+    :raises EraseFailed: the disk cannot be overwritten.
     """
     offset, step, rate = 0, SMALLEST_STEP, 0.0
     while offset < disk.size:
@@ -69,9 +64,9 @@ def zero_out(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
 
 
 def _in_time(rate: float, seconds: float) -> int:
-    """How many bytes, in whole smallest steps, may be begun with *seconds* left: no more than the last rate allows.
+    """Return the bytes, in whole smallest steps, that fit into *seconds* at the last rate.
 
-    :param rate: bytes per second; 0: not known yet.
+    :param rate: bytes per second; 0 if unknown.
     """
     if rate <= 0:
         return SMALLEST_STEP
@@ -80,16 +75,16 @@ def _in_time(rate: float, seconds: float) -> int:
 
 SHRED = "shred"
 COMMANDS = {SHRED: rf"--iterations=0 --zero --verbose {DISK_NODE}"}
-"""Its arguments, as a regular expression."""
+"""A regular expression for its arguments."""
 _PROGRESS = re.compile(r"pass \d+/\d+ .* (?P<percent>\d+)%\s*$")
 
 
 def shred(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
-    """Overwrite all of the disk.
+    """Overwrite the whole disk by shred.
 
     :raises EraseFailed: the tool failed.
-    :raises WrongDrive: the disk's node became another's meanwhile.
-    :raises DeviceVanished: the drive went away.
+    :raises WrongDrive: the disk's node became that of another device in the meantime.
+    :raises DeviceVanished: the drive was removed.
     :raises ToolError: the tool could not be run, or not in time.
     """
 
@@ -132,15 +127,15 @@ def _last_words(stderr: str) -> str:
 
 
 _STRIDE = 4 * CHUNK
-"""Bytes between two looks at the clock: so many that what it costs to ask for them does not show."""
+"""Bytes between two checks of the deadline, so many that the requests cost little."""
 _EDGE = 1024 * 1024
-"""Bytes at each end: partition tables, superblocks, and the backups of both are there."""
+"""Bytes at each end: they contain partition tables, superblocks, and the backups of both."""
 _EDGES = 4096
-"""Such edges that a drive has at least, or they are smaller."""
+"""A drive has at least this many edges; on small drives the edges shrink."""
 _LEAST, _MOST = 4, 256
-"""Samples at even distances, and as many again where nobody can foresee."""
+"""The least and the most samples at even distances; the same number are at unpredictable offsets."""
 _NEIGHBOURS = 256 * 1024 * 1024
-"""Bytes of a smaller drive for each of them: what reading back costs stays small beside the erasing."""
+"""Bytes of a smaller drive for each sample, so that reading back costs little compared with erasing."""
 _SAMPLE = 64 * 1024
 _ALIGNMENT = 4096
 
@@ -148,13 +143,13 @@ _ALIGNMENT = 4096
 def first_nonzero(
     device: Disk, *, mode: Literal["sample", "full"], deadline: Deadline, progress: ProgressSink
 ) -> int | None:
-    """The offset of a byte that is not zero, or None if all that was looked at is zero.
+    """Return the offset of a byte that is not zero, or None if all bytes that were read are zero.
 
-    :param mode: ``full`` looks at every byte and returns the first offset; ``sample`` looks at both ends,
-        at even distances between them, and at random.
+    :param mode: ``full`` reads every byte and returns the first offset. ``sample`` reads both ends, and samples at even
+        distances and at random.
     :raises EraseTimeout: the deadline passed first.
-    :raises DeviceVanished: the disk went away.
-    :raises EraseFailed: it cannot be read, or has no capacity at all, which proves nothing.
+    :raises DeviceVanished: the disk was removed.
+    :raises EraseFailed: it cannot be read, or has no capacity, which proves nothing.
     """
     if device.size == 0:
         raise EraseFailed(f"{device.path} has no capacity: there is nothing to read back")
@@ -174,7 +169,7 @@ def first_nonzero(
 
 
 def _samples(size: int) -> Iterator[tuple[int, int]]:
-    """Offset and length of what is looked at; all of it where that is no more."""
+    """Yield offset and length of the samples; the whole disk if it is no larger than they are."""
     edge = min(_EDGE, -(-size // _EDGES // _SAMPLE) * _SAMPLE)
     spread = max(_LEAST, min(_MOST, size // _NEIGHBOURS))
     if size <= 2 * edge + 2 * spread * _SAMPLE:
@@ -191,7 +186,7 @@ def _samples(size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Meter:
-    """Tells of every whole percent once."""
+    """Report every whole percent once."""
 
     def __init__(self, step: str, total: int, progress: ProgressSink) -> None:
         self.percent = 0
@@ -221,8 +216,8 @@ _VERIFIED = {
 class ZeroMethod:
     """Erase by zeroing every block of every namespace.
 
-    :param tool: what the evidence and the progress call that which overwrites a disk.
-    :param overwrite: it.
+    :param tool: its name in the evidence and the progress.
+    :param overwrite: overwrites one disk.
     """
 
     action: CleanupAction
@@ -234,22 +229,22 @@ class ZeroMethod:
 
     @classmethod
     def by_kernel(cls) -> Self:
-        """The kernel zeroes the disk, by NVMe Write Zeroes where the drive has the command."""
+        """Return the method of the kernel, which uses NVMe Write Zeroes if the drive has the command."""
         return cls(CleanupAction.WRITE_ZEROES, ZERO_OUT, zero_out, {})
 
     @classmethod
     def by_shred(cls) -> Self:
-        """``shred`` of coreutils writes the zeroes; any drive can take it."""
+        """Return the method of ``shred`` of coreutils, which every drive supports."""
         return cls(CleanupAction.SHRED, SHRED, shred, COMMANDS)
 
     def lack(self, nvme: NvmeCli, controller: Controller, identity: ControllerIdentity) -> str | None:
-        """Of :class:`EraseMethod`: there must be storage to zero."""
+        """Implement :meth:`EraseMethod.lack`: the drive must have storage to zero."""
         return lacks_storage(nvme, controller, identity)
 
     def estimate(self, nvme: NvmeCli, rates: EraseRates, controller: Controller) -> Estimate:  # noqa: ARG002
-        """Of :class:`EraseMethod`: the drive's size at the pace of the last drive of its model on this host.
+        """Implement :meth:`EraseMethod.estimate` by the rate of the last drive of its model on this host.
 
-        Reading back everything is not in it.
+        The estimate does not include a full read-back.
         """
         rate = rates.of(controller.model, str(self.action))
         if rate is None:
@@ -257,14 +252,14 @@ class ZeroMethod:
         return Estimate(controller.size_bytes / rate, f"{rate / 1e6:.0f} MB/s, as the last drive of this model")
 
     def run(self, work: EraseWork, layout: RecordedLayout) -> Mapping[str, Any]:
-        """Of :class:`EraseMethod`."""
+        """Implement :meth:`EraseMethod.run`."""
         return Zeroer(work, layout, self).run()
 
 
 class Zeroer:
-    """Zeroes one drive.
+    """Zero one drive.
 
-    :param layout: the layout that it shall have.
+    :param layout: its recorded layout.
     """
 
     def __init__(self, work: EraseWork, layout: RecordedLayout, method: ZeroMethod) -> None:
@@ -275,18 +270,18 @@ class Zeroer:
     def run(self) -> Mapping[str, Any]:
         """Zero the drive, read it back, and return the evidence.
 
-        :raises EraseFailed: it cannot be overwritten, or the drive's storage cannot be reached as a whole.
-        :raises VerifyFailed: something that is not zero was read back.
-        :raises EraseTimeout: time is up.
-        :raises DeviceInUse: something on this host has a namespace open exclusively.
-        :raises DeviceVanished: the drive went away.
-        :raises HardwareError: anything else that keeps the drive from being proved clean.
+        :raises EraseFailed: it cannot be overwritten, or a part of its storage cannot be reached.
+        :raises VerifyFailed: a byte that is not zero was read back.
+        :raises EraseTimeout: the deadline passed.
+        :raises DeviceInUse: another program on this host has a namespace open exclusively.
+        :raises DeviceVanished: the drive was removed.
+        :raises HardwareError: another error keeps the drive from being proved clean.
         """
         controller, made_anew = self._layout.expose_everything()
-        # All of them until the last is proved: what was read back must still be so then.
+        # Hold all of them until the last is proved, so that earlier ones do not change after their read-back.
         with HeldNamespaces(self._work, writable=True) as held:
             disks = held.take(controller.namespaces)
-            # No name can come to mean another drive while this one is held open under it.
+            # While a drive is held open, the kernel cannot reuse its name.
             self._work.must_be_same_drive()
             zeroed = [self._zero(*each) for each in zip(controller.namespaces, disks, strict=True)]
             self._check_same_drive(controller)
@@ -334,7 +329,7 @@ class Zeroer:
         }
 
     def _expected_bytes(self, namespace: Namespace) -> int:
-        """What the drive itself says is the size, to hold the kernel's figure against."""
+        """Return the size that the drive itself reports, to compare with the kernel's."""
         with self._work.bounded(LEFT_BEHIND):
             return self._work.namespace(namespace.nsid).size_bytes
 

@@ -1,8 +1,7 @@
-"""What needs root, in a process of its own (oslo.privsep), for an agent that is an ordinary user.
+"""Run what needs root in a separate process (oslo.privsep), for an agent without privileges.
 
-The process trusts nothing that the agent says: it runs only the tools that it knows, with arguments
-that it knows, from files that only root can change, and it opens nothing but NVMe block devices. It
-does not know which drive is to be erased: that remains the agent's decision.
+The process does not trust the agent. It runs only known tools with known arguments, from files that only root can
+change. It opens only NVMe block devices. The agent still decides which drive to erase.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from typing import ParamSpec, TypeVar, cast
 from oslo_config import cfg
 from oslo_privsep import capabilities, comm, priv_context
 
-from autoclave.conf.privileged import GROUP
+from autoclave.conf.agent import PRIVILEGED
 from autoclave.exceptions import HardwareError
 
 _Parameters = ParamSpec("_Parameters")
@@ -32,33 +31,33 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "CAP_SYS_PTRACE": "To see which device such an open file is.",
     }
 )
-"""What the helper and its tools may do beyond what uid 0 may do with files that root owns, and why."""
+"""The capabilities of the helper and its tools beyond those of uid 0 on files of root, with the reason."""
 
 _KEPT = frozenset(capabilities.CAPS_BYNAME[name] for name in CAPABILITIES)
 _THREADS = 64
-"""Requests at a time. None takes longer than about a second, but for a kernel that does not answer."""
+"""The most concurrent requests. None takes longer than about a second, unless the kernel does not answer."""
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 
 
 class _Context(priv_context.PrivContext):  # type: ignore[misc]  # oslo.privsep comes without types
-    """A context whose process also limits what the programs that it executes can have.
+    """Limit the capabilities of the programs that the process executes.
 
     A program executed by uid 0 gets every capability of the bounding set, whatever its parent had.
     """
 
     def start(self, method: priv_context.Method = priv_context.Method.ROOTWRAP) -> None:
-        """Start the process, and see to it that nobody waits for answers of one that has died."""
+        """Start the process, and ensure that no request waits for one that has died."""
         super().start(method)
         threading.Thread(target=wake_when_dead, args=(self.channel,), name="privsep-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Let go of the process, also of one that has died."""
+        """Disconnect from the process, even if it has died."""
         with contextlib.suppress(OSError):
             super().stop()
         self.channel = None
 
     def set_client_mode(self, enabled: bool) -> None:
-        """As its last step before it serves, the process says so that it is no client."""
+        """Limit the process in its last step before it serves: the switch out of client mode."""
         super().set_client_mode(enabled)
         if not enabled:
             os.umask(0o077)  # oslo.privsep has left it at 0
@@ -66,10 +65,10 @@ class _Context(priv_context.PrivContext):  # type: ignore[misc]  # oslo.privsep 
 
 
 def wake_when_dead(channel: comm.ClientChannel) -> None:
-    """Have all requests fail once nobody reads the answers any more.
+    """Fail all outstanding requests after the channel's reader has ended.
 
-    The channel does so itself at the end of a stream, but not when its connection is reset: that is what
-    it sees of a process that died before it had read everything, and its requests would wait for ever.
+    The channel does so itself at the end of a stream, but not after a reset of its connection. A process that dies
+    before it has read everything causes a reset, and requests would wait forever.
     """
     channel.reader_thread.join()
     with channel.lock:
@@ -79,7 +78,7 @@ def wake_when_dead(channel: comm.ClientChannel) -> None:
 
 
 def _bound() -> None:
-    """Give up for good, for this process and what it executes, all capabilities but :data:`CAPABILITIES`."""
+    """Drop all but :data:`CAPABILITIES` permanently, for this process and all programs that it executes."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     capability = 0
     while (held := prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)) >= 0:
@@ -94,15 +93,15 @@ def _bound() -> None:
 
 context = _Context(
     __name__,
-    cfg_section=GROUP,
+    cfg_section=PRIVILEGED,
     pypath=f"{__name__}.context",
-    # The last one only until it has done its work in _bound().
+    # CAP_SETPCAP only until _bound() has run.
     capabilities=[*_KEPT, capabilities.CAP_SETPCAP],
 )
-# Not the number of processors, as oslo.privsep has it: requests wait, they do not compute.
-cfg.CONF.set_default("thread_pool_size", _THREADS, group=GROUP)
+# oslo.privsep uses the number of processors, but requests wait rather than compute.
+cfg.CONF.set_default("thread_pool_size", _THREADS, group=PRIVILEGED)
 
 
 def entrypoint(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Have *function* run in the privileged process, whoever calls it."""
+    """Make *function* run in the privileged process for every caller."""
     return cast(Callable[_Parameters, _Result], context.entrypoint(function))

@@ -1,4 +1,4 @@
-"""What the privileged process is willing to do. Everything that comes from the agent passes here first."""
+"""Admit the operations of the privileged process. Every request of the agent passes these checks first."""
 
 import os
 import re
@@ -27,7 +27,7 @@ _GROUP = (
     rf"--select vg_uuid={_UUID} "
     rf'--config devices\{{filter={_FILTER}global_filter={_FILTER}hints="none"use_devicesfile=0\}}'
 )
-"""One volume group, and only as far as NVMe drives have it."""
+"""The arguments that select one volume group, restricted to NVMe drives."""
 
 _SHARED = {
     "lvmconfig": "--typeconfig full devices/global_filter devices/filter devices/use_devicesfile",
@@ -37,7 +37,7 @@ _SHARED = {
     "vgchange": f"-an {_GROUP}",
     "vgs": f"--noheadings -o vg_missing_pv_count {_GROUP}",
 }
-"""What is run outside of the erase methods: the tools, and regular expressions of their arguments."""
+"""Regular expressions for the arguments of tools that are run outside of the erase methods."""
 
 
 def _commands() -> dict[str, re.Pattern[str]]:
@@ -49,17 +49,17 @@ def _commands() -> dict[str, re.Pattern[str]]:
 
 
 COMMANDS = _commands()
-"""The tools that are run, by name, and the arguments that each may be given."""
+"""The admitted tools by name, with the arguments that each may get."""
 
 _SOUGHT = frozenset({"multipath", "setpriv", "udisksctl"})
-"""What the agent may ask for whether it is there, not have it run."""
+"""The tools whose existence the agent may query, but which it may not run."""
 
 
 def command(argv: Sequence[str], sysfs: Path = HostPaths.sysfs) -> None:
-    """Let a command pass.
+    """Admit a command.
 
-    :param sysfs: where the members of an array are listed.
-    :raises HardwareError: it is none that Autoclave needs.
+    :param sysfs: the root of sysfs, which lists the members of an array.
+    :raises HardwareError: Autoclave does not need such a command.
     """
     if not argv or argv[0] not in COMMANDS:
         known = ", ".join(sorted(COMMANDS))
@@ -72,9 +72,9 @@ def command(argv: Sequence[str], sysfs: Path = HostPaths.sysfs) -> None:
 
 
 def _on_drives(members: Path) -> None:
-    """Let an array pass that is on NVMe drives alone.
+    """Admit an array that is on NVMe drives alone.
 
-    :raises HardwareError: it has other members, or none that the kernel shows.
+    :raises HardwareError: it has other members, or the kernel shows none.
     """
     names = [member.name for member in sysfs.entries(members)]
     others = [name for name in names if not re.fullmatch(rf"{DISK_NODE}(?:p[0-9]+)?", f"/dev/{name}")]
@@ -83,34 +83,34 @@ def _on_drives(members: Path) -> None:
 
 
 def tool(name: str) -> None:
-    """Let the name of a tool pass that is looked for.
+    """Admit the lookup of a tool.
 
-    :raises HardwareError: it is none that Autoclave needs.
+    :raises HardwareError: Autoclave does not need such a tool.
     """
     if name not in _SOUGHT.union(COMMANDS):
         raise HardwareError(f"the privileged helper does not look for {name!r}")
 
 
 def disk(path: str) -> Path:
-    """Let the node of a namespace's block device pass.
+    """Admit the node of a namespace's block device.
 
-    :raises HardwareError: it is something else.
+    :raises HardwareError: it is another kind of path.
     """
     return _matching(path, DISK_NODE)
 
 
 def nodes(paths: Sequence[str]) -> list[Path]:
-    """Let NVMe nodes of any kind pass, partitions too, and those of VFIO groups and devices.
+    """Admit NVMe nodes of any kind, including partitions, and nodes of VFIO groups and devices.
 
-    :raises HardwareError: one is something else.
+    :raises HardwareError: one is another kind of path.
     """
     return [_matching(path, _NODE) for path in paths]
 
 
 def function(address: str) -> PCIAddress:
-    """Let the address of a PCI function pass, in the kernel's spelling.
+    """Admit the address of a PCI function in the kernel's format.
 
-    :raises HardwareError: it is something else.
+    :raises HardwareError: it has another format.
     """
     if not re.fullmatch(_FUNCTION, address):
         raise HardwareError(f"the privileged helper does not look at {address!r}: it is no PCI address")
@@ -124,12 +124,12 @@ def _matching(path: str, pattern: str) -> Path:
 
 
 class RootsCommands(Commands):
-    """Runs only executables that nobody but root can change or replace."""
+    """Run only executables that only root can change or replace."""
 
     def find(self, name: str) -> str:
-        """As in :class:`Commands`.
+        """Return the path of an executable as :class:`Commands` does.
 
-        :raises ToolMissing: also where the file, or a directory or link on the way to it, is not root's alone.
+        :raises ToolMissing: also if the file, or a directory or link that leads to it, can be changed without root.
         """
         found = super().find(name)
         try:
@@ -144,8 +144,8 @@ class RootsCommands(Commands):
 
 
 def _not_roots_alone(path: Path) -> Path | None:
-    """The first part of the way to *path*, through all its links, that others could change; None: there is none."""
-    os.stat(path)  # a circle of links ends here
+    """Return the first component of *path*, resolving all links, that users other than root can change, or None."""
+    os.stat(path)  # raises an error for a loop of links
     here = Path("/")
     ahead = list(reversed(path.parts[1:]))
     while True:

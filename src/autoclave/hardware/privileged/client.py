@@ -1,4 +1,4 @@
-"""The agent's side: the helper is started once, and asked."""
+"""Start the privileged helper once, and send it the agent's requests."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from oslo_config import cfg
 from oslo_privsep import daemon
 
-from autoclave.conf.privileged import GROUP
+from autoclave.conf.agent import PRIVILEGED
 from autoclave.exceptions import HardwareError, InvalidConfiguration, ToolTimeout
 from autoclave.hardware.host import Completed, Deadline, Disk, Line, OpenFile, ToolSink
 from autoclave.hardware.privileged import context, server
@@ -19,20 +19,20 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 START_TIMEOUT = 30.0
-"""Seconds that the helper may take to start: a command that asks for a password would wait for ever."""
+"""Seconds within which the helper must start: a command that asks for a password would wait forever."""
 
 _starting = threading.Lock()
 
 
 def start(helper_command: str) -> "PrivsepHelper":
-    """Have the helper of this process started by *helper_command*, unless it runs already.
+    """Start the helper of this process by *helper_command*, unless it runs already.
 
     :raises InvalidConfiguration: the command does not start it.
     """
     with _starting:
         if context.channel is None:
-            # oslo.privsep knows no configuration but the global one.
-            cfg.CONF.set_override("helper_command", helper_command, group=GROUP)
+            # oslo.privsep supports only the global configuration.
+            cfg.CONF.set_override("helper_command", helper_command, group=PRIVILEGED)
             _start(helper_command)
     return PrivsepHelper()
 
@@ -43,10 +43,10 @@ def _start(helper_command: str) -> None:
     def run() -> None:
         try:
             context.start()
-        except BaseException as error:  # it is raised again where somebody hears it
+        except BaseException as error:  # raised again in the thread of the caller
             failures.append(error)
 
-    # In a thread, because oslo.privsep waits without a limit for a helper that never connects.
+    # Use a thread, because oslo.privsep waits without a limit for a helper that never connects.
     thread = threading.Thread(target=run, name="privsep-start", daemon=True)
     thread.start()
     thread.join(START_TIMEOUT)
@@ -55,14 +55,14 @@ def _start(helper_command: str) -> None:
         raise InvalidConfiguration(
             f"the privileged helper is not started by {helper_command!r} ({error}); it must run autoclave-privileged "
             "of this installation as root, without asking for a password",
-            option=f"[{GROUP}] helper_command",
+            option=f"[{PRIVILEGED}] helper_command",
         ) from (failures[0] if failures else None)
 
 
 def _ask(request: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-    """Have *request* done by the helper.
+    """Execute *request* in the helper.
 
-    :raises HardwareError: what the request raises; or the helper has ended, or cannot be started anew.
+    :raises HardwareError: the request raised it, or the helper has ended or cannot be restarted.
     """
     try:
         return request(*args, **kwargs)
@@ -71,10 +71,10 @@ def _ask(request: Callable[_Parameters, _Result], *args: _Parameters.args, **kwa
 
 
 class PrivsepHelper:
-    """The :class:`Helper` of an agent that is an ordinary user."""
+    """Implement :class:`Helper` for an agent without privileges."""
 
     def find(self, name: str, directories: Sequence[Path]) -> str:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.find`."""
         return _ask(_tools.find, name, [str(directory) for directory in directories])
 
     def run(
@@ -86,7 +86,7 @@ class PrivsepHelper:
         tools: ToolSink | None,
         on_line: Line | None,
     ) -> Completed:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.run`."""
         if deadline.passed:
             raise ToolTimeout(f"{argv[0]} was not started: no time was left", argv)
         searched = [str(directory) for directory in directories]
@@ -106,29 +106,29 @@ class PrivsepHelper:
                 tools.ended(pid)
 
     def open_block(self, path: Path, *, writable: bool) -> Disk:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.open_block`."""
         return _HeldDisk(path, *_ask(server.hold_disk, str(path), writable))
 
     def programs_with_open(self, nodes: Sequence[Path]) -> list[OpenFile]:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.programs_with_open`."""
         found = _ask(server.programs_with_open, [str(node) for node in nodes])
         return [OpenFile(Path(node), pid, program, writes) for node, pid, program, writes in found]
 
     def has_zfs_label(self, node: Path) -> bool:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.has_zfs_label`."""
         return _ask(server.has_zfs_label, str(node))
 
     def card_serial(self, address: PCIAddress, *, vital_product_data: bool) -> str | None:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.card_serial`."""
         return _ask(server.card_serial, str(address), vital_product_data)
 
     def product_uuid(self) -> str | None:
-        """See :class:`Helper`."""
+        """Implement :meth:`Helper.product_uuid`."""
         return _ask(server.product_uuid)
 
 
 class _HeldDisk:
-    """A :class:`Disk` that the helper holds."""
+    """Represent a :class:`Disk` that the helper holds."""
 
     def __init__(self, path: Path, token: str, size: int) -> None:
         self._path = path

@@ -1,11 +1,7 @@
-"""Run in the privileged process what the agent asks of it: disks and tools.
+"""Execute the agent's requests in the privileged process: disks and tools.
 
-Disks that the privileged process holds, what it sees of their users, and what tells the machine and its cards.
-
-Tools that the privileged process runs: started, followed and ended by short requests.
-
-A request must not wait for a tool's end, and a callback cannot travel. So each tool has a thread here
-that runs it as a root agent would, with its deadline, and keeps its news until the agent fetches it.
+A request must not wait for the end of a tool, and callbacks cannot cross the process boundary. So each tool has a
+thread that runs it with its deadline. The thread buffers the output until the agent fetches it.
 """
 
 import contextlib
@@ -29,7 +25,7 @@ from autoclave.hardware.privileged import admission, entrypoint
 _PATHS = HostPaths()
 
 _held: dict[str, tuple[BlockDevice, threading.Lock]] = {}
-"""Two requests at once must not share a buffer, nor use a descriptor that the other has closed."""
+"""Held disks by token. The lock protects the shared buffer, and the descriptor from use after its close."""
 
 
 @contextmanager
@@ -45,7 +41,7 @@ def _disk(token: str) -> Iterator[BlockDevice]:
 
 @entrypoint
 def hold_disk(path: str, writable: bool) -> tuple[str, int]:
-    """Hold a disk exclusively: a token for the other requests, and its size in bytes."""
+    """Hold a disk exclusively; return a token for other requests, and its size in bytes."""
     device = hold(_PATHS, admission.disk(path), writable=writable)
     token = secrets.token_hex(16)
     _held[token] = device, threading.Lock()
@@ -54,35 +50,35 @@ def hold_disk(path: str, writable: bool) -> tuple[str, int]:
 
 @entrypoint
 def nonzero_in(token: str, offset: int, length: int) -> int | None:
-    """See :meth:`Disk.nonzero_in`."""
+    """Call :meth:`Disk.nonzero_in`."""
     with _disk(token) as device:
         return device.nonzero_in(offset, length)
 
 
 @entrypoint
 def zero(token: str, offset: int, length: int) -> None:
-    """See :meth:`Disk.zero`."""
+    """Call :meth:`Disk.zero`."""
     with _disk(token) as device:
         device.zero(offset, length)
 
 
 @entrypoint
 def write_marker(token: str, offset: int, seed: bytes) -> None:
-    """See :meth:`Disk.write_marker`."""
+    """Call :meth:`Disk.write_marker`."""
     with _disk(token) as device:
         device.write_marker(offset, seed)
 
 
 @entrypoint
 def has_marker(token: str, offset: int, seed: bytes) -> bool:
-    """See :meth:`Disk.has_marker`."""
+    """Call :meth:`Disk.has_marker`."""
     with _disk(token) as device:
         return device.has_marker(offset, seed)
 
 
 @entrypoint
 def flush(token: str) -> None:
-    """See :meth:`Disk.flush`."""
+    """Call :meth:`Disk.flush`."""
     with _disk(token) as device:
         device.flush()
 
@@ -97,37 +93,37 @@ def let_go(token: str) -> None:
 
 @entrypoint
 def programs_with_open(nodes: Sequence[str]) -> list[tuple[str, int, str, bool]]:
-    """The fields of each :class:`OpenFile`."""
+    """Return the fields of each :class:`OpenFile`."""
     found = block.programs_with_open(_PATHS, admission.nodes(nodes))
     return [(str(file.node), file.pid, file.program, file.writes) for file in found]
 
 
 @entrypoint
 def has_zfs_label(node: str) -> bool:
-    """See :func:`zfs_label.is_on`."""
+    """Call :func:`usage.is_on`."""
     return usage.is_on(_PATHS, admission.nodes([node])[0])
 
 
 @entrypoint
 def card_serial(address: str, vital_product_data: bool) -> str | None:
-    """See :func:`card_serial.card_serial`. The agent gets the serial, and nothing else of what is read for it."""
+    """Call :func:`pci_functions.card_serial`. The agent gets only the serial, not the data it is read from."""
     return card_serials.card_serial(_PATHS, admission.function(address), vital_product_data=vital_product_data)
 
 
 @entrypoint
 def product_uuid() -> str | None:
-    """See :func:`host_hints.product_uuid`."""
+    """Call :func:`sysfs.product_uuid`."""
     return sysfs.product_uuid(_PATHS)
 
 
 WAIT = 1.0
-"""Seconds that a request waits for news at most."""
+"""The most seconds that a request waits for output."""
 
 
 class _Job:
-    """One tool and the thread that is its parent.
+    """Run one tool in a thread that is its parent.
 
-    The tool's death signal follows that thread, so it also comes when this process is killed.
+    The tool's death signal follows that thread, so it is also sent when this process is killed.
     """
 
     def __init__(self, commands: Commands, argv: Sequence[str], deadline: Deadline, *, listened: bool) -> None:
@@ -145,7 +141,7 @@ class _Job:
         self._thread = threading.Thread(target=self._run, name=f"tool-{argv[0]}", daemon=True)
 
     def start(self) -> tuple[int, tuple[str, ...]]:
-        """Start the tool; its pid and the command as it is run."""
+        """Start the tool; return its pid and the resolved command."""
         self._thread.start()
         with self._news:
             self._news.wait_for(lambda: self._command is not None or self._outcome is not None)
@@ -155,14 +151,14 @@ class _Job:
             return self._pid, self._command
 
     def follow(self, seconds: float) -> tuple[list[str], bool]:
-        """The lines that are new, waiting for some if there are none, and whether the tool's run is over."""
+        """Return new lines, after waiting for some if necessary, and whether the tool's run is over."""
         with self._news:
             self._news.wait_for(lambda: self._lines or self._outcome is not None, seconds)
             lines, self._lines = self._lines, []
             return lines, self._outcome is not None
 
     def result(self) -> Completed:
-        """What :meth:`Commands.run` returned; raises what it raised."""
+        """Return the result of :meth:`Commands.run`, or raise its error."""
         with self._news:
             if isinstance(self._outcome, BaseException):
                 raise self._outcome
@@ -171,10 +167,11 @@ class _Job:
             return self._outcome
 
     def end(self) -> bool:
-        """End the tool if it still runs; whether nothing is left of it."""
+        """End the tool if it still runs; return whether no process of it is left."""
         with self._news:
             if self._outcome is None and self._pid:
-                # By its descriptor: its number may be another's by now. The thread then ends its group.
+                # Signal through the descriptor: the process number may have been reused. The thread then ends the
+                # group.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._thread.join(LINGER + 2 * REAP)
@@ -184,13 +181,13 @@ class _Job:
             return self._gone
 
     def started(self, pid: int, argv: Sequence[str]) -> None:
-        """Of :class:`ToolSink`."""
+        """Implement :meth:`ToolSink.started`."""
         with self._news:
             self._pid, self._pidfd, self._command = pid, os.pidfd_open(pid), tuple(argv)
             self._news.notify_all()
 
     def ended(self, pid: int) -> None:  # noqa: ARG002
-        """Of :class:`ToolSink`."""
+        """Implement :meth:`ToolSink.ended`."""
         with self._news:
             self._gone = True
 
@@ -208,7 +205,7 @@ class _Job:
                 tools=self,
                 on_line=self._heard if self._listened else None,
             )
-        except BaseException as error:  # whatever it was, the agent must hear of it
+        except BaseException as error:  # report every error to the agent
             outcome = error
         with self._news:
             self._outcome = outcome
@@ -232,7 +229,7 @@ def _job(token: str) -> _Job:
 
 @entrypoint
 def find(name: str, directories: Sequence[str]) -> str:
-    """The path of a tool; see :meth:`Commands.find`."""
+    """Return the path of a tool; see :meth:`Commands.find`."""
     admission.tool(name)
     return _commands(tuple(directories)).find(name)
 
@@ -241,11 +238,11 @@ def find(name: str, directories: Sequence[str]) -> str:
 def start(
     argv: Sequence[str], directories: Sequence[str], seconds: float, listened: bool
 ) -> tuple[str, int, tuple[str, ...]]:
-    """Start a tool that is ended after *seconds*, whether or not anybody follows it.
+    """Start a tool that is ended after *seconds*, even if no request follows it.
 
     :param directories: searched before the system's.
-    :param listened: somebody wants its lines.
-    :returns: a token for the other requests, the tool's pid, and the command as it is run.
+    :param listened: the agent wants its lines.
+    :returns: a token for other requests, the tool's pid, and the resolved command.
     """
     admission.command(argv)
     job = _Job(_commands(tuple(directories)), argv, Deadline.after(seconds), listened=listened)
@@ -260,20 +257,20 @@ def start(
 
 @entrypoint
 def follow(token: str) -> tuple[list[str], bool]:
-    """New lines, after :data:`WAIT` at the latest, and whether the tool's run is over."""
+    """Return new lines, within :data:`WAIT`, and whether the tool's run is over."""
     return _job(token).follow(WAIT)
 
 
 @entrypoint
 def result(token: str) -> tuple[tuple[str, ...], int, str, str]:
-    """The fields of :class:`Completed`, once the run is over; raises what :meth:`Commands.run` raised."""
+    """Return the fields of :class:`Completed` after the run, or raise the error of :meth:`Commands.run`."""
     completed = _job(token).result()
     return completed.argv, completed.returncode, completed.stdout, completed.stderr
 
 
 @entrypoint
 def end(token: str) -> bool:
-    """End the tool if it still runs, and forget it; whether nothing is left of it."""
+    """End the tool if it still runs, and remove its token; return whether no process of it is left."""
     job = _job(token)
     if _jobs.pop(token, None) is None:
         raise HardwareError("the privileged helper was asked twice to end a tool")
@@ -281,7 +278,7 @@ def end(token: str) -> bool:
 
 
 def end_all() -> None:
-    """End every tool that still runs, with all that it started."""
+    """End every tool that still runs, with all processes that it started."""
     for token in list(_jobs):
         if (job := _jobs.pop(token, None)) is not None:
             job.end()

@@ -1,1 +1,1 @@
-"""What an audit makes of what it was told: facts in, findings out. Nothing here looks at anything."""
+"""Derive the findings of an audit from facts. This package performs no I/O."""

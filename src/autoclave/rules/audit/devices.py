@@ -1,29 +1,20 @@
-"""Compare what the database, the host and Placement say of devices.
+"""Compare the records of devices in the database, on the host and in Placement.
 
-What the database says by itself.
+:func:`unproved` decides what a restored database still proves (``autoclave audit --quarantine``). It is true only of
+the time of the backup. Since then, an available drive may have been bound and written to, and a bind may have
+completed. After an unbind, an erase and the next guest may have followed. Other records prove nothing either: Placement
+may have been restored from the same time, and any client may write ``reserved``. The drive's sanitize log reports the
+last sanitize, not later writes. Some drives report writes (the bit "global data erased"), but only on their host and
+without a guest.
 
-What the database and the host say of one device.
+So no device of a cleaned type is proved if the system would use it by itself. This is every available device, and every
+allocated one without a request in Bound. A request in BindStarted would be rolled back, and its device offered. A
+device in Deleting, or without a request, would be erased without an operator's command. By now it may be the drive of a
+guest that is off. A device that is in error, or waits for a worker, is offered only after a proved erase by an
+operator's command. (When it starts, the agent puts a device that a worker had into error.)
 
-What the database proves after a backup of it was restored (``autoclave audit --quarantine``).
-
-A restored database is true of the moment when it was copied. What has happened since then it does not know: a drive
-that was available may have been bound and written to; a bind that was being made may have been completed; an unbind
-may have been followed by an erase and by the next guest. None of the other records is a proof either. Placement may
-have been restored from the same moment, and ``reserved`` may be written by anybody. The drive's own sanitize log tells
-of the last sanitize, not of what was written after it; that it does so on some drives (the bit "global data erased"),
-on their own host, while no guest has them, is no ground for a whole fleet.
-
-So of a type that is erased between instances nothing that the system would use by itself is proved: neither what is
-available, nor what is allocated unless a request that is Bound has it. What a request has in BindStarted would be
-offered when the sweep takes the bind back. What one has in Deleting, or none has, would be erased without anybody's
-word, and by now it may be the drive of a guest that is switched off. What waits in error, or for a worker, is offered
-only after an erase that is proved and that an operator asked for (at its start the agent puts what a worker had into
-error).
-
-A type that is never erased has no cleanliness to be proved. One that is allocated and that no request in Bound has
-goes to error as well: it may be with another guest.
-
-What the database and Placement say of one device.
+A type that is never erased has no cleanliness to prove. Without a request in Bound, an allocated one goes to error as
+well, since another guest may have it.
 """
 
 from collections import defaultdict
@@ -35,10 +26,10 @@ from autoclave.rules.device_lifecycle import IDLE_STATES, ARQState, DeviceState,
 from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA, may_be_the_operators, same_provider_name
 
 SILENCE = 300.0
-"""Seconds after which an agent that was not seen is taken for dead: five periods of the default."""
+"""Seconds without a sign of life after which an agent counts as dead: five periods of the default."""
 
 SWEPT = 60.0
-"""Seconds after its end by which a lease has been swept, if anybody sweeps."""
+"""Seconds after its expiry by which a running conductor has swept a lease."""
 
 _LOOSE = (
     "See which device the guest has (`virsh dumpxml` on the host), and delete the instance: its service deletes the "
@@ -46,17 +37,17 @@ _LOOSE = (
 )
 
 UNFINISHED = frozenset({ARQState.BIND_STARTED, ARQState.DELETING})
-"""States of a request that somebody works on."""
+"""The states in which a conductor works on the request."""
 
 
 def about(kind: Kind, row: Row, seen: str, what: str = "", **names: str) -> Finding:
-    """A finding about a device; *what* tells it from others of its kind."""
+    """Return a finding about a device; *what* distinguishes it from others of its kind."""
     known = {"slot": row.slot, "host": row.host, "address": row.address, "about": what, **names}
     return Finding(kind, row.slot, seen, kind.remedy.format(**known), row.uuid, what, row.version)
 
 
 def of_row(row: Row) -> Iterator[Finding]:
-    """One device."""
+    """Yield the findings that follow from the row of one device."""
     offer, state = row.offer, row.offer.device_state
     linked = [hold for hold in row.holds if hold.linked]
     if state is None:
@@ -91,13 +82,13 @@ def of_row(row: Row) -> Iterator[Finding]:
 
 
 def loose_request(host: str, hold: Hold) -> Finding:
-    """A request that is bound to no device."""
+    """Return the finding about a request that is bound to no device."""
     seen = f"request {hold.arq} of instance {hold.instance or '(none)'} is {hold.state}, and has no device"
     return Finding(Kind.REQUEST_WITHOUT_DEVICE, host, seen, _LOOSE, about=hold.arq)
 
 
 def of_drives(rows: Iterable[Row]) -> Iterator[Finding]:
-    """Drives that are on record in several slots, from where none was seen to leave."""
+    """Yield drives that are on record in several slots and were not seen to leave any."""
     slots: dict[Drive, list[Row]] = defaultdict(list)
     for row in rows:
         if row.drive is not None and not row.offer.missing:
@@ -109,9 +100,9 @@ def of_drives(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def of_agents(agents: Sequence[Agent], patience: float = SILENCE) -> Iterator[Finding]:
-    """Hosts that nobody serves.
+    """Yield the hosts without a live agent.
 
-    :param patience: seconds after which an agent that was not seen is taken for dead.
+    :param patience: seconds without a sign of life after which an agent counts as dead.
     """
     for agent in agents:
         if agent.silent is None or agent.silent > patience:
@@ -124,7 +115,7 @@ _HOST_DRIVER = "nvme"
 
 
 def of_slot(row: Row, slot: Slot) -> Iterator[Finding]:
-    """The slot of a device. While a worker or a guest has it, little can be said."""
+    """Yield the findings about the slot of a device; few are possible while a worker or a guest has it."""
     if not slot.present:
         if row.in_slot and not row.offer.missing:
             yield about(Kind.SLOT_EMPTY, row, f"there is no PCI function {row.address}")
@@ -141,7 +132,7 @@ def of_slot(row: Row, slot: Slot) -> Iterator[Finding]:
 
 
 def of_guests(row: Row, guests: Sequence[Guest]) -> Iterator[Finding]:
-    """The guests that have been given the function of a device."""
+    """Yield the guests that have the device's function without an active request."""
     asking = {hold.instance for hold in row.holds}
     for guest in guests:
         if guest.uuid not in asking:
@@ -168,7 +159,7 @@ def _others(row: Row, slot: Slot) -> Iterator[Finding]:
 
 
 def unproved(row: Row) -> str | None:
-    """Why a device must not be used on the word of a restored database, or None."""
+    """Return why a restored database does not prove the state of a device, or None."""
     state = row.offer.device_state
     linked = [hold for hold in row.holds if hold.linked]
     if state is DeviceState.AVAILABLE and row.cleaned:
@@ -181,16 +172,16 @@ def unproved(row: Row) -> str | None:
 
 
 def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None) -> Iterator[Finding]:
-    """One provider of a device.
+    """Yield the findings about one provider of a device.
 
-    :param found: None: Placement has none with its uuid.
-    :param root: uuid of the host's root provider; None: there is none.
+    :param found: None if Placement has no provider with its uuid.
+    :param root: uuid of the host's root provider, or None.
     """
     if found is None:
         yield about(Kind.PROVIDER_MISSING, row, f"Placement has no provider {wanted.uuid} ({wanted.name})", wanted.uuid)
         return
     if OWNER_NOVA in found.traits:
-        # All of it is another's, so none of it is judged by itself.
+        # Another service wrote all of it, so judge none of its fields alone.
         if not row.rewritten:
             seen = f"provider {found.uuid} has the trait {OWNER_NOVA} and {_list(found.stocks) or 'no inventory'}"
             yield about(Kind.PROVIDER_REWRITTEN, row, seen)
@@ -210,7 +201,7 @@ def of_provider(row: Row, wanted: Wanted, found: Found | None, root: str | None)
 
 
 def without_device(found: Found, host: str) -> Finding:
-    """A provider of ours that no device has."""
+    """Return the finding about a provider of Autoclave without a device."""
     kind = Kind.PROVIDER_WITHOUT_DEVICE
     offered = "offered" if any(map(found.offers, found.stocks)) else "not offered"
     seen = f"provider {found.uuid} ({found.name}) is {offered}, and no device has it"
@@ -218,7 +209,7 @@ def without_device(found: Found, host: str) -> Finding:
 
 
 def taken_name(row: Row, wanted: Wanted, other: str) -> Finding:
-    """The name of a device's provider is another's."""
+    """Return the finding that another provider has the name of a device's provider."""
     seen = f"{wanted.name} is provider {other} in Placement, {wanted.uuid} in the database"
     return about(Kind.PROVIDER_OF_ANOTHER, row, seen, other)
 
@@ -263,7 +254,7 @@ def _reserved(row: Row, wanted: Wanted, found: Found, stock: Stock) -> Iterator[
 
 
 def _being_told(row: Row) -> bool:
-    """Whether a conductor is between its claim and its word to Placement, within its lease: no guest has seen it."""
+    """Return whether a conductor is between claim and Placement write within its lease; no guest has the device yet."""
     only_allocated = row.offer == row.offer._replace(
         device_state=DeviceState.ALLOCATED,
         maintaining=False,

@@ -1,8 +1,6 @@
-"""Compare what the database and Placement say of instances and of their PCI functions.
+"""Compare the records of instances and of their PCI functions.
 
-What the rows of instances and of their PCI functions say, and what Placement has allocated to them.
-
-What the database and Placement say of PCI functions that instances get by flavor.
+The records are the rows of the database, and the inventories and allocations in Placement.
 """
 
 from collections import Counter, defaultdict
@@ -15,13 +13,13 @@ from autoclave.rules.burn import Reading, Verdict, must_be_reserved, verdict
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 _NAMED = 8
-"""Functions of a host that are named one by one."""
+"""The most functions of a host that a finding lists."""
 
 
 def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
-    """One provider.
+    """Yield the findings about one provider.
 
-    :param found: None: Placement has none with its uuid.
+    :param found: None if Placement has no provider with its uuid.
     """
     if found is None:
         yield about_lent(Kind.PROVIDER_MISSING, lent, f"Placement has no provider {lent.uuid}")
@@ -58,21 +56,23 @@ def _why(lent: Lent, reading: Reading) -> str:
 
 
 def of_doubt(lent: Lent) -> Iterator[Finding]:
-    """What the database says of one provider by itself."""
+    """Yield the findings that follow from the row of one provider alone."""
     if lent.unreadable is not None:
         yield about_lent(Kind.FUNCTION_UNREADABLE, lent, lent.unreadable)
 
 
 def taken_lent_name(lent: Lent, other: str) -> Finding:
-    """The name of a provider is another's, from which Placement may allocate what no function is behind."""
+    """Return the finding that another provider has the name; Placement may allocate from it, without a function behind
+    it.
+    """
     seen = f"{lent.name} is provider {other} in Placement, {lent.uuid} in the database"
     return about_lent(Kind.PROVIDER_OF_ANOTHER, lent, seen, other)
 
 
 def of_lent_guests(lent: Lent, guests: Mapping[str, Sequence[Guest]]) -> Iterator[Finding]:
-    """The guests that have been given one of its functions, or the device that has them, and are not to have it.
+    """Yield the guests that have one of its functions, or the physical function, without a claim.
 
-    :param guests: those of its host, by the address of each function that they have been given.
+    :param guests: the guests of its host, by the address of each attached function.
     """
     found: dict[Guest, list[str]] = defaultdict(list)
     for address in sorted(lent.functions | {lent.address}):
@@ -88,14 +88,14 @@ def of_lent_guests(lent: Lent, guests: Mapping[str, Sequence[Guest]]) -> Iterato
 
 
 def _with(lent: Lent, address: str) -> str:
-    """Whose a function is by the database."""
+    """Describe the owner of a function by the database."""
     if address in lent.claims:
         return f"which instance {lent.claims[address]} has on record"
     return "which no instance has on record"
 
 
 def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
-    """Of each host, what goes from instance to instance as it is."""
+    """Yield for each host the functions that pass uncleaned between instances."""
     by_host: dict[str, list[str]] = defaultdict(list)
     for each in lent:
         if not each.facts.one_time_use:
@@ -108,7 +108,7 @@ def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
 
 
 def about_lent(kind: Kind, lent: Lent, seen: str, what: str | None = None, **more: str) -> Finding:
-    """A finding about a provider; *what* tells it from others of its kind, such as an instance.
+    """Return a finding about a provider; *what* distinguishes it from others of its kind, such as by an instance.
 
     :param more: other names in the remedy.
     """
@@ -119,17 +119,17 @@ def about_lent(kind: Kind, lent: Lent, seen: str, what: str | None = None, **mor
 
 
 HOST_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
-"""What the root provider of every host has."""
+"""The resource classes of every host's root provider."""
 
 Amounts = Mapping[str, int]
-"""What is held of a provider, by resource class."""
+"""The amounts held of a provider, by resource class."""
 
 
 class Part(NamedTuple):
-    """What instances can hold of one host: its root provider, and the providers of its PCI functions.
+    """Hold the providers of one host from which instances allocate: the root provider, and those of PCI functions.
 
-    :param root: None: it is not looked at.
-    :param lent: those that are looked at.
+    :param root: None if it is not audited.
+    :param lent: the audited providers of PCI functions.
     """
 
     host: str
@@ -138,27 +138,28 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, host: str, roots: Iterable[Root], lent: Iterable[Lent]) -> "Part":
-        """What there is of *host* among all that there is."""
+        """Select the providers of *host*."""
         root = next((each for each in roots if each.host == host), None)
         return cls(host, root, [each for each in lent if each.host == host])
 
     @property
     def providers(self) -> Sequence[Root | Lent]:
-        """All of them."""
+        """Return all its providers."""
         return (*((self.root,) if self.root else ()), *self.lent)
 
     @property
     def device(self) -> str:
-        """What findings about the whole of it name, so that it is looked at again."""
+        """Return the uuid for findings about the whole host, so that the host is audited again."""
         return self.providers[0].uuid
 
 
 def lacking(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> dict[str, dict[str, int]]:
-    """What the instance has by the rows and not in Placement, by provider; without what is burned, and so protected.
+    """Return by provider what the instance has by its rows, but not in Placement.
 
-    What it asks of its host it may have from another provider of that, which somebody has made by hand.
+    Burned functions are left out: ``reserved`` protects them. What the flavor requests of the host itself may also come
+    from a provider that an operator created.
 
-    :param held: by provider; nothing of other hosts.
+    :param held: the amounts by provider of this host.
     """
     found: dict[str, dict[str, int]] = {}
     if part.root and instance.launched:
@@ -176,9 +177,9 @@ def lacking(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> dict
 
 
 def of_instance(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> Iterator[Finding]:
-    """An instance of the host.
+    """Yield the findings about an instance of the host.
 
-    :param held: as :func:`lacking` has it.
+    :param held: as for :func:`lacking`.
     """
     if not instance.settled:
         return
@@ -205,7 +206,7 @@ def of_instance(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> 
 
 
 def of_functions(lent: Lent, instances: Mapping[str, Instance]) -> Iterator[Finding]:
-    """The functions that instances have which are not there."""
+    """Yield the findings about claimed functions whose instance is not on the host."""
     for uuid in sorted(set(lent.claims.values())):
         instance = instances.get(uuid)
         if instance is None:
@@ -217,9 +218,9 @@ def of_functions(lent: Lent, instances: Mapping[str, Instance]) -> Iterator[Find
 def of_consumers(
     part: Part, consumers: Mapping[str, Mapping[str, Amounts]], instances: Mapping[str, Instance]
 ) -> Iterator[Finding]:
-    """The instances that hold something of the host and are not on it.
+    """Yield the instances that hold allocations of the host, but are not on it.
 
-    :param consumers: what each holds, by provider.
+    :param consumers: by consumer, the amounts by provider.
     """
     names = {each.uuid: each.name for each in part.providers}
     for uuid, held in sorted(consumers.items()):
@@ -237,11 +238,11 @@ def of_consumers(
 
 
 def of_unknown(part: Part, consumer: str, held: Mapping[str, Amounts], consumer_type: str) -> Finding:
-    """A consumer that neither an instance nor a request names.
+    """Return the finding about a consumer that is neither an instance nor of a request.
 
-    Who wrote the allocation tells whose it is: a provider may have been another's before it was ours.
+    The consumer type shows the author of the allocation. A provider may have had another owner before Autoclave.
 
-    :param held: of the host's providers.
+    :param held: the amounts by provider of the host.
     """
     words = _words(held, {each.uuid: each.name for each in part.providers})
     ours = consumer_type == CONSUMER_TYPE
@@ -255,7 +256,7 @@ def of_unknown(part: Part, consumer: str, held: Mapping[str, Amounts], consumer_
 
 
 def by_consumer(found: Mapping[str, Mapping[str, Amounts]]) -> dict[str, dict[str, Amounts]]:
-    """What each consumer holds, by provider; *found*: what is held of each provider, by consumer."""
+    """Return the amounts by consumer and provider; *found* has them by provider and consumer."""
     turned: defaultdict[str, dict[str, Amounts]] = defaultdict(dict)
     for provider, consumers in found.items():
         for consumer, amounts in consumers.items():
@@ -284,7 +285,7 @@ def _about(kind: Kind, part: Part, seen: str, instance: Instance, **names: str) 
 
 
 def _words(held: Mapping[str, Amounts], names: Mapping[str, str]) -> str:
-    """Such as ``2 VCPU of provider host-1 (uuid)``."""
+    """Format amounts, such as ``2 VCPU of provider host-1 (uuid)``."""
     return " and ".join(
         f"{', '.join(f'{amount} {name}' for name, amount in sorted(amounts.items()))} of provider "
         + (f"{names[provider]} ({provider})" if provider in names else provider)

@@ -1,38 +1,33 @@
-"""List every kind of finding: its severity, its usual cause, and what may be done.
-
-Everything that an audit can find: how bad it is, where it comes from as a rule, and what may safely be done.
-
-How bad a finding is, and what ``--fix`` may do about one.
-"""
+"""List every kind of finding: its severity, its usual cause, and the safe remedy."""
 
 from enum import Enum, StrEnum, unique
 from typing import NamedTuple
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """List how severe a finding is."""
 
     RISK = "promise at risk"
-    """Somebody may get, or has got, what nobody vouches for."""
+    """A client may get, or has, a device that is not proved clean."""
     LESS = "offered too little"
-    """What could be used is not offered, or somebody waits in vain."""
+    """A usable device is not offered, or a request waits in vain."""
     UNTIDY = "untidy"
-    """A record that is wrong, and does no harm as long as the others are right."""
+    """A record is wrong, but harmless while the other records are right."""
     UNSEEN = "not seen"
-    """What would tell could not be read. Nothing is concluded from that."""
+    """A source could not be read. Nothing is concluded from that."""
     INFO = "information"
-    """As somebody wants it, or as it must be. Does not count."""
+    """The state is intended or unavoidable. It does not count."""
 
 
 class Fix(StrEnum):
-    """What ``--fix`` does. Each of them makes a device less available, none of them more."""
+    """List the actions of ``--fix``. Each of them makes a device less available, none makes it more available."""
 
     RAISE = "reserved=total"
-    """Tell Placement what the row demands."""
+    """Write to Placement what the row requires."""
     DISTRUST = "to error"
-    """Take the device out of ``available``: somebody else has it, or has written to it."""
+    """Move the device out of ``available``: it has another user, or another user has written to it."""
     ALLOCATE = "allocation"
-    """Give an instance again, in Placement, what its row says that it has."""
+    """Restore an instance's allocation in Placement from its rows."""
 
 
 class _Text(NamedTuple):
@@ -50,9 +45,9 @@ _CLEAN = (
 )
 
 
-@unique  # two with the same text would be one
+@unique  # two members with the same text would be aliases
 class Kind(Enum):
-    """One kind of finding. In the text of a remedy, names in braces stand for what was found."""
+    """Define one kind of finding. Names in braces in the remedy are replaced by values of the finding."""
 
     # The database by itself
     SCHEMA_BEHIND = _Text(
@@ -356,25 +351,25 @@ class Kind(Enum):
 
     @property
     def label(self) -> str:
-        """Its name, which stays."""
+        """Return its stable name."""
         return self.name.lower().replace("_", "-")
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """Return its severity."""
         return self.value.severity
 
     @property
     def cause(self) -> str:
-        """Where it comes from, as a rule."""
+        """Return its usual cause."""
         return self.value.cause
 
     @property
     def remedy(self) -> str:
-        """What may safely be done, with names in braces."""
+        """Return the safe remedy, with names in braces."""
         return self.value.remedy
 
     @property
     def fix(self) -> Fix | None:
-        """What ``--fix`` does about it."""
+        """Return the action of ``--fix`` for it."""
         return self.value.fix

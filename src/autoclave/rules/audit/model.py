@@ -1,8 +1,6 @@
 """Define findings, and the facts that an audit compares.
 
-What an audit finds: a kind of disagreement, where, and what to do about it.
-
-What an audit was told, each thing by the one who knows it.
+Each fact comes from its authority: the database, Placement, the host, or libvirt.
 """
 
 from collections.abc import Mapping
@@ -16,14 +14,14 @@ from autoclave.rules.resource_names import provider_name, split_provider_name
 
 
 class Finding(NamedTuple):
-    """Something that was found.
+    """Describe one finding.
 
-    :param subject: the slot or the host that it is about.
-    :param seen: what was seen where.
+    :param subject: the slot or the host that it concerns.
+    :param seen: the observed values and their source.
     :param remedy: what to do, with all names filled in.
-    :param device: uuid of the device, if it is one's; of the root provider, if it is about instances of a host.
-    :param about: what tells it from others of its kind at the same subject, such as a consumer.
-    :param version: of the device's row when it was found.
+    :param device: uuid of the device, or of the root provider for findings about instances of a host.
+    :param about: distinguishes findings of one kind at the same subject, such as by a consumer.
+    :param version: the version of the row when it was found.
     """
 
     kind: Kind
@@ -36,21 +34,21 @@ class Finding(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a disagreement, and no mere information."""
+        """Return whether it is a disagreement, not just information."""
         return self.kind.severity is not Severity.INFO
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The same for two looks that found the same thing."""
+        """Return a value that is equal for the same finding of two audits."""
         return self.kind, self.subject, self.about, self.version
 
 
 Drive = tuple[str, str]
-"""Serial number and model of a drive; the model is empty where none is known."""
+"""Serial number and model of a drive; an unknown model is empty."""
 
 
 class Stock(NamedTuple):
-    """The inventory of one resource class, field by field as Placement has it."""
+    """Hold the inventory of one resource class, with the fields of Placement."""
 
     total: int
     reserved: int
@@ -61,9 +59,9 @@ class Stock(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A provider as the database demands it.
+    """Describe a provider as the database requires it.
 
-    :param traits: all that it must have, the owner's included.
+    :param traits: all required traits, including the owner's.
     :param whole: its inventory, with nothing reserved.
     """
 
@@ -75,10 +73,10 @@ class Wanted(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """An active accelerator request.
+    """Describe an active accelerator request.
 
-    :param overdue: seconds that its lease has been over; 0 for one that runs, or none.
-    :param linked: it has the device already; else it names the device's provider and is about to claim it.
+    :param overdue: seconds since its lease expired; 0 for a running lease or none.
+    :param linked: it has the device already. Otherwise it names the device's provider and will claim it.
     """
 
     arq: str
@@ -89,14 +87,15 @@ class Hold(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A device as the database has it.
+    """Describe a device as recorded in the database.
 
     :param cleaned: its type is erased after each instance.
-    :param version: moves with every change of its state, or of what it owes.
+    :param version: changes with its state and its pending writes.
     :param owes_offer: ``reserved`` is to be lowered (``release_pending``).
-    :param found: another drive that was seen in its slot, or its own after it was away, and that waits to be accepted.
+    :param found: the drive in its slot that waits for the operator's acceptance: another drive, or its own after an
+        absence.
     :param known_dirty: its drive is in the ledger of dirty drives.
-    :param rewritten: another service has written its provider, and no operator has seen to that since.
+    :param rewritten: another service has written its provider, and no operator has handled that yet.
     """
 
     uuid: str
@@ -110,35 +109,36 @@ class Row(NamedTuple):
     found: Drive | None
     known_dirty: bool
     reasons: Mapping[str, str | None]
-    """Why it is in its state, held, or excluded, by those words."""
+    """The reasons for its state, hold and exclusion, by the keys ``state``, ``held``, ``excluded`` and ``unreadable``.
+    """
     holds: tuple[Hold, ...]
     wanted: tuple[Wanted, ...]
     rewritten: bool = False
 
     @property
     def slot(self) -> str:
-        """As the commands of ``autoclave device`` take it."""
+        """Return the form that the commands of ``autoclave device`` accept."""
         return f"{self.host}/{self.address}"
 
     @property
     def in_slot(self) -> bool:
-        """Whether it is a PCI function of its host: the fake driver's device is none, and no address names it."""
+        """Return whether it is a PCI function of its host. The fake driver's device is none, and has no address."""
         return all(split_provider_name(each.name) for each in self.wanted)
 
     @property
     def handles(self) -> int:
-        """How many guests may have a part of it at once."""
+        """Return the number of guests that may share it."""
         return sum(each.whole.total for each in self.wanted)
 
 
 class Lent(NamedTuple):
-    """A provider of PCI functions that instances get by flavor, as the database has it.
+    """Describe a provider of PCI functions for flavors, as recorded in the database.
 
-    :param version: moves with every change of its burn.
-    :param total: how many functions Placement is told of.
-    :param functions: the addresses of all of them; also of those that the host has no more.
-    :param claims: the instance that has it, by the address of each function that one has.
-    :param unreadable: why its agent could not look at it for too long; None: it can.
+    :param version: changes with its burn.
+    :param total: the number of functions published to Placement.
+    :param functions: the addresses of all functions, including those that the host no longer has.
+    :param claims: the instance by the address of each claimed function.
+    :param unreadable: why its agent could not read it for too long, or None.
     """
 
     uuid: str
@@ -154,34 +154,34 @@ class Lent(NamedTuple):
 
     @property
     def slot(self) -> str:
-        """As the commands of ``autoclave burned`` take it."""
+        """Return the form that the commands of ``autoclave burned`` accept."""
         return f"{self.host}/{self.address}"
 
     @property
     def name(self) -> str:
-        """As Placement has it."""
+        """Return its name in Placement."""
         return provider_name(self.host, PCIAddress.parse(self.address))
 
 
 class Root(NamedTuple):
-    """The root provider of a host that runs instances, as the host's agent has told it."""
+    """Describe the root provider of a host that runs instances, as reported by the host's agent."""
 
     uuid: str
     host: str
 
     @property
     def name(self) -> str:
-        """As Placement has it."""
+        """Return its name in Placement."""
         return self.host
 
 
 class Instance(NamedTuple):
-    """An instance as the database has it.
+    """Describe an instance as recorded in the database.
 
-    :param version: moves with every change of what it does.
-    :param settled: nobody is building or deleting it, so what its row says should be so.
-    :param launched: its guest has run once, so it has had all that it was to get.
-    :param asked: what its flavor asks of the host itself, by resource class.
+    :param version: changes with the state of the instance.
+    :param settled: no service builds or deletes it, so its resources should match its row.
+    :param launched: its guest has run once, so it received all its resources.
+    :param asked: the amounts that its flavor requests of the host itself, by resource class.
     """
 
     uuid: str
@@ -195,9 +195,9 @@ class Instance(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A provider as Placement has it.
+    """Describe a provider as recorded in Placement.
 
-    :param consumers: what each consumer holds of it, by resource class.
+    :param consumers: the amounts that each consumer holds of it, by resource class.
     """
 
     uuid: str
@@ -208,11 +208,11 @@ class Found(NamedTuple):
     consumers: Mapping[str, Mapping[str, int]]
 
     def used(self, resource_class: str) -> int:
-        """What is allocated of one class."""
+        """Return the allocated amount of one class."""
         return sum(held.get(resource_class, 0) for held in self.consumers.values())
 
     def offers(self, resource_class: str) -> bool:
-        """Whether Placement would give somebody a unit of the class."""
+        """Return whether Placement would allocate a unit of the class."""
         stock = self.stocks.get(resource_class)
         if stock is None:
             return False
@@ -220,9 +220,9 @@ class Found(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What the database knows of the agent of a host that has devices.
+    """Describe the agent of a host with devices, as recorded in the database.
 
-    :param silent: seconds since it was last seen; None: it never was.
+    :param silent: seconds since it was last seen; None if it never was.
     """
 
     host: str
@@ -230,12 +230,12 @@ class Agent(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A slot as its host has it.
+    """Describe a slot as its host shows it.
 
-    :param driver: the kernel driver that has the function; None: no driver has it.
-    :param drive: what the kernel's nvme driver says of it; None where that has not got it.
-    :param users: who on the host uses it, in words; not looked for unless it could be offered.
-    :param other_paths: other ways to the same media.
+    :param driver: the kernel driver of the function, or None.
+    :param drive: the drive as the kernel's nvme driver reports it; None without that driver.
+    :param users: its users on the host; only determined if it could be offered.
+    :param other_paths: other paths to the same media.
     """
 
     present: bool
@@ -246,7 +246,7 @@ class Slot(NamedTuple):
 
 
 class Guest(NamedTuple):
-    """A libvirt domain that has been given the function."""
+    """Describe a libvirt domain to which the function is attached."""
 
     uuid: str
     name: str

@@ -1,4 +1,4 @@
-"""Provider configuration: inventories and traits that an operator adds to resource providers in YAML files."""
+"""Read provider configuration: inventories and traits that YAML files add to resource providers."""
 
 from autoclave.rules.provider_config.merging import Conflict, Merge, ProviderChange, TreeProvider, merge
 from autoclave.rules.provider_config.model import COMPUTE_NODE, AddedInventory, Place, ProviderConfig, ProviderEntry

@@ -1,9 +1,9 @@
-"""What provider configuration adds to a host's providers, and what of earlier additions has to go.
+"""Merge provider configuration into a host's providers, and find earlier additions to remove.
 
-Pure: nothing is written here. Whoever applies it remembers each addition in the database *before* it is written to
-Placement, and forgets it *after* it was taken away there: a death in between can then neither make our own addition
-look like somebody else's, nor leave one behind. What was remembered of a provider that is gone has to be forgotten: one
-made anew has none of it.
+The merge performs no I/O. The caller records each addition in the database *before* the write to Placement. It removes
+the record *after* the removal from Placement. So a crash in between neither leaves an addition behind, nor makes it
+look like another owner's. If a provider is gone, the caller removes its records: a new provider has none of the
+additions.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -14,17 +14,16 @@ from autoclave.rules.provider_config.model import AddedInventory, Place, Provide
 
 @dataclass(frozen=True)
 class TreeProvider:
-    """A provider of the host's tree, as far as adding to it is concerned.
+    """Describe a provider of the host's tree.
 
-    :param is_compute_node: whether ``$COMPUTE_NODE`` means it.
-    :param classes: classes that it has inventories of in Placement.
-    :param traits: traits that it has in Placement.
-    :param owned_classes: classes that another part of this agent writes there at this sync.
-    :param owned_traits: traits likewise.
+    :param is_compute_node: ``$COMPUTE_NODE`` refers to it.
+    :param classes: the resource classes of its inventories in Placement.
+    :param traits: its traits in Placement.
+    :param owned_classes: classes that another part of this agent writes there in this sync.
+    :param owned_traits: traits that another part of this agent writes there in this sync.
     :param remembered_classes: classes that earlier merges added, by the database.
-    :param remembered_traits: traits likewise.
-    :param traits_only: whether its inventory is one record that belongs to somebody else and may have no neighbour, as
-        that of an accelerator.
+    :param remembered_traits: traits that earlier merges added, by the database.
+    :param traits_only: its inventory has another owner and must remain the only record, as for an accelerator.
     """
 
     uuid: str
@@ -41,14 +40,14 @@ class TreeProvider:
 
 @dataclass(frozen=True)
 class ProviderChange:
-    """What provider configuration means for one provider.
+    """Describe the changes of provider configuration to one provider.
 
-    :param inventories: what it is to have besides what others write, by class. All of it is to be remembered.
-    :param traits: likewise.
-    :param removed_classes: remembered, no longer configured, and nobody else's: to be taken out of Placement.
-    :param removed_traits: likewise.
-    :param forgotten_classes: remembered, and no longer ours: the removed ones, and those that somebody else has now.
-    :param forgotten_traits: likewise.
+    :param inventories: the inventories to add, by class. All of them are recorded.
+    :param traits: the traits to add. All of them are recorded.
+    :param removed_classes: recorded, no longer configured, and without another owner: to be removed from Placement.
+    :param removed_traits: the same for traits.
+    :param forgotten_classes: classes whose record is to be removed: those above, and those that have another owner now.
+    :param forgotten_traits: the same for traits.
     """
 
     inventories: Mapping[str, AddedInventory] = field(default_factory=dict, hash=False)
@@ -61,7 +60,7 @@ class ProviderChange:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A part of an entry, at *place*, that cannot be followed; the merge has left it out."""
+    """Describe a part of an entry, at *place*, that cannot be applied and is left out."""
 
     place: Place
     message: str
@@ -72,12 +71,12 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Merge:
-    """The outcome.
+    """Hold the result of a merge.
 
-    :param changes: by uuid, for the providers where anything is added, removed or forgotten.
-    :param conflicts: at the start of an agent a reason to stop, later to warn. They are the same at every sync, and
-        hashable, for as long as nothing changes.
-    :param absent: entries that mean no provider of the tree.
+    :param changes: by uuid, for providers with any change.
+    :param conflicts: they stop a starting agent, and later cause warnings. They are hashable, and equal in every sync
+        while nothing changes.
+    :param absent: entries whose provider is not in the tree.
     """
 
     changes: Mapping[str, ProviderChange]
@@ -86,10 +85,10 @@ class Merge:
 
 
 def merge(config: ProviderConfig, tree: Iterable[TreeProvider]) -> Merge:
-    """Work out what *config* means for the providers of one host.
+    """Derive the changes that *config* makes to the providers of one host.
 
-    A trait that somebody else has set is there already, and so neither a conflict nor remembered. An inventory that
-    somebody else has is a conflict.
+    A trait that another owner has set exists already, so it is neither a conflict nor recorded. An inventory of another
+    owner is a conflict.
     """
     providers = tuple(tree)
     named, conflicts, absent = _named(config, providers)
@@ -110,9 +109,9 @@ def merge(config: ProviderConfig, tree: Iterable[TreeProvider]) -> Merge:
 def _named(
     config: ProviderConfig, providers: Sequence[TreeProvider]
 ) -> tuple[dict[str, ProviderEntry], list[Conflict], list[ProviderEntry]]:
-    """The entry that names each provider, by its uuid; what that contradicts; and entries that name none.
+    """Return the entry of each provider by its uuid, the conflicting entries, and the entries without a provider.
 
-    Where two entries mean one provider, the one that gives its uuid counts: a name may have moved.
+    If two entries refer to one provider, the entry with its uuid applies: a name may have moved.
     """
     uuids = {provider.uuid.lower(): provider for provider in providers}
     names = {provider.name.casefold(): provider for provider in providers} | {each.name: each for each in providers}
@@ -137,7 +136,7 @@ def _named(
 
 
 def _refused(entry: ProviderEntry, provider: TreeProvider) -> dict[str, Conflict]:
-    """Why the provider cannot have some of the entry's inventories, by class."""
+    """Return by class why the provider cannot have some of the entry's inventories."""
     refused = {}
     for name, inventory in entry.inventories.items():
         if provider.traits_only:

@@ -1,11 +1,7 @@
 """Define provider configuration: its records and its formal schema.
 
-What provider configuration says, once it has been understood.
-
-The formal schema of the files, and what is wrong with a document by it, in words.
-
-The schema is a file of its own, and the only copy: editors and other programs can be given it, the documentation shows
-it, and what an agent refuses is what it says. It is read and compiled once, when this module is imported.
+The schema is a file of its own, and the only copy. Editors and other programs can use it, the documentation shows it,
+and the agent enforces it. It is read and compiled once, at import.
 """
 
 import difflib
@@ -31,9 +27,9 @@ COMPUTE_NODE = "$COMPUTE_NODE"
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is said.
+    """Locate a value in a file.
 
-    :param file: the file as it was named to the reader.
+    :param file: the file name as passed to the parser.
     :param line: counted from 1.
     :param path: the keys and list positions (counted from 0) that lead there, such as ``providers[0].traits``.
     """
@@ -48,9 +44,9 @@ class Place:
 
 @dataclass(frozen=True)
 class AddedInventory:
-    """A whole inventory record. Fields that the file leaves out have Placement's own defaults.
+    """Hold a whole inventory record. Omitted fields have Placement's own defaults.
 
-    :param place: where the file has it; not part of what it is.
+    :param place: its location in the file; ignored in comparisons.
     """
 
     total: int
@@ -64,11 +60,11 @@ class AddedInventory:
 
 @dataclass(frozen=True)
 class ProviderEntry:
-    """One entry: a provider, and what it is to get. Exactly one of *uuid* and *name* is given.
+    """Hold one entry: a provider and its additions. Exactly one of *uuid* and *name* is given.
 
     :param uuid: in lower case, or :data:`COMPUTE_NODE`.
     :param inventories: by resource class.
-    :param traits: each with its place.
+    :param traits: each with its location.
     """
 
     place: Place
@@ -79,25 +75,25 @@ class ProviderEntry:
 
     @property
     def means_every_compute_node(self) -> bool:
-        """Whether it is for the compute nodes that no other entry names."""
+        """Return whether the entry is for all compute nodes that no other entry names."""
         return self.uuid == COMPUTE_NODE
 
     @property
     def key(self) -> tuple[str | None, str | None]:
-        """What no two entries may share: they would be for the same provider. Case does not count."""
+        """Return the key that must be unique: entries with the same key are for one provider. Case is ignored."""
         return self.uuid, self.name and self.name.casefold()
 
     @property
     def provider(self) -> str:
-        """How the file calls the provider."""
+        """Return the name or uuid of the provider in the file."""
         return self.uuid or self.name or ""
 
 
 @dataclass(frozen=True)
 class ProviderConfig:
-    """All entries of all files, in their order; no two are for the same uuid or name.
+    """Hold all entries of all files in their order; no two have the same uuid or name.
 
-    :param notes: what was accepted and is ignored, in one line each, for the operator to see.
+    :param notes: accepted but ignored fields, in one line each, for the operator.
     """
 
     entries: tuple[ProviderEntry, ...] = ()
@@ -105,17 +101,17 @@ class ProviderConfig:
 
 
 SCHEMA: Mapping[str, Any] = json.loads((resources.files(__package__) / "provider_config_v1.json").read_text("utf-8"))
-"""JSON Schema of schema version 1.0."""
+"""The JSON Schema of schema version 1.0."""
 
 VERSION: Path = ("meta", "schema_version")
-"""Where a document says which schema it is written for."""
+"""The path of the schema version in a document."""
 
 MAJOR = 1
 """The major version whose files can be read, whatever their minor version."""
 
 
 def _is_number(_: TypeChecker, value: object) -> bool:
-    """Whether JSON has such a number; YAML also has .inf and .nan."""
+    """Return whether JSON has such a number; YAML also has .inf and .nan."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -147,11 +143,10 @@ _KINDS = {
 
 
 def faults(document: Located, most: int) -> list[Found]:
-    """What the schema forbids in *document*, in the order of its lines.
+    """Return the violations of the schema in *document*, in the order of its lines.
 
-    :param most: how many faults are looked for.
-
-    :raises Unreadable: it is written for another major version, so that nothing else of it can be judged.
+    :param most: the most faults to return.
+    :raises Unreadable: the document is for another major version, so no other field can be judged.
     """
     meta = document.children.get("meta")
     said = meta and meta.children.get("schema_version")
@@ -165,7 +160,7 @@ def faults(document: Located, most: int) -> list[Found]:
 
 
 def unknown(document: Located) -> Iterator[Found]:
-    """The fields of a document without faults that the schema does not name. They are accepted and mean nothing."""
+    """Yield the fields of a valid document that the schema does not define. They are accepted and have no effect."""
     return _unknown(SCHEMA, document, document, ())
 
 
@@ -185,7 +180,7 @@ def _unknown(schema: Mapping[str, Any], document: Located, here: Located, path: 
 
 
 def _counts(error: ValidationError) -> bool:
-    """Whether the error is one of its own: what is no mapping at all has been told so."""
+    """Return whether to report the error: for a value that is not a mapping, another error is reported."""
     return error.validator != "oneOf" or isinstance(error.instance, dict)
 
 
@@ -232,7 +227,7 @@ def _version_fault(here: Located) -> str:
 
 
 def _name_fault(error: ValidationError, name: str) -> str:
-    """What is wrong with the name of a resource class or trait."""
+    """Describe the fault of a resource class's or trait's name."""
     if error.validator == "maxLength":
         return f"must have {error.validator_value} characters or fewer, and has {len(name)}"
     return f"{quoted(name)} is no custom name: only CUSTOM_ followed by A-Z, 0-9 and _ can be added"

@@ -1,4 +1,4 @@
-"""From the texts of the files to entries, or to everything that is wrong with them."""
+"""Parse the texts of the files into entries, or report all their faults."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,20 @@ from autoclave.rules.provider_config.model import COMPUTE_NODE, AddedInventory, 
 _DEFAULTS: Mapping[str, Any] = {
     name: field.get("default") for name, field in model.SCHEMA["$defs"]["inventory"]["properties"].items()
 }
-"""What a field of an inventory is when it is left out. ``total`` must not be: its None is never used."""
+"""The defaults of an inventory's fields. ``total`` is required, so its None is never used."""
 
 
 MAX_FAULTS = 100
-"""Faults, and ignored fields, that are told; of more than these, the first."""
+"""The most faults, and ignored fields, to report."""
 
 _MORE = f"There is more than that: these are the first {MAX_FAULTS}. Mend them first"
 
 
 def parse(files: Mapping[str, str]) -> ProviderConfig:
-    """Read the files, in the order in which they are given.
+    """Parse the files in the given order.
 
     :param files: text by name; the names are for messages.
-    :raises ProviderConfigFaults: with every fault of every file, or the first :data:`MAX_FAULTS`.
+    :raises ProviderConfigFaults: contains every fault of every file, or the first :data:`MAX_FAULTS`.
     """
     entries: list[ProviderEntry] = []
     faults: list[str] = []
@@ -48,8 +48,8 @@ def parse(files: Mapping[str, str]) -> ProviderConfig:
 def _without_collector() -> Iterator[None]:
     """Pause the cyclic garbage collector.
 
-    It would walk through the growing tree of a large file again and again, which takes more time than all the rest.
-    The size of a file is bounded, and so is what is kept.
+    It would traverse the growing tree of a large file repeatedly, which takes longer than all other work. The size of a
+    file is limited, and so is the memory.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -71,13 +71,13 @@ class _Understood(NamedTuple):
 
 
 def _understand(file: str, text: str) -> _Understood:
-    """Read one file. Whatever of it is sound becomes entries, so that more can be found wrong with them."""
+    """Parse one file. All valid parts become entries, so that their other faults are found as well."""
     try:
         document, faults = read(text)
         faults += model.faults(document, MAX_FAULTS + 1)
     except Unreadable as e:
         return _Understood([], [e.found], [])
-    if len(faults) > MAX_FAULTS:  # what of the rest is sound is not known
+    if len(faults) > MAX_FAULTS:  # which other parts are valid is unknown
         return _Understood([], sorted(faults), [])
     sound = _Sound(file, faults)
     providers = document.children.get("providers")
@@ -89,9 +89,9 @@ def _understand(file: str, text: str) -> _Understood:
 
 
 class _Sound:
-    """Makes entries of those parts of a file in which the schema found no fault.
+    """Convert those parts of a file that passed the schema into entries.
 
-    :ivar faults: what else is wrong with them.
+    :ivar faults: their other faults.
     """
 
     def __init__(self, file: str, faults: list[Found]) -> None:
@@ -100,7 +100,7 @@ class _Sound:
         self.faults: list[Found] = []
 
     def entry(self, entry: Located, path: Path) -> ProviderEntry | None:
-        """The entry at *path*, or None where it cannot be known which provider it is for."""
+        """Return the entry at *path*, or None if its provider is unknown."""
         inventories = self._inventories(entry, path)
         identification = entry.children.get("identification")
         if identification is None or (*path, "identification") in self._wrong:
@@ -136,7 +136,7 @@ class _Sound:
         return made
 
     def _blame(self, record: Located, path: Path, lesser: str, greater: str) -> None:
-        """Find fault with the first field if it is more than the second, where both are sound."""
+        """Report the first field if it exceeds the second, where both passed the schema."""
         if not isinstance(record.value, dict) or not self._wrong.isdisjoint([(*path, lesser), (*path, greater)]):
             return
         value, limit = (record.value.get(field, _DEFAULTS[field]) for field in (lesser, greater))
@@ -149,14 +149,14 @@ class _Sound:
 
 
 def _additional(entry: Located, section: str) -> Mapping[str | int, Located]:
-    """What stands below *section*'s ``additional``; empty where there is none."""
+    """Return the members of *section*'s ``additional``; empty without one."""
     found = entry.children.get(section)
     found = found and found.children.get("additional")
     return found.children if found else {}
 
 
 def _records(entry: Located, path: Path) -> Iterator[tuple[str, Located, Path]]:
-    """Resource class, inventory and path of everything below ``inventories``, in either shape."""
+    """Yield resource class, inventory and path of all members of ``inventories``, in either shape."""
     for key, value in _additional(entry, "inventories").items():
         if isinstance(key, str):
             yield key, value, (*path, key)

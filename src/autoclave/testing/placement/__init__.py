@@ -1,7 +1,7 @@
-"""A Placement in memory: what the client uses, with the real one's rules, and fast.
+"""Double Placement in memory: the requests of the client, with the rules of the real service.
 
-It passes the same contract tests as the real service. It is for tests of many histories: it
-authenticates nobody and forgets everything at the end of the process.
+It passes the same contract tests as the real service. It is for tests of many histories. It is fast, does not
+authenticate, and loses everything at the end of the process.
 """
 
 from autoclave.testing.placement.app import FakePlacement

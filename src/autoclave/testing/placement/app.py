@@ -1,6 +1,6 @@
-"""A Placement in memory, as a WSGI application.
+"""Serve Placement's double as a WSGI application.
 
-The readers of bodies come first, then the requests, then the application. A body that cannot be understood is 400.
+An invalid body gets 400.
 """
 
 import json
@@ -40,7 +40,7 @@ def _read_document(raw: bytes) -> Any:
 
 
 def _read_new_provider(body: Any) -> tuple[str, str, str | None]:
-    """Its uuid, name and parent."""
+    """Return its uuid, name and parent."""
     return _understood(lambda: (_uuid(body["uuid"]), _text(body["name"]), body.get("parent_provider_uuid")))
 
 
@@ -76,7 +76,7 @@ def _understood(read: Callable[[], _T]) -> _T:
 
 
 def _record(values: Mapping[str, Any]) -> Inventory:
-    # What is left out gets its default again, silently, also where another value stood.
+    # As in Placement, an omitted field is silently reset to its default.
     whole = {**_DEFAULTS, **values}
     for name, least in _AT_LEAST.items():
         _integer(whole, name, least)
@@ -126,13 +126,13 @@ _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 _CREATED, _EMPTY = 201, 204
 
 Answer = tuple[int, Any]
-"""Status, and the document to answer with or None."""
+"""The status, and the document of the answer or None."""
 
 
 class Request(NamedTuple):
-    """A request that found its handler.
+    """Hold a request that matched a route.
 
-    :param name: the provider, class, trait or consumer that the path is about; empty if it is about all.
+    :param name: the provider, class, trait or consumer in the path; empty for a collection.
     """
 
     ledger: Ledger
@@ -333,14 +333,14 @@ def _make_name(known: set[str], name: str) -> Answer:
 
 
 class FakePlacement:
-    """A WSGI application that answers as Placement does at the client's microversion."""
+    """Answer as Placement does at the client's microversion."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self._lock = threading.Lock()
 
     def client_session(self) -> Any:
-        """A keystoneauth1 adapter, as :class:`~autoclave.placement.embedded.EmbeddedPlacement` has."""
+        """Return a keystoneauth1 adapter, as :class:`~autoclave.placement.embedded.EmbeddedPlacement` does."""
         return wsgi_adapter(self)
 
     def client(self) -> PlacementClient:
@@ -374,6 +374,6 @@ class FakePlacement:
 
 
 def error_document(status: int, detail: str, code: str = "placement.undefined_code") -> dict[str, Any]:
-    """Placement's error document, after the API working group's guideline."""
+    """Return Placement's error document, by the API working group's guideline."""
     error = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "code": code}
     return {"errors": [error]}

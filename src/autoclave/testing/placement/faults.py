@@ -1,4 +1,4 @@
-"""Failures on the way to Placement, for tests: before the real one or its double.
+"""Inject failures into requests to Placement, real or double, for tests.
 
 ::
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 Effect = Callable[["WSGIApplication", "WSGIEnvironment", "StartResponse"], Iterable[bytes]]
-"""What happens to a request, in place of plainly calling the application."""
+"""Handles a request in place of calling the application."""
 
 
 class Call(NamedTuple):
-    """A request that arrived. ``path`` is without the mount point and the query."""
+    """Record a request that arrived. ``path`` is without the mount point and the query."""
 
     method: str
     path: str
@@ -35,12 +35,12 @@ class Call(NamedTuple):
 
 @dataclass
 class Fault:
-    """An effect, and the requests it strikes.
+    """Define an effect, and the requests that it affects.
 
     :param method: a regular expression for the whole method.
-    :param path: a regular expression found anywhere in the path and query.
-    :param skip: how many matching requests pass unharmed first.
-    :param times: how many are struck then; None for all.
+    :param path: a regular expression that matches anywhere in the path and query.
+    :param skip: the number of matching requests that first pass unchanged.
+    :param times: the number of requests affected after that; None for all.
     """
 
     effect: Effect
@@ -51,7 +51,7 @@ class Fault:
     struck: int = field(default=0, init=False)
 
     def claims(self, method: str, path: str) -> bool:
-        """Whether it strikes this request; counts it."""
+        """Return whether it affects this request, and count the request."""
         if not self.method.fullmatch(method) or not self.path.search(path):
             return False
         if self.skip:
@@ -64,7 +64,7 @@ class Fault:
 
 
 class Faults:
-    """WSGI middleware that does what it is told to the requests it is told of.
+    """Apply faults to the requests that they match, as WSGI middleware.
 
     :param app: the embedded Placement's, or a :class:`~autoclave.testing.placement.FakePlacement`.
     """
@@ -74,23 +74,23 @@ class Faults:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self.calls: list[Call] = []
-        """Every request so far, struck or not."""
+        """Every request so far, affected or not."""
 
     def add(self, effect: Effect, method: str = ".*", path: str = "", skip: int = 0, times: int | None = None) -> Fault:
-        """Strike requests; of several faults that match, the one added first does it."""
+        """Add a fault; if several match a request, the first one added applies."""
         fault = Fault(effect, re.compile(method), re.compile(path), skip, times)
         with self._lock:
             self._faults.append(fault)
         return fault
 
     def clear(self) -> None:
-        """Let everything pass again, and forget the calls."""
+        """Remove all faults and recorded calls."""
         with self._lock:
             self._faults.clear()
             self.calls.clear()
 
     def client(self) -> PlacementClient:
-        """A client whose requests come through here."""
+        """Return a client whose requests pass this middleware."""
         return PlacementClient(wsgi_adapter(self))
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -106,28 +106,28 @@ class Faults:
 
 
 def refuse(_app: "WSGIApplication", _environ: "WSGIEnvironment", _start: "StartResponse") -> Iterable[bytes]:
-    """The connection fails; the request is not applied."""
+    """Fail the connection without applying the request."""
     raise ConnectionRefusedError("connection refused, as arranged")
 
 
 def time_out(_app: "WSGIApplication", _environ: "WSGIEnvironment", _start: "StartResponse") -> Iterable[bytes]:
-    """Nobody answers in time; the request is not applied."""
+    """Time out without applying the request."""
     raise TimeoutError("timed out, as arranged")
 
 
 def lose_answer(app: "WSGIApplication", environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
-    """The request is applied; then the connection breaks."""
+    """Apply the request, then break the connection."""
     call_joined(app, environ, start)
     raise ConnectionResetError("connection lost before the answer, as arranged")
 
 
 def answer(status: int, code: str = "placement.undefined_code", detail: str = "as arranged") -> Effect:
-    """Placement itself answers with an error; the request is not applied."""
+    """Answer with an error of Placement itself, without applying the request."""
     return answer_raw(status, json.dumps(error_document(status, detail, code)).encode(), "application/json")
 
 
 def answer_raw(status: int, body: bytes, content_type: str = "text/html") -> Effect:
-    """Somebody answers *body*; the request is not applied."""
+    """Answer with *body*, as a proxy would, without applying the request."""
 
     def effect(_app: "WSGIApplication", _environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         start(f"{status} Arranged", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
@@ -137,7 +137,7 @@ def answer_raw(status: int, body: bytes, content_type: str = "text/html") -> Eff
 
 
 def delay(seconds: float) -> Effect:
-    """The request is applied after *seconds*."""
+    """Apply the request after *seconds*."""
 
     def effect(app: "WSGIApplication", environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         time.sleep(seconds)
@@ -147,7 +147,7 @@ def delay(seconds: float) -> Effect:
 
 
 def before(action: Callable[[], Any]) -> Effect:
-    """*action* runs first (somebody else's write, say); then the request is applied."""
+    """Run *action* first, such as another client's write, then apply the request."""
 
     def effect(app: "WSGIApplication", environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         action()
@@ -157,7 +157,7 @@ def before(action: Callable[[], Any]) -> Effect:
 
 
 def after(action: Callable[[], Any]) -> Effect:
-    """The request is applied; *action* runs before its answer is seen."""
+    """Apply the request, then run *action* before the answer is returned."""
 
     def effect(app: "WSGIApplication", environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         body = call_joined(app, environ, start)

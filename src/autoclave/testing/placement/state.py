@@ -1,7 +1,7 @@
-"""What the double of Placement remembers, and the allocation candidates that it has room for.
+"""Hold the state of Placement's double, and compute its allocation candidates.
 
-Of ``GET /allocation_candidates`` it knows resources, required (also ``in:`` and ``!``), in_tree, root_required,
-group_policy and limit, with and without a suffix. Another parameter is refused rather than ignored.
+``GET /allocation_candidates`` supports resources, required (also ``in:`` and ``!``), in_tree, root_required,
+group_policy and limit, with and without a suffix. Any other parameter is refused, never ignored.
 """
 
 import itertools
@@ -21,7 +21,7 @@ UNDEFINED = "placement.undefined_code"
 
 
 class Refusal(Exception):
-    """An answer that is not a success.
+    """Represent an answer that is not a success.
 
     :param status: HTTP status.
     :param code: Placement's own error code.
@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 @dataclass
 class Entry:
-    """A provider as the ledger keeps it."""
+    """Hold one provider of the ledger."""
 
     uuid: str
     name: str
@@ -47,7 +47,7 @@ class Entry:
 
 
 class Ledger:
-    """All that Placement remembers. Not safe for threads; its owner locks."""
+    """Hold the whole state of Placement. It is not thread-safe; its owner locks."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -66,7 +66,7 @@ class Ledger:
             raise Refusal(404, f"No resource provider has the uuid {uuid}") from None
 
     def at(self, uuid: str, generation: int) -> Entry:
-        """The provider, if it has not moved on from *generation*."""
+        """Return the provider if its generation is *generation*."""
         entry = self.entry(uuid)
         if entry.generation != generation:
             raise Refusal(
@@ -101,7 +101,7 @@ class Ledger:
         del self.entries[uuid], self._holders[uuid]
 
     def tree(self, member: str) -> list[Entry]:
-        """The whole tree that *member* is in; nothing if it does not exist."""
+        """Return the whole tree of *member*; empty if it does not exist."""
         root = self.entries[member].root if member in self.entries else None
         return [entry for entry in self.entries.values() if entry.root == root]
 
@@ -127,7 +127,7 @@ class Ledger:
         wanted = set(names)
         if unknown := wanted - self.traits:
             raise Refusal(400, f"No such trait {', '.join(sorted(unknown))}")
-        # Only a change moves the generation, as in the real one; inventories always move it.
+        # As in Placement, only a change increments the generation; inventories always increment it.
         if wanted != entry.traits:
             entry.traits = wanted
             entry.generation += 1
@@ -136,7 +136,7 @@ class Ledger:
     # Allocations
 
     def used(self, uuid: str, without: Iterable[str] = ()) -> Counter[str]:
-        """What is allocated from the provider, by resource class; *without* what these consumers hold."""
+        """Return the allocated amounts by resource class, *without* those of the given consumers."""
         total: Counter[str] = Counter()
         for consumer in self._holders[uuid].difference(without):
             total.update(self._consumers[consumer].allocations[uuid])
@@ -150,7 +150,7 @@ class Ledger:
         return self._consumers.get(consumer, ConsumerAllocations(consumer, {}))
 
     def replace(self, claims: Sequence[ConsumerAllocations]) -> None:
-        """Make each claim all that its consumer holds, or refuse them all and change nothing."""
+        """Apply all claims, each as the whole allocations of its consumer, or refuse them all."""
         for claim in claims:
             expected = 0 if claim.consumer in self._ghosts else self.held_by(claim.consumer).generation
             if claim.generation != expected:
@@ -163,7 +163,7 @@ class Ledger:
         touched = {uuid for claim in claims for uuid in claim.allocations or self.held_by(claim.consumer).allocations}
         for claim in claims:
             self._hold(claim)
-        # What a consumer leaves because another provider is named instead keeps its generation: so does the real one.
+        # As in Placement, a provider that a consumer leaves for another keeps its generation.
         for uuid in touched:
             self.entries[uuid].generation += 1
 
@@ -175,7 +175,7 @@ class Ledger:
     def _hold(self, claim: ConsumerAllocations) -> None:
         before = self.held_by(claim.consumer)
         if not claim.allocations and not before.allocations:
-            # The real one makes the consumer, and then has nothing to notice it by.
+            # Placement creates the consumer, but no GET shows it.
             self._ghosts.add(claim.consumer)
             return
         self._ghosts.discard(claim.consumer)
@@ -206,8 +206,8 @@ class Ledger:
             for name, amount in amounts.items():
                 record = self.entries[uuid].inventories[name]
                 after = left[name] + amount
-                # Over capacity is allowed as long as it is no more than it was: a device that is
-                # reserved may pass from one consumer to another.
+                # Exceeding the capacity is allowed without an increase: an allocation may move between consumers at a
+                # reserved device.
                 if after > (record.total - record.reserved) * record.allocation_ratio and after > before[name]:
                     raise Refusal(409, f"{amount} of {name} at {uuid} would exceed the capacity")
 
@@ -224,7 +224,7 @@ class Ledger:
 
 
 def fits_units(record: Inventory, amount: int) -> bool:
-    """Whether *amount* may be taken at once."""
+    """Return whether *amount* may be allocated at once."""
     return record.min_unit <= amount <= record.max_unit and amount % record.step_size == 0
 
 
@@ -235,12 +235,12 @@ def _check_reserved(uuid: str, name: str, record: Inventory) -> None:
 
 _KEY = re.compile(r"(resources|required|in_tree)([a-zA-Z0-9_-]{1,64})?")
 _MOST = 100
-"""As ``[placement] max_allocation_candidates`` of the embedded service."""
+"""The ``[placement] max_allocation_candidates`` of the embedded service."""
 
 
 @dataclass
 class Group:
-    """One request group; with a suffix, one provider must satisfy all of it."""
+    """Hold one request group; with a suffix, one provider must satisfy all of it."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: list[set[str]] = field(default_factory=list)
@@ -256,7 +256,7 @@ Placed = Mapping[str, Mapping[str, int]]
 
 
 def candidates(ledger: Ledger, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The answer's document."""
+    """Return the document of the answer."""
     groups, wide = _parse(ledger, query)
     limit = _limit(wide)
     roots = [entry for entry in ledger.entries.values() if entry.parent is None]
@@ -269,8 +269,8 @@ def candidates(ledger: Ledger, query: Sequence[tuple[str, str]]) -> dict[str, An
         if root_traits.traits_fit(root.traits)
     ]
     found = list(itertools.islice(_round_robin(streams), _MOST))
-    # The real one deals out what it generates host by host, but which of it a limit keeps is
-    # arbitrary: all of one host, at worst. So here it is the worst.
+    # Placement generates candidates host by host in turn, but a limit keeps an arbitrary part. Here it keeps the worst:
+    # all of one host.
     found.sort(key=lambda request: ledger.entries[next(iter(request["allocations"]))].root)
     del found[limit:]
     trees = {ledger.entries[uuid].root for request in found for uuid in request["allocations"]}
@@ -314,7 +314,7 @@ def _limit(wide: Mapping[str, list[str]]) -> int:
 
 
 def parse_amounts(ledger: Ledger, text: str) -> dict[str, int]:
-    """What ``resources`` asks for: ``CLASS:AMOUNT,…``."""
+    """Parse ``resources``: ``CLASS:AMOUNT,…``."""
     amounts = {}
     for part in text.split(","):
         name, _, amount = part.partition(":")
@@ -340,7 +340,7 @@ def _add_traits(ledger: Ledger, group: Group, text: str) -> None:
 
 
 def _in_tree(ledger: Ledger, root: Entry, groups: Mapping[str, Group], isolate: bool) -> Iterator[dict[str, Any]]:
-    """The candidates of one tree, each once for each way to map the groups."""
+    """Yield the candidates of one tree, once for each mapping of the groups."""
     tree = ledger.tree(root.uuid)
     room = {entry.uuid: _room(ledger, entry) for entry in tree}
     ways = [list(_ways(tree, room, group, spread=not suffix)) for suffix, group in groups.items()]
@@ -361,7 +361,7 @@ def _in_tree(ledger: Ledger, root: Entry, groups: Mapping[str, Group], isolate: 
 
 
 def _ways(tree: Sequence[Entry], room: Mapping[str, Mapping[str, int]], group: Group, spread: bool) -> Iterator[Placed]:
-    """The ways to satisfy one group: at one provider, or spread over the tree."""
+    """Yield the ways to satisfy one group: at one provider, or spread over the tree."""
     if group.in_tree is not None and group.in_tree not in {entry.uuid for entry in tree}:
         return
     usable = [entry for entry in tree if not entry.traits & group.forbidden]
@@ -383,7 +383,7 @@ def _ways(tree: Sequence[Entry], room: Mapping[str, Mapping[str, int]], group: G
 
 
 def has_room(ledger: Ledger, entry: Entry, amounts: Mapping[str, int]) -> bool:
-    """Whether the provider would give somebody all of it."""
+    """Return whether the provider can allocate all of it."""
     return _fits(entry, _room(ledger, entry), amounts)
 
 

@@ -1,7 +1,7 @@
-"""The tables of an accelerator service that does not clean its devices yet.
+"""Create the tables of an accelerator service that does not clean its devices yet.
 
-The columns are Cyborg's. What differs: providers and deployable names are unique, a device has one
-control path, the resource class is a column of its own, and JSON is not limited to 255 characters.
+The columns are Cyborg's, with these differences: providers and deployable names are unique, a device has one control
+path, the resource class is a separate column, and JSON is not limited to 255 characters.
 """
 
 import sqlalchemy as sa

@@ -1,17 +1,17 @@
-"""Devices get a state, a slot and a history; NVMe drives become a type.
+"""Add a state, a slot and a history to devices, and the type NVMe.
 
-``device_state`` starts as NULL, as the NVMe specification says: a device that is bound today must not
-read ``available``. The backfill, which looks at the requests, is a data migration of its own.
+``device_state`` starts as NULL, as the NVMe specification demands: a device that is bound during the upgrade must not
+read ``available``. The backfill, which reads the requests, is a separate data migration.
 
-What old rows get for the columns that must have a value:
+Old rows get these values in columns that must not be NULL:
 
-* ``devices.pci_address``: the address in the device's ``controlpath_ids.cpid_info``. Where that holds no PCI
-  address, or another device of the host already has it, ``unknown-<id>``: it is unique, is nobody's
-  address, and so discovery finds no such slot and shows the row as missing for the operator to judge.
-* ``attach_handles.identity``: the PCI address in ``attach_info``, else the handle's own uuid.
-* ``extended_accelerator_requests.device_id``: the device of the deployable, of requests that hold one, so that no
-  other request can win it.
-* everything else: the server default, which also lets services of the older release insert rows.
+- ``devices.pci_address``: the address in the device's ``controlpath_ids.cpid_info``. If that is no PCI address, or
+  another device of the host has it already, ``unknown-<id>``. This is unique and no real slot, so discovery reports the
+  row as missing, and an operator decides.
+- ``attach_handles.identity``: the PCI address in ``attach_info``, or else the handle's uuid.
+- ``extended_accelerator_requests.device_id``: the device of the deployable, for requests that hold one, so that no
+  other request can bind it.
+- all others: the server default, which also lets services of the older release insert rows.
 """
 
 import json
@@ -39,7 +39,7 @@ def _number(name: str, default: int) -> sa.Column[int]:
 
 
 def _address(document: str) -> str | None:
-    """The PCI address in a JSON document of Cyborg's (domain, bus, device, function), or None."""
+    """Return the PCI address (domain, bus, device, function) in a JSON document of Cyborg, or None."""
     try:
         parts = json.loads(document)
         return str(PCIAddress.parse("{domain}:{bus}:{device}.{function}".format(**parts)))

@@ -1,4 +1,4 @@
-"""Whether a device is being forgotten, so that a forget that was cut short is told from an operator's hold."""
+"""Record that a device is being forgotten, to distinguish an interrupted forget from an operator's hold."""
 
 import sqlalchemy as sa
 

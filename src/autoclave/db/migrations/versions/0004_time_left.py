@@ -1,4 +1,4 @@
-"""How long a running erase still takes."""
+"""Record the remaining time of a running erase."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""What Nova is still to be told of a bind: since when, and from when on it may be tried."""
+"""Record pending Nova events of binds: since when, and when the next attempt is due."""
 
 import sqlalchemy as sa
 

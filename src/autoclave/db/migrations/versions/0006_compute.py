@@ -1,4 +1,4 @@
-"""The compute half: flavors, images, hosts, instances, and the PCI functions that they are lent."""
+"""Add the compute half: flavors, images, hosts, instances, and their PCI functions."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Serial numbers and models of drives in the one spelling that they have whichever way they were read."""
+"""Normalize serial numbers and models of drives, so that every way of reading gives the same text."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ def upgrade() -> None:
 
 
 def _respell(name: str, columns: Sequence[str], *, unique: bool = False) -> None:
-    """Rewrite the rows that have another spelling.
+    """Rewrite the rows with another spelling.
 
-    :param unique: no two rows have the same of *columns*: one that would become another's double is deleted.
+    :param unique: *columns* are unique: delete a row that would become a duplicate.
     """
     table = sa.table(name, sa.column("id", sa.Integer), *(sa.column(each, sa.String) for each in columns))
     rows = {row.id: tuple(getattr(row, each) for each in columns) for row in op.get_bind().execute(sa.select(table))}

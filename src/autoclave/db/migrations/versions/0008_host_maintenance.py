@@ -1,4 +1,4 @@
-"""Hosts in maintenance, and a flag on each of their devices."""
+"""Record hosts in maintenance, and flag their devices."""
 
 import sqlalchemy as sa
 

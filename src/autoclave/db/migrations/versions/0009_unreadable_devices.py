@@ -1,4 +1,4 @@
-"""Why an available device could not be looked at for so long that it is not offered."""
+"""Record why an available device has been unreadable for so long that it is not offered."""
 
 import sqlalchemy as sa
 

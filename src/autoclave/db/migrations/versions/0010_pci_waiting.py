@@ -1,4 +1,4 @@
-"""What of a PCI provider's configuration waits until its functions are free."""
+"""Record which changes of a PCI provider wait until its functions are free."""
 
 import sqlalchemy as sa
 

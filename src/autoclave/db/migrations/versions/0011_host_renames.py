@@ -1,4 +1,4 @@
-"""Renames of hosts that have begun and are not complete."""
+"""Record renames of hosts that have begun and are incomplete."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""What hints at the machine of an agent."""
+"""Record hints that identify the machine of an agent."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Serials of cards, and the ledger of those that are burned."""
+"""Record serial numbers of cards, and add the ledger of burned cards."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""A flag on devices whose provider another service has rewritten."""
+"""Flag devices whose provider another service has rewritten."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""The layout of a drive that is on record, and another one that was found."""
+"""Record the layout of a drive, and a different layout that was found."""
 
 import sqlalchemy as sa
 

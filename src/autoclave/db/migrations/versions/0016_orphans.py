@@ -1,4 +1,4 @@
-"""Since when the server of an accelerator request is deleted, and why its device is not given back."""
+"""Record since when the server of a request has been deleted, and why its device is not reclaimed."""
 
 import sqlalchemy as sa
 

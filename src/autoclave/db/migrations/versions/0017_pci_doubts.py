@@ -1,4 +1,4 @@
-"""Why nothing of a PCI provider may be given away for now, and whether that has been reserved."""
+"""Record why a PCI provider is withheld, and whether Autoclave has reserved it."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""The total that Autoclave has written last to the inventory of a device."""
+"""Record the total that Autoclave last wrote to the inventory of a device."""
 
 import sqlalchemy as sa
 from alembic import op

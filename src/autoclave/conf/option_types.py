@@ -1,9 +1,13 @@
-"""Bound the numbers that are waited for or counted to."""
+"""Define the types that options share: numbers with limits, and PCI addresses."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from oslo_config import cfg, types
+
+from autoclave.exceptions import InvalidConfiguration
+from autoclave.rules.pci_address import PCIAddress
 
 DAY = 86400
 """Set the longest interval and timeout, in seconds."""
@@ -22,3 +26,18 @@ class FiniteFloatOpt(cfg.Opt):  # type: ignore[misc]
 
     def __init__(self, name: str, *, min: float, max: float = DAY, **arguments: Any) -> None:  # noqa: A002
         super().__init__(name, type=_Finite(min, max), **arguments)
+
+
+def exact_addresses(entries: Iterable[str], option: str) -> frozenset[PCIAddress]:
+    """Return the addresses of an option.
+
+    :param option: its section and name, for messages.
+    :raises InvalidConfiguration: an entry is no full PCI address.
+    """
+    addresses = set()
+    for entry, text in enumerate(entries, start=1):
+        try:
+            addresses.add(PCIAddress.parse(text))
+        except ValueError as e:
+            raise InvalidConfiguration(str(e), option=option, entry=entry) from None
+    return frozenset(addresses)

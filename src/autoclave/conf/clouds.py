@@ -1,13 +1,13 @@
-"""Define [placement]: the inventory of all devices. All options but three are keystoneauth's."""
+"""Define the options of Placement (``[placement]``) and of Nova (``[nova]``). Most are those of keystoneauth1."""
 
 from oslo_config import cfg
 
 from autoclave.conf.keystoneauth import service_options
-from autoclave.conf.numbers import FiniteFloatOpt
+from autoclave.conf.option_types import DAY, FiniteFloatOpt
 
-GROUP = "placement"
+PLACEMENT = "placement"
 
-OPTS = service_options(
+PLACEMENT_OPTS = service_options(
     "placement",
     "Not set: the embedded Placement of `autoclave up`.",
     [
@@ -35,13 +35,13 @@ _SCOPE = ("project_id", "project_name", "domain_id", "domain_name", "system_scop
 
 def is_external(conf: cfg.ConfigOpts) -> bool:
     """Return whether ``[placement]`` names a Placement; without one, ``autoclave up`` embeds its own."""
-    group = conf[GROUP]
+    group = conf[PLACEMENT]
     return bool(group.auth_type or group.auth_section or group.endpoint_override or group.endpoint)
 
 
 def present_form(conf: cfg.ConfigOpts) -> dict[str, str]:
     """Return the options that say what a file with the deprecated ``endpoint`` means; none without it."""
-    group = conf[GROUP]
+    group = conf[PLACEMENT]
     if not group.endpoint or group.endpoint_override or group.auth_section:
         return {}
     found: dict[str, str] = {}
@@ -58,3 +58,33 @@ def present_form(conf: cfg.ConfigOpts) -> dict[str, str]:
         if by_name and not any(group[option] for option in ("project_domain_id", "project_domain_name", *_DOMAIN)):
             found["project_domain_name"] = "Default"
     return {"endpoint_override": group.endpoint, **found}
+
+
+NOVA = "nova"
+
+NOVA_OPTS = service_options(
+    "compute",
+    "Not set: there is no Nova to notify.",
+    [
+        FiniteFloatOpt(
+            "timeout", default=10.0, min=0.1, max=60.0, help="Seconds to wait for a connection, and for data."
+        ),
+        cfg.IntOpt(
+            "arq_binding_timeout",
+            default=300,
+            min=1,
+            max=DAY,
+            help="Seconds after which an event that Nova has not taken is given up: what Nova's own option of this "
+            "name says, since it waits no longer.",
+        ),
+        cfg.IntOpt(
+            "orphan_patience",
+            default=600,
+            min=0,
+            max=DAY,
+            help="Seconds between the two lookups that must find a server deleted before a conductor gives its devices "
+            "back by itself. Conductors look twice as often. 0: they never look, and only an operator takes devices "
+            "back.",
+        ),
+    ],
+)

@@ -1,0 +1,1 @@
+"""Erase drives by one method each, and prove the result."""

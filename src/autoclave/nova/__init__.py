@@ -1,0 +1,1 @@
+"""Report bind events to Nova, and look up its servers."""
