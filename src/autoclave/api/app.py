@@ -53,7 +53,7 @@ def mounted(app: "WSGIApplication", mounts: "Mapping[str, WSGIApplication]") -> 
     return dispatch
 
 
-# Moments are UTC without a zone, as the database keeps them; clients know them in whole seconds, with the zone.
+# The database has timestamps in UTC without a zone; clients expect whole seconds, with the zone.
 _OPTIONS = orjson.OPT_NAIVE_UTC | orjson.OPT_OMIT_MICROSECONDS
 
 
@@ -91,17 +91,17 @@ def create_app(
     guests = GuestsSeen(ports, agents, patience_with_agents(conf))
     api = Api(conf, ports, ConductorAPI(transport), agents, guests, Policy(conf), waiting, hosts_unknown)
     layers: tuple[Layer, ...] = (
-        # The host as the caller wrote it, before a header of his can change it.
+        # Check the Host header before a header of the proxy can replace it.
         partial(expected_hosts, conf),
-        # The proxy's scheme and host, before anything builds a link or writes an address into a log.
+        # Apply the proxy's scheme and host before a layer builds a link or logs an address.
         lambda app: HTTPProxyToWSGI(app, conf),
-        # The request's id, so that every answer has one, also those of the layers below.
+        # Set the request id here, so that answers of the layers below have one, too.
         lambda app: RequestId(app, conf),
-        # What nobody expected, before it reaches the server, which would show a page of its own.
+        # Handle unexpected exceptions before the HTTP server does, which would send a page of its own.
         errors.guarded,
-        # Others under our roof. They do not believe what our authentication found out.
+        # Mounted applications authenticate callers themselves.
         lambda app: mounted(app, {prefix: bounded(other, waiting) for prefix, other in (mounts or {}).items()}),
-        # Who asks: last, next to what believes it.
+        # Authenticate last, next to the application that relies on it.
         partial(authenticated, conf),
     )
     app: WSGIApplication = _resources(api)

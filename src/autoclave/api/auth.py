@@ -49,7 +49,7 @@ OPTION = "[api] http_basic_auth_user_file"
 CHALLENGE = 'Basic realm="Autoclave", charset="UTF-8"'
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
-_LONGEST_NAME = 64  # as that of a user of Keystone's; it goes into the history of devices
+_LONGEST_NAME = 64  # as long as a Keystone user's; the history of devices stores it
 
 
 class Users:
@@ -72,9 +72,9 @@ class Users:
         entries = self._read()
         entry = entries.get(name)
         try:
-            # An unknown name takes as long as a known one: how long it takes tells nobody who there is.
+            # An unknown name takes as long as a known one, so that the time does not reveal names.
             basic_auth.auth_entry(entry or next(iter(entries.values())), password)
-        except (HTTPError, ValueError):  # the second: a password that bcrypt cannot take, such as a very long one
+        except (HTTPError, ValueError):  # the second: bcrypt refuses some passwords, such as very long ones
             return False
         return entry is not None
 
@@ -186,7 +186,7 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
 
     :raises InvalidConfiguration: the file does not configure access to Keystone.
     """
-    from keystonemiddleware.auth_token import AuthProtocol  # 8 MiB that the other strategies do without
+    from keystonemiddleware.auth_token import AuthProtocol  # imported here: the other strategies save 8 MiB
 
     options = {"oslo_config_config": conf, "service_token_roles_required": True}
     loading.register_auth_conf_options(conf, "keystone_authtoken")
@@ -196,7 +196,7 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
         guarded: WSGIApplication = AuthProtocol(app, options)
     except ClientException as error:
         raise InvalidConfiguration(f"Keystone cannot be asked: {error}", option="[keystone_authtoken]") from error
-    if not conf[section].auth_type:  # the middleware would go on, and refuse every token
+    if not conf[section].auth_type:  # the middleware would start, and refuse every token
         raise InvalidConfiguration(
             "is not set, so no token could be checked; name Keystone and the service's user there (auth_type = "
             "password, auth_url, username, password, project_name, …), or see [api] auth_strategy",

@@ -35,8 +35,8 @@ def read(
 ) -> Any:
     """Read, parse and validate the body of *req*.
 
-    :param max_size: bytes that it may have (``[api] max_request_body_size``).
-    :param media_type: what it may be declared as, beside JSON and JSON patches.
+    :param max_size: the largest number of bytes (``[api] max_request_body_size``).
+    :param media_type: the media type to accept in addition to JSON and JSON patches.
     :raises BadRequest: it is missing or not whole, not JSON in UTF-8, or not what *validator* demands.
     :raises falcon.HTTPContentTooLarge: it is longer than *max_size*.
     :raises falcon.HTTPUnsupportedMediaType: it says that it is something else than JSON.
@@ -109,7 +109,7 @@ def _parsed(raw: bytes) -> object:
         known = str(error).startswith("not ")
         raise BadRequest(f"The body is {shortened(str(error)) if known else _NO_NUMBER}.") from None
     try:
-        # What JSON can escape and a database cannot keep: NUL, and halves of surrogate pairs. And NaN.
+        # JSON can escape NUL and halves of surrogate pairs, but a database cannot store them. Nor NaN.
         written = json.dumps(document, ensure_ascii=False, allow_nan=False)
         written.encode()
         if _NUL.search(written):

@@ -63,8 +63,8 @@ class Api:
 class Callers:
     """Turn the result of the authentication into a context (Falcon middleware).
 
-    :param policy: says who is an administrator.
-    :param is_public: tells the paths that are served without knowing who asks.
+    :param policy: decides which callers are administrators.
+    :param is_public: returns whether a path is served without authentication.
     """
 
     def __init__(self, policy: Policy, is_public: Any) -> None:
@@ -115,7 +115,7 @@ def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     good: Callable[[str], bool] = _is_address if conf.api.noauth_beyond_loopback else is_loopback
 
     def refuse_others(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        asked = environ.get("HTTP_HOST", "localhost")  # only HTTP/1.0 goes without, and no browser speaks that
+        asked = environ.get("HTTP_HOST", "localhost")  # only HTTP/1.0 has no Host header, and no browser uses it
         try:
             host = urlsplit(f"//{asked}").hostname or ""
         except ValueError:

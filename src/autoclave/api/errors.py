@@ -90,7 +90,7 @@ def install(app: "falcon.App[Any, Any]") -> None:
     """Make *app* answer every exception in this shape."""
     app.set_error_serializer(_serialize)
     app.add_error_handler(Exception, _unexpected)
-    # Falcon's own answers are exceptions, too: the handler of Exception must not get them.
+    # Falcon's own answers are exceptions, too; keep them from the handler of Exception.
     app.add_error_handler(falcon.HTTPError, _http_error)
     app.add_error_handler(AutoclaveError, _autoclave_error)
 

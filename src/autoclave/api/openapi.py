@@ -206,7 +206,7 @@ def _version_parameter(api: VersionedAPI, since: Microversion | None, components
     first = since or api.minimum
     served = [str(Microversion(first.major, minor)) for minor in range(first.minor, api.maximum.minor + 1)]
     asked = [f"{api.service_type} {text}" for text in [*served, "latest"]]
-    # said once for all operations
+    # the same for all operations
     title = {} if since else {"title": f"{api.service_type.capitalize()}Version"}
     return {
         "name": HEADER,
@@ -247,7 +247,7 @@ def _failures(api: Api, components: _Components) -> dict[str, Any]:
         for code, text in _FAILURES.items()
     }
     if api.conf.api.auth_strategy == "keystone":
-        # What Keystone's middleware says, when it does not accept a token or cannot ask, has a shape of its own.
+        # Keystone's middleware answers in a shape of its own if a token is invalid or Keystone is down.
         for path in ("/", *compute):
             del found[_failure_name(path, 401)]["content"]
             found[_failure_name(path, 503)]["content"]["text/plain"] = {"schema": STRING}

@@ -279,12 +279,12 @@ class Policy:
         if context.user_id is not None:
             target["user_id"] = context.user_id
         try:
-            # authorize() does not raise when a check fails, unless told to: it returns False.
+            # authorize() returns False when a check fails; it raises only with do_raise.
             return bool(self._enforcer.authorize(rule, target, context))
         except policy.InvalidScope as error:
             LOG.info("Denied to %s: %s", context.user_id, error)
             return False
-        except (RuntimeError, RequestException) as error:  # what oslo.policy's checks over HTTP raise
+        except (RuntimeError, RequestException) as error:  # raised by oslo.policy's checks over HTTP
             raise PolicyUnavailable(f"rule {rule} cannot be decided: {error}") from error
 
     def require(self, context: RequestContext, rule: str) -> None:
@@ -302,7 +302,7 @@ class Policy:
                 stamps = self._files.stamps()
                 if stamps == self._seen:
                     return
-                # First: files that cannot be used are reported once, and not by each request.
+                # Store the stamps first, so that unusable files are reported once, not by each request.
                 self._seen = stamps
                 self._enforcer = self._made_of(self._files.read(stamps))
             except InvalidConfiguration as error:

@@ -59,7 +59,7 @@ class PolicyFiles:
         faults: list[str] = []
         (main, there), *others = stamps
         if there is not None:
-            self._required = True  # without it, rules would silently be as they are by default
+            self._required = True  # without it, the defaults would apply silently
         elif self._required:
             raise InvalidConfiguration(f"{main} does not exist; make it, or leave the option out", option=OPTION)
         for path in (*([main] if there is not None else []), *(path for path, _ in others)):
@@ -101,7 +101,7 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(path)
     except OSError:
-        return None  # read() says why
+        return None  # read() raises the reason
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 

@@ -154,6 +154,6 @@ def _image(api: Api) -> dict[str, Resource]:
 def _service(api: Api) -> dict[str, Resource]:
     paths: dict[str, Resource] = {"/healthcheck": root_pages.Health(api), "/metrics": metrics.Metrics(api)}
     if api.conf.api.auth_strategy != "keystone":
-        # With Keystone, clients ask Keystone.
+        # With Keystone, clients send these requests to Keystone.
         paths |= {"/identity": root_pages.Versions(api), "/identity/v3": root_pages.V3(api)}
     return paths

@@ -45,7 +45,7 @@ def since(version: Microversion, schema: Schema) -> Schema:
 
 def optional(schema: Schema) -> Schema:
     """Mark *schema* as a property that may be absent: without a value, or for callers that may not see it."""
-    # a component is the same wherever it is
+    # a component is the same in every schema
     return {"allOf": [schema], "x-optional": True} if "title" in schema else {**schema, "x-optional": True}
 
 

@@ -31,13 +31,13 @@ _WIDTHS = {
     "done": 18,
     "reason": 40,
 }
-"""Characters of a line in the table, which must fit on a terminal of 120 columns."""
+"""Limit the characters of a line in the table, which must fit on a terminal of 120 columns."""
 
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 
 
 def add_audited(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say whose records, and which host, are looked at: see :func:`audited`."""
+    """Add the options that select the records and the host: see :func:`audited`."""
     parser.add_argument(
         "--config-file",
         action="append",
@@ -96,7 +96,7 @@ class Audit(Rows):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Audit, show, and return the exit code."""
+        """Audit, print the findings, and return the exit code."""
         try:
             super().run(parsed_args)
         except (AutoclaveError, cfg.Error, OSError) as error:
@@ -107,10 +107,9 @@ class Audit(Rows):
         return self._code
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Look, act if that is wanted, and say what was found.
+        """Audit, fix if requested, and return the findings.
 
-        :raises AutoclaveError: nothing could be looked at, nothing on record is meant, or agents are at work that must
-            not be.
+        :raises AutoclaveError: nothing could be audited, the arguments match no record, or agents run that must not.
         """
         with _parts(parsed_args) as parts:
             if parts.schema_behind is not None:

@@ -24,11 +24,11 @@ _DETAILS = (
 )
 _HISTORY = ("at", "event", "to_state", "actor", "request_id", "reason")
 _WIDTHS = {"waiting_for": 24, "reason": 30}
-"""Characters of a line in the table of all devices."""
+"""Limit the characters of a line in the table of all devices."""
 
 
 class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command about one of them."""
+    """Share the argument of commands about one burned device."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -102,7 +102,7 @@ class BurnedRelease(_OfDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Say it, and tell whether Placement knows already.
+        """Release it, and print whether Placement agrees.
 
         :raises AutoclaveError: the service does not answer, or the device cannot be released.
         """

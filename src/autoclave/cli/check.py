@@ -31,7 +31,7 @@ from autoclave.rules.resource_names import pci_resource_class
 
 
 class NamedDevice(NamedTuple):
-    """A PCI function as ``--device`` names it."""
+    """Hold a PCI function as ``--device`` names it."""
 
     address: PCIAddress
     vendor_id: str
@@ -40,7 +40,7 @@ class NamedDevice(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "NamedDevice":
-        """Read ``0000:0a:00.1=144d:a808``, of a virtual function with ``@`` and its physical function's address.
+        """Read ``0000:0a:00.1=144d:a808``; a virtual function adds ``@`` and its physical function's address.
 
         :raises argparse.ArgumentTypeError: *text* has another form.
         """
@@ -61,7 +61,7 @@ class NamedDevice(NamedTuple):
 
 
 def add_values(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments from which :func:`values` reads an option that may be given several times."""
+    """Add the arguments from which :func:`values` reads a multi-valued option."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "spec",
@@ -77,7 +77,7 @@ def add_values(parser: argparse.ArgumentParser) -> None:
 
 
 def values(parsed_args: argparse.Namespace, option: tuple[str, str]) -> Sequence[str]:
-    """What was given, or stands in the configuration files.
+    """Return the values from the arguments or the configuration files.
 
     :param option: group and name.
     :raises InvalidConfiguration: a file cannot be used, or a ``$`` begins the name of no option.
@@ -101,14 +101,14 @@ class CheckEntries(Rows):
     device_columns: ClassVar[tuple[str, ...]]
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
-        """The entries.
+        """Parse the entries.
 
-        :raises InvalidConfiguration: one of them cannot be used.
+        :raises InvalidConfiguration: an entry cannot be used.
         """
         raise NotImplementedError
 
     def shown(self, spec: DeviceSpec) -> tuple[object, ...]:
-        """The :attr:`columns` of an entry."""
+        """Return the :attr:`columns` of an entry."""
         raise NotImplementedError
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -129,9 +129,9 @@ class CheckEntries(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a device: whether it is meant, by which entry, counted from 1, and what that says of it.
+        """Return a row for each device: whether an entry matches, which one (counted from 1), and its values.
 
-        Without a device, one row an entry.
+        Without a device, return a row for each entry.
 
         :raises InvalidConfiguration: an entry cannot be used.
         """
@@ -146,7 +146,7 @@ class CheckEntries(Rows):
     def meant(
         self, specs: Sequence[DeviceSpec], devices: Sequence[NamedDevice]
     ) -> Iterator[tuple[NamedDevice, DeviceSpec | None, tuple[object, ...]]]:
-        """Each device with the entry that means it and the :attr:`device_columns`: those of the entry.
+        """Pair each device with the entry that matches and the :attr:`device_columns` of that entry.
 
         :raises InvalidConfiguration: the entries contradict each other for these devices.
         """
@@ -240,7 +240,7 @@ class CheckPCIAlias(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row an alias.
+        """Return a row for each alias.
 
         :raises InvalidConfiguration: an entry cannot be used.
         """
@@ -278,9 +278,9 @@ class CheckProviderConfig(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row an entry, in the order in which the agent reads them.
+        """Return a row for each entry, in the order in which the agent reads them.
 
-        :raises ProviderConfigFaults: with everything that is wrong.
+        :raises ProviderConfigFaults: names every fault.
         """
         path = parsed_args.path
         config = load(path) if os.path.isdir(path) else load_file(Path(path))

@@ -19,11 +19,11 @@ _DEFAULT_URL = "http://127.0.0.1:6666"
 
 
 class ServiceClient:
-    """Asks the service, and turns whatever is no success into one sentence.
+    """Send requests to the service, and raise any failure as one sentence.
 
-    :param url: where it listens; where it knows users by a file, with name and password before the host.
+    :param url: where the service listens; with http_basic, name and password stand before the host.
     :param token: an administrator's token.
-    :raises InvalidConfiguration: *url* is not one of HTTP.
+    :raises InvalidConfiguration: *url* is no HTTP URL.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -47,7 +47,7 @@ class ServiceClient:
         version: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """What is answered to one request; an empty mapping if nothing is.
+        """Return the answer to one request; an empty mapping if it has no body.
 
         :param path: not quoted, and without a query.
         :param version: microversion, such as ``accelerator 2.5``.
@@ -93,7 +93,7 @@ def _fault(answer: requests.Response) -> str:
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which service is asked, and as whom."""
+    """Add the arguments that name the service and the credentials."""
     parser.add_argument(
         "--url",
         default=os.environ.get("AUTOCLAVE_URL"),
@@ -109,10 +109,10 @@ def add_service(parser: argparse.ArgumentParser) -> None:
 
 
 def service_of(parsed_args: argparse.Namespace, data_dir: Path | None = None) -> ServiceClient:
-    """The service that :func:`add_service`'s arguments name.
+    """Return the client of the service that :func:`add_service`'s arguments name.
 
-    :param data_dir: that of the `autoclave up` that is meant if they name none; None: ``AUTOCLAVE_DATA_DIR``.
-    :raises InvalidConfiguration: only a data directory is named, and nothing says where its `autoclave up` listens.
+    :param data_dir: the data directory of `autoclave up`, if they name no service; None: ``AUTOCLAVE_DATA_DIR``.
+    :raises InvalidConfiguration: the data directory has no address of its `autoclave up`.
     """
     return ServiceClient(parsed_args.url or _url_in(data_dir) or _DEFAULT_URL, parsed_args.token)
 

@@ -24,7 +24,7 @@ from autoclave.services.upgrade_checks import UpgradeChecks
 
 
 class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command that needs the database."""
+    """Share the arguments of commands that need the database."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments: the configuration that names the database."""
@@ -48,14 +48,14 @@ class DbSync(OnDatabase):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Upgrade, and say from which revision to which.
+        """Upgrade, and print the revisions.
 
-        :raises InvalidConfiguration: no database is configured, or its schema is not ours to upgrade.
+        :raises InvalidConfiguration: no database is configured, or its schema is not Autoclave's.
         :raises DatabaseUnavailable: the database does not answer.
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            current_revision(database)  # a server that says nothing is found out here, in a time that is meant for that
+            current_revision(database)  # detects a silent server, with a timeout for that purpose
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()
@@ -70,7 +70,7 @@ class DbVersion(OnDatabase):
     """Show which revision the database's schema has, and which one this version needs."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Nothing is changed.
+        """Print both revisions; change nothing.
 
         :raises InvalidConfiguration: no database is configured.
         :raises DatabaseUnavailable: the database does not answer.
@@ -95,9 +95,9 @@ class DbOnlineDataMigrations(OnDatabase):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Run every migration, and show what each of them did.
+        """Run every migration, and print the number of changed rows.
 
-        :raises InvalidConfiguration: no database is configured, or its schema is another.
+        :raises InvalidConfiguration: no database is configured, or its schema differs.
         :raises DatabaseUnavailable: the database does not answer.
         """
         left = None
@@ -131,9 +131,9 @@ class DbOnlineDataMigrations(OnDatabase):
 
 @contextmanager
 def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
-    """The database of ``[database] connection``, whatever its schema is.
+    """Return the database of ``[database] connection``, whatever its schema is.
 
-    :raises InvalidConfiguration: it is not named.
+    :raises InvalidConfiguration: the option is not set.
     """
     if not conf.database.connection:
         raise InvalidConfiguration(
@@ -158,7 +158,7 @@ class UpgradeCheck(OnDatabase):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Show a table of the checks, with what to do about each that fails."""
+        """Print a table of the checks, with the remedy of each failure."""
         try:
             conf = new_config(parsed_args.config_files)
             with opened(conf, conf.database.timeout) as database, contextlib.redirect_stdout(self.app.stdout):

@@ -25,13 +25,13 @@ _HISTORY_DETAILS = (
     "evidence",
 )
 _WIDTHS = {"waiting_for": 40, "reason": 30, "proof": 24}
-"""Characters of a line in tables of several devices or events."""
+"""Limit the characters of a line in tables of several devices or events."""
 _BLOCK_WIDTH = 90
-"""Characters of a line in the table of one device."""
+"""Limit the characters of a line in the table of one device."""
 
 
 class _OfDevice(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command about one device."""
+    """Share the argument of commands about one device."""
 
     named_by = "uuid, or HOST/PCI-ADDRESS"
 
@@ -128,14 +128,14 @@ class DeviceHistory(_OfDevice, Rows):
 
 
 def _proof(evidence: Mapping[str, Any]) -> str | None:
-    """How a drive was erased, and what was seen of it."""
+    """Summarize the evidence of an erase."""
     how = evidence.get("action", evidence.get("method"))
     parts = [str(part) for part in (how, evidence.get("verified")) if part is not None]
     return ": ".join(parts) or None
 
 
 class _OfOperator(_OfDevice):
-    """Something that an operator says of a device."""
+    """Share the arguments of the operator's decisions about a device."""
 
     needs_reason = False
 
@@ -154,7 +154,7 @@ class DeviceClean(_OfOperator):
     """Clean a device in error again. It goes on in the background: see `device list`."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Ask for it.
+        """Request the clean.
 
         :raises AutoclaveError: the service does not answer, or the device cannot be cleaned now.
         """
@@ -168,14 +168,14 @@ class _Say(_OfOperator):
     what: str
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Say it, and tell whether Placement knows already."""
+        """Send the decision, and print whether Placement agrees."""
         path = f"{_DEVICES}/{parsed_args.device}/{self.what}"
         answer = service_of(parsed_args).ask("POST", path, self.body(parsed_args))
         later = "" if answer["placement_settled"] else "; Placement does not answer and will be told later"
         self.app.stdout.write(f"{parsed_args.device}: {self.what} recorded{later}\n")
 
     def body(self, parsed_args: argparse.Namespace) -> dict[str, str]:
-        """Make the body of the request."""
+        """Return the body of the request."""
         return _because(parsed_args)
 
 
@@ -219,6 +219,6 @@ class DeviceTakeBack(_Say):
         return parser
 
     def body(self, parsed_args: argparse.Namespace) -> dict[str, str]:
-        """Make the body of the request."""
+        """Return the body of the request."""
         named = {"instance_uuid": parsed_args.server} if parsed_args.server else {}
         return {**_because(parsed_args), **named}

@@ -8,7 +8,7 @@ from autoclave.cli.client import add_service, service_of
 from autoclave.cli.main import Cell, Fields
 
 _MOST = 10
-"""Candidates in a table for people."""
+"""Limit the candidates in a table."""
 
 
 class Explain(Fields):

@@ -46,9 +46,9 @@ class FunctionTakeBack(command.Command):  # type: ignore[misc]  # cliff comes wi
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Do it, host by host, and tell what was done.
+        """Reclaim the functions, host by host, and print the result.
 
-        :raises AutoclaveError: nothing was done for the host that it names, nor for those after it.
+        :raises AutoclaveError: names a host for which nothing was done; hosts after it were skipped.
         """
         of_hosts: dict[str, list[str]] = defaultdict(list)
         for host, address in dict.fromkeys(parsed_args.functions):
@@ -92,7 +92,7 @@ _DETAILS = (
     "unreadable_reason",
 )
 _WAITING_WIDTH = 30
-"""Characters of a line of ``waiting_for`` in the table."""
+"""Limit the characters of a line of ``waiting_for`` in the table."""
 
 
 class FunctionList(Rows):
@@ -124,7 +124,7 @@ class FunctionList(Rows):
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """Say in words who has the function, and what else keeps it from being offered."""
+    """Describe the holder of the function, and all else that prevents the offer."""
     states = {
         "in use": row["instance_uuid"] is not None,
         "burned": row["burned"] and row["instance_uuid"] is None,

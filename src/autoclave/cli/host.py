@@ -42,7 +42,7 @@ class HostList(Rows):
 
 
 class _OfHost(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command about one host."""
+    """Share the argument of commands about one host."""
 
     needs_reason: bool | None = None
 
@@ -72,7 +72,7 @@ class _Act(_OfHost):
     done: str
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Request it, and print whether Placement agrees already."""
+        """Send the request, and print whether Placement agrees."""
         body = {"reason": parsed_args.reason} if parsed_args.reason else {}
         answer = service_of(parsed_args).ask("POST", f"{_HOSTS}/{parsed_args.host}/{self.what}", body)
         later = "" if answer["placement_settled"] else "; Placement does not agree yet, Autoclave keeps trying"
@@ -124,7 +124,7 @@ class HostRename(command.Command):  # type: ignore[misc]  # cliff comes without 
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Rename the host, and print what goes with it.
+        """Rename the host, and print what was renamed.
 
         :raises AutoclaveError: the host cannot be renamed, or not now.
         """

@@ -76,13 +76,15 @@ COMMANDS = {
     "sim guest die": "sim:SimGuestDie",
     "sim guest vanish": "sim:SimGuestVanish",
 }
-"""Every command, by module and class below ``autoclave.cli``. A module is imported when its command is run: the
-services are large, and most commands need nothing of them. Named here rather than by entry point: what is listed
-is what there is."""
+"""Map every command to its module and class below ``autoclave.cli``.
+
+A module is imported when its command runs, because the services are large. Entry points are not used: this list is
+complete.
+"""
 
 
 class Printable:
-    """A text stream that shows control characters instead of sending them to a terminal.
+    """Print control characters visibly instead of sending them to a terminal.
 
     Names, serial numbers and reasons come from users, guests, drives and tools.
     """
@@ -105,7 +107,7 @@ class Printable:
 
 
 class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
-    """The application. cliff shows a command's error as one line, and its traceback only with --debug."""
+    """Run a command. cliff prints an error as one line, and its traceback only with --debug."""
 
     CONSOLE_MESSAGE_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -123,32 +125,32 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
         )
 
     def configure_logging(self) -> None:
-        """Warnings and worse of everybody, and what Autoclave itself says, to stderr."""
+        """Log warnings of all libraries, and Autoclave's own messages, to stderr."""
         super().configure_logging()
-        for name in ("alembic", "oslo_service"):  # each tells how it was made
+        for name in ("alembic", "oslo_service"):  # both log their own setup
             python_logging.getLogger(name).setLevel(python_logging.WARNING)
-        # It warns of every message that a service, which stops, does not wait for.
+        # It warns of every message that a stopping service does not wait for.
         python_logging.getLogger("amqp").setLevel(python_logging.ERROR)
-        if not self.options.debug:  # a traceback of what is raised as well, and told in one line
+        if not self.options.debug:  # it logs a traceback of an error that is raised and printed in one line
             python_logging.getLogger("oslo_db.sqlalchemy.exc_filters").setLevel(python_logging.CRITICAL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the ``autoclave`` command; returns the exit code."""
+    """Run the ``autoclave`` command, and return the exit code."""
     root = python_logging.getLogger()
     before = list(root.handlers)
     try:
         return int(Autoclave().run(list(sys.argv[1:] if argv is None else argv)) or 0)
     finally:
-        # cliff leaves them behind, and with them the stderr of this call, which its caller may close
+        # cliff keeps its handlers, and with them the stderr of this call, which the caller may close
         for handler in [each for each in root.handlers if each not in before]:
             root.removeHandler(handler)
 
 
 class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without types
-    """A value that has a form of its own for people.
+    """Hold a value with a readable form for tables.
 
-    :param shown: the text for people; None stands as nothing.
+    :param shown: the readable form; None is printed as nothing.
     :param width: characters of a line; None does not break it.
     """
 
@@ -180,7 +182,7 @@ class Cell(FormattableColumn):  # type: ignore[misc]  # cliff comes without type
 
 
 def in_words(seconds: float) -> str:
-    """Such as ``45 s``, ``12 min`` or ``3 h 20 min``: no finer than an estimate can be."""
+    """Format a duration, such as ``45 s``, ``12 min`` or ``3 h 20 min``: no finer than an estimate can be."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -191,19 +193,19 @@ def in_words(seconds: float) -> str:
 
 
 class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
-    """A command that prints a row for each of several things. Rows can be sorted by each of its columns."""
+    """Print a row for each of several objects. Rows can be sorted by every column."""
 
     nothing: str | None = None
-    """What stderr gets instead of a table without rows; None: the table is printed all the same."""
+    """Replace an empty table by this text on stderr; None: print the table."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Any]) -> int:
         """Print the rows.
 
-        :raises AutoclaveError: ``--column`` or ``--sort-column`` names a column that there is not.
+        :raises AutoclaveError: ``--column`` or ``--sort-column`` names an unknown column.
         """
         _refuse_unknown("--column", parsed_args.columns, column_names)
         _refuse_unknown("--sort-column", parsed_args.sort_columns, column_names)
-        # Cells compare where plain values do not: texts with nothing.
+        # Cells can be compared where plain values cannot: text with None.
         cells = [tuple(each if isinstance(each, FormattableColumn) else Cell(each) for each in row) for row in data]
         if not cells and self.nothing is not None and parsed_args.formatter == "table":
             self.app.stderr.write(f"{self.nothing}\n")
@@ -213,12 +215,12 @@ class Rows(lister.Lister):  # type: ignore[misc]  # cliff comes without types
 
 
 class Fields(show.ShowOne):  # type: ignore[misc]
-    """A command that prints the fields of one thing."""
+    """Print the fields of one object."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Iterable[str], data: Any) -> int:
         """Print the fields.
 
-        :raises AutoclaveError: ``--column`` names a field that there is not.
+        :raises AutoclaveError: ``--column`` names an unknown field.
         """
         names = tuple(column_names)
         _refuse_unknown("--column", parsed_args.columns, names)
@@ -229,7 +231,7 @@ class Fields(show.ShowOne):  # type: ignore[misc]
 def with_details(
     parsed_args: argparse.Namespace, columns: tuple[str, ...], details: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return *columns*, and *details* where ``--long`` was given, or where a column of theirs was named."""
+    """Return *columns*, and *details* if ``--long`` is given or one of their columns is named."""
     named = {_normal(name) for name in (*parsed_args.columns, *parsed_args.sort_columns)}
     return columns + details if parsed_args.long or not named.isdisjoint(details) else columns
 
@@ -242,5 +244,5 @@ def _refuse_unknown(option: str, asked: Sequence[str], columns: Sequence[str]) -
 
 
 def _normal(name: str) -> str:
-    """The form in which cliff compares names of columns."""
+    """Normalize a column name as cliff compares it."""
     return name.lower().strip().replace(" ", "_")

@@ -47,13 +47,13 @@ from autoclave.simulator.host import Fleet
 BURNED_AFTER_USE = "one-time-use: burned after every instance"
 
 Told = dict[str, Any]
-"""What Placement would be told of a function."""
+"""Hold the inventory and traits that Placement would get for a function."""
 
 
 def look(conf: cfg.ConfigOpts, paths: HostPaths, host: str) -> list[tuple[Inspected, Told]]:
-    """What becomes of every slot that an entry means, in bus order.
+    """Return the plan of every slot that an entry matches, in bus order.
 
-    Entries that cannot be followed are said of the slot that they are about.
+    Report an unusable entry at its slot.
 
     :raises InvalidConfiguration: the entries cannot be read.
     :raises HardwareError: the bus cannot be listed.
@@ -71,7 +71,7 @@ def look(conf: cfg.ConfigOpts, paths: HostPaths, host: str) -> list[tuple[Inspec
 
 
 class _Slot:
-    """A slot, and those of its functions that entries mean."""
+    """Hold a slot, and its functions that entries match."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _Slot:
         self._wrong = next((str(fault) for fault in translated.faults.values()), None)
 
     def planned(self, host: str) -> tuple[Inspected, Told]:
-        """The slot in words, and its provider."""
+        """Describe the slot, and name its provider."""
         return self._inspected(), self._told(host)
 
     def _inspected(self) -> Inspected:
@@ -135,7 +135,7 @@ class _Slot:
 
     @property
     def _partly(self) -> list[Match]:
-        """The virtual functions that are withheld of a card that is offered."""
+        """Return the withheld virtual functions of a card that is offered."""
         if self._provider is None:
             return []
         return [match for match in self._virtual if match.function.address in self._withheld]
@@ -152,7 +152,7 @@ class _Slot:
             found = self._functions.seen(match.function.address)
             try:
                 yield from host_uses(self._paths, found) if found else ()
-            except HardwareError:  # it is the reason why the function is withheld
+            except HardwareError:  # it is the reason to withhold the function
                 continue
 
     def _group(self) -> Iterator[PCIAddress]:
@@ -180,7 +180,7 @@ _MATCH_KEYS = ("vendor_id", "product_id", "address")
 
 @dataclass(frozen=True)
 class NovaSpecs:
-    """What Nova's ``[pci] device_spec`` matches on this host.
+    """Return the functions that Nova's ``[pci] device_spec`` matches on this host.
 
     :param source: the files that were read, for messages.
     :param reported: ``[pci] report_in_placement``.
@@ -192,7 +192,7 @@ class NovaSpecs:
     functions: HostFunctions
 
     def clash(self, device: DiscoveredDevice) -> str | None:
-        """Return what is wrong with an accelerator that Nova has as well; None: Nova has no part of it."""
+        """Return the fault of an accelerator that Nova's option matches as well; None: Nova does not match it."""
         slot = _slot(device.pci_address)
         if slot is None:
             return None
@@ -248,7 +248,7 @@ def _slot(text: str) -> PCIAddress | None:
     try:
         return PCIAddress.parse(text)
     except ValueError:
-        return None  # a device that is in no slot has a name
+        return None  # a device without a slot has a name
 
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
@@ -267,9 +267,9 @@ _DETAILS = (
     "traits",
 )
 _WIDTHS = {"device": 24, "action": 21, "refused": 33}
-"""Characters of a line in the table of all functions, which must fit on a terminal of 120 columns."""
+"""Limit the characters of a line in the table of all functions, which must fit on a terminal of 120 columns."""
 _BLOCK_WIDTH = 90
-"""Characters of a line in the table of one function."""
+"""Limit the characters of a line in the table of one function."""
 
 
 class Plan(Rows):
@@ -285,7 +285,7 @@ class Plan(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
-        """Look at the host, and say what was found.
+        """Inspect the host, and return a row for each function.
 
         :raises AutoclaveError: an option cannot be used, or the host lacks a tool.
         """
@@ -306,9 +306,9 @@ class PlanShow(Fields):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        """Look at the host, and say what was found there.
+        """Inspect the slot, and return its plan.
 
-        :raises AutoclaveError: an option cannot be used, the host lacks a tool, or nothing there could match.
+        :raises AutoclaveError: an option cannot be used, the host lacks a tool, or no function there could match.
         """
         wanted = str(parsed_args.address)
         records, lacks = _look(_configured(parsed_args), parsed_args.nova_config_file)
@@ -323,7 +323,7 @@ class PlanShow(Fields):
 
 
 def _in_words(lacks: Sequence[str]) -> str:
-    """What the host should be set up for, on stderr: it is of no function, and programs read stdout."""
+    """Print hints about the host's setup to stderr: they belong to no function, and programs read stdout."""
     return "".join(f"Host setup: {lack}\n" for lack in lacks)
 
 
@@ -332,7 +332,7 @@ def _cell(value: str | Sequence[str] | None, width: int | None) -> Cell:
 
 
 def _in_lines(value: str | Sequence[str], width: int | None) -> str:
-    """A text, or each of a list, in lines of a width."""
+    """Wrap a text, or each text of a list, to a width."""
     items = [value] if isinstance(value, str) else value
     return "\n".join(items if width is None else (textwrap.fill(item, width) for item in items))
 
@@ -368,11 +368,11 @@ def _configured(parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
 
 @dataclass(frozen=True)
 class _Planned:
-    """What somebody would do with a function.
+    """Hold the plan of a driver or of an option for a function.
 
     :param by: a driver, or the option that gives functions to flavors.
-    :param claimed: he has it, though perhaps not to offer it.
-    :param told: what Placement would be told of it.
+    :param claimed: it manages the function, though perhaps without an offer.
+    :param told: the inventory and traits for Placement.
     """
 
     by: str
@@ -382,7 +382,7 @@ class _Planned:
 
 
 def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """A record for every PCI function that could match, in bus order, and what the host should be set up for."""
+    """Return a record for every PCI function that could match, in bus order, and hints about the host's setup."""
     parse_pci_device_spec(conf.pci.device_spec)  # a missing tool must not hide that an option is wrong
     host, paths = host_name(conf), host_paths(conf)
     nova = read(nova_files, paths) if nova_files else None
@@ -401,7 +401,7 @@ def _look(conf: cfg.ConfigOpts, nova_files: Sequence[str]) -> tuple[list[dict[st
     for address, planned in sorted(seen.items()):
         claimed = [each for each in planned if each.claimed]
         if not claimed and address in lent:
-            continue  # it is among the handles of its physical function
+            continue  # it is an attach handle of its physical function
         clashes = [_clash([each.by for each in claimed])] if len(claimed) > 1 else []
         for discovered in (each.inspected.discovered for each in claimed):
             if nova and discovered and (clash := nova.clash(discovered)) is not None:
@@ -417,7 +417,7 @@ def _clash(claimants: Sequence[str]) -> str:
 
 
 def _lent(inspected: Iterable[Inspected]) -> set[str]:
-    """The addresses of functions that guests would get as handles of a device."""
+    """Return the addresses of functions that guests would get as attach handles of a device."""
     return {handle.identity for it in inspected if it.discovered for handle in it.discovered.attach_handles}
 
 
@@ -456,7 +456,7 @@ def _record(planned: _Planned, cleanup_timeout: int, clashes: Sequence[str]) -> 
 
 
 def _estimate(estimate: Estimate, timeout: int) -> str:
-    """How long its erase will take, why that is thought, and whether it would be cut short."""
+    """Return the estimated duration of the erase, its reason, and whether the timeout is too short."""
     if estimate.seconds is None:
         return f"unknown: {estimate.basis}"
     late = f"; [nvme] cleanup_timeout = {timeout} is too short for that" if estimate.seconds > timeout else ""

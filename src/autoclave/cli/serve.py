@@ -75,9 +75,9 @@ class _OneService(command.Command):  # type: ignore[misc]
             resources.close()
 
     def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
-        """The service of *conf*.
+        """Return the service of *conf*.
 
-        :param resources: gets what the service is made of.
+        :param resources: collects the parts of the service.
         """
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class RunAPI(_OneService):
     name = "api"
 
     def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
-        """The api service."""
+        """Return the api service."""
         listener = Listener(conf)
         resources.add(listener.close)
         listener.open()
@@ -106,7 +106,7 @@ class RunConductor(_OneService):
     name = "conductor"
 
     def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
-        """The conductor service."""
+        """Return the conductor service."""
         ports, transport = cloud_parts(conf, resources)
         look_at_placement(ports.placement)
         return ConductorService(conf, ports, transport, f"{socket.gethostname()}-{os.getpid()}")
@@ -118,7 +118,7 @@ class RunAgent(_OneService):
     name = "agent"
 
     def make(self, conf: cfg.ConfigOpts, resources: Resources) -> Service:
-        """The agent service."""
+        """Return the agent service."""
         ports, transport = cloud_parts(conf, resources)
         return AgentService(conf, ports, transport)
 

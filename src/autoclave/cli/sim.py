@@ -26,7 +26,7 @@ _DEFAULT_DATA_DIR = "/var/lib/autoclave"
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where the hosts are."""
+    """Add the option that names the directory of the hosts."""
     parser.add_argument(
         "--data-dir",
         type=Path,
@@ -36,10 +36,10 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 
 class OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command about one slot of one simulated host."""
+    """Share the arguments of commands about one slot of a simulated host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments: where the hosts are, and which slot is meant."""
+        """Return the parser of the arguments: the directory of the hosts, and the slot."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
@@ -47,15 +47,15 @@ class OfDrive(command.Command):  # type: ignore[misc]  # cliff comes without typ
         return parser
 
     def host(self, parsed_args: argparse.Namespace) -> SimulatedHost:
-        """The host that is meant.
+        """Return the host.
 
-        :raises SimulatorError: there is none of that name.
+        :raises SimulatorError: there is no host of that name.
         """
         return Fleet(parsed_args.data_dir).host(parsed_args.host)
 
 
 class _OnMedia(OfDrive):
-    """A command about the bytes of a drive."""
+    """Share the arguments of commands about the bytes of a drive."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -73,7 +73,7 @@ class SimHosts(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a slot.
+        """Return a row for each slot.
 
         :raises SimulatorError: there are no simulated hosts.
         """
@@ -405,10 +405,10 @@ def _request(text: str) -> str:
 
 
 class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """A command about one guest of one simulated host."""
+    """Share the arguments of commands about one guest of a simulated host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments: where the hosts are, and which guest is meant."""
+        """Return the parser of the arguments: the directory of the hosts, and the guest."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_data_dir(parser)
         parser.add_argument("host", help="name of the simulated host")
@@ -416,9 +416,9 @@ class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without ty
         return parser
 
     def guests(self, parsed_args: argparse.Namespace) -> Guests:
-        """Those of the host that is meant.
+        """Return the guests of the host.
 
-        :raises SimulatorError: there is none of that name.
+        :raises SimulatorError: there is no host of that name.
         """
         return Guests(Fleet(parsed_args.data_dir).host(parsed_args.host))
 
@@ -432,7 +432,7 @@ class SimGuestList(Rows):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """One row a guest.
+        """Return a row for each guest.
 
         :raises SimulatorError: there are no simulated hosts.
         """

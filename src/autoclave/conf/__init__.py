@@ -84,5 +84,5 @@ TOP_OPTS = [
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Every option by group, for oslo-config-generator."""
+    """Return every option by group, for oslo-config-generator."""
     return [("DEFAULT", TOP_OPTS), *((group, list(options)) for group, options in _GROUPS.items())]

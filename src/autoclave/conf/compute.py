@@ -91,6 +91,5 @@ PASSTHROUGH_KEYS = ExtraKeys(
         "clear_strategy": "is for [nvme] device_spec; this driver erases nothing",
     },
 )
-"""Keys of an entry of ``[pci] passthrough_whitelist`` in addition to those that match functions.
-
-``managed`` says whether libvirt detaches and reattaches them (managed-mode specification)."""
+"""List the keys of ``[pci] passthrough_whitelist`` that select no functions: whether libvirt detaches and reattaches
+a function (managed-mode specification)."""

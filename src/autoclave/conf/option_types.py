@@ -10,7 +10,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.pci_address import PCIAddress
 
 DAY = 86400
-"""The longest that anything repeats after, or is waited for, in seconds."""
+"""Set the longest interval and timeout, in seconds."""
 
 
 class _Finite(types.Float):  # type: ignore[misc]  # oslo.config comes without types
@@ -22,14 +22,14 @@ class _Finite(types.Float):  # type: ignore[misc]  # oslo.config comes without t
 
 
 class FiniteFloatOpt(cfg.Opt):  # type: ignore[misc]
-    """A number from *min* to *max*, neither infinite nor nan."""
+    """Accept a number from *min* to *max*, neither infinite nor nan."""
 
     def __init__(self, name: str, *, min: float, max: float = DAY, **arguments: Any) -> None:  # noqa: A002
         super().__init__(name, type=_Finite(min, max), **arguments)
 
 
 def exact_addresses(entries: Iterable[str], option: str) -> frozenset[PCIAddress]:
-    """The addresses of an option.
+    """Return the addresses of an option.
 
     :param option: its section and name, for messages.
     :raises InvalidConfiguration: an entry is no full PCI address.

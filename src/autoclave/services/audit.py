@@ -29,11 +29,11 @@ from autoclave.virt.domains import domains_of
 
 @dataclass(frozen=True)
 class Audited:
-    """Where an audit looks.
+    """Hold the parts of an audit.
 
-    :param schema_behind: the database cannot be read, because its schema is another.
-    :param unseen: hosts that should be looked at from here and cannot be.
-    :param patience: seconds after which an agent that was not seen is taken for dead.
+    :param schema_behind: the database cannot be read, because its schema differs.
+    :param unseen: hosts to audit that cannot be read from here.
+    :param patience: seconds after which a silent agent counts as dead.
     """
 
     db: Database
@@ -45,10 +45,10 @@ class Audited:
 
 
 def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resources) -> Audited:
-    """The parts, by the configuration of the services, or by the data directory of ``autoclave up``.
+    """Compose the audit from the services' configuration, or from the data directory of ``autoclave up``.
 
-    A data directory whose service runs is left to it, and its Placement is asked over HTTP. Where none runs, Placement
-    is embedded here, and the directory is ours until *resources* are closed.
+    If the service of a data directory runs, use its Placement over HTTP. Otherwise embed Placement here, and lock the
+    directory until *resources* are closed.
 
     :raises InvalidConfiguration: no database or no Placement is named, or they cannot be used.
     :raises DatabaseUnavailable: the database does not answer, or a file is damaged.
@@ -67,7 +67,7 @@ def audited(config_files: Sequence[str], data_dir: Path | None, resources: Resou
         behind = Finding(Kind.SCHEMA_BEHIND, "database", str(error), Kind.SCHEMA_BEHIND.remedy)
     placement = _placement(conf, config_files, overrides, directory, resources)
     hosts, unseen = _hosts(config_files, overrides, directory, conf)
-    # Never less than by default: this configuration need not be that of the agents.
+    # Never below the default: the agents may have another configuration.
     patience = max(SILENCE, patience_with_agents(conf).total_seconds())
     return Audited(database, placement, tuple(hosts), tuple(unseen), behind, patience)
 
@@ -93,7 +93,7 @@ def _placement(
 def _hosts(
     config_files: Sequence[str], overrides: dict[tuple[str | None, str], object], directory: Path, conf: cfg.ConfigOpts
 ) -> tuple[list[HostView], list[Finding]]:
-    """The hosts that are simulated in the directory, or else the one that this machine is."""
+    """Return the simulated hosts of the directory, or this machine's host."""
     fleet = Fleet(directory).hosts() if os.access(directory, os.R_OK | os.X_OK) else []
     simulated = [new_config(config_files, overrides | each.conf_overrides()) for each in fleet]
     views, unseen = [], []

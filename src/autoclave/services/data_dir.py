@@ -1,6 +1,6 @@
-"""Keep the data directory of ``autoclave up``: one process at a time uses it, and ``clouds.yaml`` tells clients.
+"""Lock the data directory of ``autoclave up`` for one process, and write its ``clouds.yaml``.
 
-OpenStack's clients and our own commands read ``clouds.yaml``.
+``clouds.yaml`` configures OpenStack's clients and our own commands.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.simulator import files
 
 CLOUD = "autoclave"
-"""Its name in the file: what ``OS_CLOUD`` has to be."""
+"""Name the cloud in the file: the value of ``OS_CLOUD``."""
 
 _BASE = """\
 clouds:
@@ -33,7 +33,7 @@ _COMPUTE = """\
 
 
 class CloudsFile:
-    """That of one data directory. It is written at each start, and says where the last one listened.
+    """Write and read the file of one data directory. Each start writes it, with the current address.
 
     :param data_dir: the directory of ``autoclave up``.
     """
@@ -43,7 +43,7 @@ class CloudsFile:
         self.path = data_dir / "clouds.yaml"
 
     def write(self, url: str, *, compute: bool) -> None:
-        """Say that *url* is listened on.
+        """Write that the service listens on *url*.
 
         :param compute: whether the compute and the image APIs are served.
         """
@@ -52,23 +52,23 @@ class CloudsFile:
 
     @property
     def url(self) -> str:
-        """Where it listens.
+        """Return the URL of the service.
 
-        :raises InvalidConfiguration: nothing says so.
+        :raises InvalidConfiguration: the file has none.
         """
         return self._endpoint("accelerator").removesuffix("/accelerator/v2")
 
     @property
     def placement(self) -> str:
-        """The URL of its Placement.
+        """Return the URL of its Placement.
 
-        :raises InvalidConfiguration: nothing says so.
+        :raises InvalidConfiguration: the file has none.
         """
         return self._endpoint("placement")
 
     @property
     def exports(self) -> str:
-        """Return the shell commands with which ``openstack`` and ``autoclave`` find the file."""
+        """Return the exports for a shell, so that ``openstack`` and ``autoclave`` find the service."""
         where = self._data_dir.absolute()
         return (
             f"export OS_CLIENT_CONFIG_FILE={shlex.quote(str(where / self.path.name))} OS_CLOUD={CLOUD}\n"
@@ -96,10 +96,9 @@ _REAL, _SIMULATED = "the real host", "simulated hosts"
 
 
 class DataDirectory:
-    """Used by one process at a time, and for the real host or for simulated ones: for ever.
+    """Lock a directory for one process at a time, and for either the real host or simulated ones, permanently.
 
-    A drive of a simulated host has a row and a provider as a real one has; where both are, neither the
-    database nor Placement tells them apart.
+    A drive of a simulated host has a row and a provider like a real one. In one database, nothing distinguishes them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,9 +106,10 @@ class DataDirectory:
         self._lock: int | None = None
 
     def take(self, *, simulated: bool) -> None:
-        """Make it if there is none, and keep all others out until :meth:`give_back`.
+        """Create the directory if needed, and lock it until :meth:`give_back`.
 
-        :raises InvalidConfiguration: it cannot be used, another process uses it, or it is for hosts of the other kind.
+        :raises InvalidConfiguration: it cannot be used, another process uses it, or it is for hosts of the other
+            kind.
         """
         path = self.path / "up.lock"
         try:
@@ -130,7 +130,7 @@ class DataDirectory:
         self._claim(self._lock, _SIMULATED if simulated else _REAL)
 
     def take_as_it_is(self) -> bool:
-        """Keep all others out until :meth:`give_back`, whatever it is for; whether it could be had.
+        """Lock the directory until :meth:`give_back`, for either kind of host; return whether the lock was free.
 
         :raises InvalidConfiguration: it is no data directory, or cannot be used.
         """
@@ -153,7 +153,7 @@ class DataDirectory:
     def give_back(self) -> None:
         """Unlock the directory."""
         if self._lock is not None:
-            # Unlock explicitly: a child that was forked but has not yet executed its program shares the descriptor.
+            # Unlock explicitly: a child forked but not yet exec'd shares the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
@@ -169,7 +169,7 @@ class DataDirectory:
         os.pwrite(lock, f"{wanted}\n".encode(), 0)
 
     def _kind_without_a_note(self) -> str | None:
-        """Directories of versions before there was a note in the lock."""
+        """Recognize directories of versions before the lock had a note."""
         if (self.path / "sim").exists():
             return _SIMULATED
         return _REAL if (self.path / "placement.db").exists() else None

@@ -56,7 +56,7 @@ def embedded_placement(directory: Path, resources: Resources) -> PlacementClient
     if not path.exists():
         raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] auth_type")
     require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
-    # Imported only here: it takes as long as all the rest, and is not needed where a Placement runs.
+    # Imported only here: the import is slow, and a running Placement needs none.
     from autoclave.placement.embedded import EmbeddedPlacement
 
     embedded = EmbeddedPlacement.start(path)
@@ -69,7 +69,7 @@ _OPTION = "[agent] data_dir"
 
 @dataclass(frozen=True)
 class HostSite:
-    """What a host keeps itself, and where the services keep the rest.
+    """Hold the parts of a rename: the host's own files, and the services' records.
 
     :param directory: ``[agent] data_dir``.
     :param sysfs: ``[agent] sysfs_root``.
@@ -88,10 +88,10 @@ class HostSite:
 
 
 def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, resources: Resources) -> Carried:
-    """Give a host another name, or complete what a former call began.
+    """Rename a host, or complete an interrupted rename.
 
     :param resources: closed by the caller, also after an error.
-    :raises InvalidConfiguration: the new name is none, an agent runs, or the data directory is not the host's.
+    :raises InvalidConfiguration: the new name is invalid, an agent runs, or the data directory is not the host's.
     :raises ApiError: see :meth:`HostRename.begin`.
     :raises AutoclaveError: the database, Placement or a file failed. The same call completes the rename.
     """
@@ -121,7 +121,7 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
     rename.begin()
     carried = rename.carry_over()
     _move_journal(site.directory / "tools", hostname, new_hostname)
-    locks[1].write(dead)  # so that the next agent need not wait for the former one to count as dead
+    locks[1].write(dead)  # so that the next agent need not wait until the former one counts as dead
     if site.simulated is not None:
         site.simulated.rename(new_hostname)
     record.rename(hostname, new_hostname)
@@ -132,7 +132,7 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
 def host_site(
     config_files: Sequence[str], data_dir: Path | None, hostname: str, new_hostname: str, resources: Resources
 ) -> HostSite:
-    """Find what a rename works on.
+    """Find the parts of a rename.
 
     :param config_files: of the host's agent.
     :param data_dir: of the host's ``autoclave up``, which must not run; None: ``[agent] data_dir``.
@@ -175,7 +175,7 @@ def _simulated(directory: Path, hostname: str, new_hostname: str) -> SimulatedHo
 
 
 def _move_journal(tools: Path, hostname: str, new_hostname: str) -> None:
-    """The journal names tools that may still run on devices: the next agent waits for them."""
+    """Move the journal: the next agent waits for its tools, which may still run on devices."""
     try:
         if (tools / hostname).exists():
             (tools / new_hostname).mkdir(exist_ok=True)

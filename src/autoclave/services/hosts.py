@@ -16,10 +16,10 @@ _CAP_SYS_ADMIN = 21
 
 
 def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
-    """The roots that ``[agent]`` names; for the real host with its helper, started if need be.
+    """Return the paths that ``[agent]`` names; start the helper of a real host if needed.
 
-    :raises InvalidConfiguration: this user may not do what must be done, and no helper does it for him, or the
-        helper cannot be started.
+    :raises InvalidConfiguration: this user lacks the privileges and there is no helper, or the helper cannot be
+        started.
     """
     agent = conf.agent
     dev = Path(agent.dev_root)
@@ -37,12 +37,12 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
 
 
 def _helper(conf: cfg.ConfigOpts) -> Helper | None:
-    """Who does what needs root. A simulated host is made of files, which are the agent's own."""
+    """Return the helper for what needs root; None if this process may do it. A simulated host needs none."""
     if Path(conf.agent.dev_root) != HostPaths.dev:
         return None
     command: str = conf.autoclave_privileged.helper_command
     if command:
-        # Imported only here: it takes as long as all the rest, and most commands do not need it.
+        # Imported only here: the import is slow, and most commands do not need it.
         from autoclave.hardware.privileged import client
 
         return client.start(command)
@@ -56,12 +56,12 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
 
 
 _LONGEST_NAME = 180
-"""Placement's names have 200 characters, and a device's is the host's with its address."""
+"""Limit a host name: a provider name has 200 characters, and a device's is the host name with its address."""
 _HOST_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST_NAME - 1}}}")
 
 
 NO_HOST_NAME = f"is no host name: letters, digits, '.', '-' and '_', at most {_LONGEST_NAME} of them"
-"""What is wrong with a name, behind it."""
+"""End the error about an invalid name."""
 
 
 def _has_capability(number: int) -> bool:
@@ -70,9 +70,9 @@ def _has_capability(number: int) -> bool:
 
 
 def host_name(conf: cfg.ConfigOpts) -> str:
-    """The host's name everywhere: ``[agent] resource_provider_name``, or the fully qualified domain name.
+    """Return the host's name: ``[agent] resource_provider_name``, or the fully qualified domain name.
 
-    :raises InvalidConfiguration: it can be no host's name.
+    :raises InvalidConfiguration: it is no valid host name.
     """
     name = str(conf.agent.resource_provider_name or socket.getfqdn())
     if not is_host_name(name):

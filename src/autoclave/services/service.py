@@ -27,26 +27,26 @@ LOG = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """Starts, and stops."""
+    """Start and stop."""
 
     def start(self) -> None:
-        """Begin to serve; returns when it does.
+        """Start to serve; return when the service is ready.
 
-        :raises AutoclaveError: it cannot.
+        :raises AutoclaveError: it cannot start.
         """
 
     def stop(self) -> None:
-        """Stop serving. Also called when :meth:`start` has failed half-way."""
+        """Stop serving. This is also called after a failed :meth:`start`."""
 
 
 class Resources:
-    """What was made and must be closed: in the reverse order, whatever one of them does."""
+    """Close resources in reverse order, even if closing one fails."""
 
     def __init__(self) -> None:
         self._closers: list[Callable[[], None]] = []
 
     def add(self, close: Callable[[], None]) -> None:
-        """Have *close* called by :meth:`close`, before all that were added until now."""
+        """Register *close* for :meth:`close`, which calls the last one first."""
         self._closers.append(close)
 
     def close(self) -> None:
@@ -60,9 +60,9 @@ class Resources:
 
 
 class Group:
-    """Services that start in order and stop in the reverse order.
+    """Start services in order, and stop them in reverse order.
 
-    :param resources: what they were made of; closed when all have stopped.
+    :param resources: their parts; closed when all services have stopped.
     """
 
     def __init__(self, services: Sequence[Service], resources: Resources | None = None) -> None:
@@ -77,21 +77,21 @@ class Group:
             service.start()
 
     def stop(self) -> None:
-        """Stop all of them, and close what they were made of."""
+        """Stop all of them, and close their parts."""
         self._resources.close()
 
 
 def run_until_signal(service: Service, ready: Callable[[], None]) -> None:
     """Start *service*, wait for SIGTERM or SIGINT, and stop it.
 
-    :param ready: called once the service serves.
+    :param ready: called when the service serves.
     """
     end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     try:
         service.start()
-        # What is there now stays: the collector would look at all of it again and again while long lists are made.
+        # Exempt the objects that exist now: the collector would scan them again and again during long lists.
         gc.collect()
         gc.freeze()
         ready()
@@ -101,13 +101,12 @@ def run_until_signal(service: Service, ready: Callable[[], None]) -> None:
 
 
 class Periodic:
-    """Runs *task* every *interval* seconds.
+    """Run *task* every *interval* seconds.
 
-    A task that fails is logged and tried again: a service whose database is away for a minute must not
-    need a hand afterwards.
+    Log a failed task and retry it: a service must recover by itself when its database is back.
 
     :param first: seconds until the first round; by default one interval.
-    :param task: may return in how many seconds it wants to be run again, if that is sooner.
+    :param task: may return the seconds until its next round, if that is sooner.
     """
 
     def __init__(
@@ -122,15 +121,15 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def soon(self) -> None:
-        """Begin the next round now, or as soon as the one that runs has ended."""
+        """Begin the next round now, or when the current round has ended."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Begin no other round, and wait a moment for the one that runs."""
+        """Begin no further round, and wait shortly for the current one."""
         self._stopped = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -158,12 +157,12 @@ class Periodic:
 
 
 TOLERATED = timedelta(seconds=10)
-"""By so much may the clocks of a cloud differ before it is told."""
+"""Set the largest difference between two clocks that is not logged."""
 _KNOWN_TO_ALL = "VCPU"
 
 
 def look_at_clock(database: Database) -> None:
-    """Tell if the clock of this machine is not that of the database's server.
+    """Log a warning if this machine's clock differs from the database server's.
 
     :raises DatabaseUnavailable: the database does not answer.
     """
@@ -178,7 +177,7 @@ def look_at_clock(database: Database) -> None:
 
 
 def look_at_placement(placement: PlacementClient) -> None:
-    """Tell, from a thread of its own, if Placement cannot be used: it may take long not to answer."""
+    """Log an error, from a thread of its own, if Placement cannot be used: its timeout may be long."""
 
     def look() -> None:
         try:
@@ -190,10 +189,10 @@ def look_at_placement(placement: PlacementClient) -> None:
 
 
 def database_of(conf: cfg.ConfigOpts) -> Database:
-    """The database of ``[database] connection``, at the schema that this version needs.
+    """Return the database of ``[database] connection``, and require this version's schema.
 
-    :raises InvalidConfiguration: it is not named, or its schema is another.
-    :raises DatabaseUnavailable: it does not answer.
+    :raises InvalidConfiguration: the option is not set, or the schema differs.
+    :raises DatabaseUnavailable: the database does not answer.
     """
     if not conf.database.connection:
         raise InvalidConfiguration(
@@ -207,13 +206,13 @@ def database_of(conf: cfg.ConfigOpts) -> Database:
 
 
 def version_caps(conf: cfg.ConfigOpts) -> dict[str, str]:
-    """``[upgrade_levels]``, by topic."""
+    """Return ``[upgrade_levels]``, by topic."""
     caps = {AGENT_TOPIC: conf.upgrade_levels.agent, CONDUCTOR_TOPIC: conf.upgrade_levels.conductor}
     return {topic: cap for topic, cap in caps.items() if cap is not None}
 
 
 def remote_versions(database: Database) -> RemoteVersion:
-    """What each agent said that it speaks, from the database."""
+    """Return a function that reads an agent's RPC version from the database."""
 
     def version_of(topic: str, server: str) -> str | None:
         if topic != AGENT_TOPIC:
@@ -226,10 +225,10 @@ def remote_versions(database: Database) -> RemoteVersion:
 
 
 def cloud_parts(conf: cfg.ConfigOpts, resources: Resources) -> tuple[Ports, Transport]:
-    """The world of a service that runs in a process of its own, and RabbitMQ.
+    """Return the ports and the transport of a service in a process of its own, with RabbitMQ.
 
-    :param resources: gets what must be closed at the end.
-    :raises InvalidConfiguration: no database, Placement or broker is named, or the schema is another.
+    :param resources: collects the parts to close at the end.
+    :raises InvalidConfiguration: no database, Placement or broker is named, or the schema differs.
     :raises DatabaseUnavailable: the database does not answer.
     """
     database = database_of(conf)

@@ -1,7 +1,6 @@
 """Run everything in one process (``autoclave up``): SQLite, embedded Placement, messages as calls.
 
-One process uses a data directory at a time. ``clouds.yaml`` in it configures OpenStack's clients and our commands. On
-simulated hosts, the agents of all hosts run in this process.
+With simulated hosts, the agents of all hosts run in this process.
 """
 
 import threading
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 from autoclave.services.data_dir import CloudsFile, DataDirectory
 
 _AT_ONCE = 8
-"""Hosts that are looked at at a time."""
+"""Limit the hosts whose first discovery runs at the same time."""
 
 
 class AgentServices:
-    """Agents that start in a pool, so that no host waits for the first look at all others.
+    """Start agents in a pool, so that no host waits for the first discovery of all others.
 
-    :param makers: makes the agent of each host.
+    :param makers: return the agent of each host.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Service]]) -> None:
@@ -54,13 +53,13 @@ class AgentServices:
 
     @property
     def unknown(self) -> int:
-        """How many hosts have not been looked at yet."""
+        """Return the number of hosts without a discovery yet."""
         return self._unknown
 
     def start(self) -> None:
-        """Make and start all of them; returns when every host has been looked at.
+        """Create and start all agents; return when the first discovery of every host has ended.
 
-        :raises AutoclaveError: one cannot be served. Those that did not begin until then are not started.
+        :raises AutoclaveError: a host cannot be served. Agents that have not begun by then are not started.
         """
         with ThreadPoolExecutor(min(_AT_ONCE, len(self._makers)), thread_name_prefix="first look") as pool:
             looks = [pool.submit(self._start, make) for make in self._makers]
@@ -71,7 +70,7 @@ class AgentServices:
             look.result()
 
     def stop(self) -> None:
-        """Stop all that were made."""
+        """Stop all agents that were created."""
         self._started.close()
 
     def _start(self, make: Callable[[], Service]) -> None:
@@ -84,18 +83,18 @@ class AgentServices:
 
 
 _OFTEN = {("nvme", "poll_interval"): 0.3, ("agent", "periodic_interval"): 5.0}
-"""Seconds on simulated hosts, where the file does not say: a rehearsal is watched by a person."""
+"""Set the seconds of simulated hosts' periods, unless the file sets them: an operator watches a rehearsal."""
 
 
 class AllInOne:
-    """All services of one machine, for the real host or for simulated ones.
+    """Run all services of one machine, for the real host or for simulated ones.
 
     :param config_files: the operator's, read for every host.
-    :param data_dir: where the databases, the agents' locks and the simulated hosts are.
-    :param bind: address and port to listen on; None for what the configuration says.
-    :param simulate: how many simulated hosts; 0 for the real one.
+    :param data_dir: the directory of the databases, the agents' locks and the simulated hosts.
+    :param bind: address and port to listen on; None for those of the configuration.
+    :param simulate: the number of simulated hosts; 0 for the real one.
     :raises InvalidConfiguration: an option cannot be used, callers from other machines would be trusted, or the file
-        wants callers to be authenticated, which is not done here.
+        requires authentication, which is not done here.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class AllInOne:
         _refuse_authentication(said)
         base["api", "auth_strategy"] = "noauth"
         if not is_set(said, "compute", "enabled"):
-            # Where no guest could be run, drives are managed all the same: libvirt-python is an extra.
+            # Manage drives even if no guest can run: libvirt-python is optional.
             base["compute", "enabled"] = bool(simulate) or find_spec("libvirt") is not None
         self._config_files = config_files
         self._base = base
@@ -122,23 +121,23 @@ class AllInOne:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the service."""
         return self._listener.url
 
     @property
     def runs_instances(self) -> bool:
-        """Whether it starts guests itself, and serves the compute and the image APIs."""
+        """Return whether it starts guests itself, and serves the compute and the image APIs."""
         return bool(self._conf.compute.enabled)
 
     @property
     def clouds(self) -> CloudsFile:
-        """The file that tells clients how to reach it."""
+        """Return the file that configures clients."""
         return CloudsFile(self.data_dir)
 
     def start(self) -> None:
-        """Make what is missing in the data directory, and serve.
+        """Create the data directory's files, and serve.
 
-        Nothing is written, and no drive is looked at, before the address and the directory are ours.
+        First lock the directory and bind the address. Write no file and read no drive before that.
 
         :raises AutoclaveError: one of the services cannot start.
         """
@@ -157,7 +156,7 @@ class AllInOne:
         ports = Ports(database, placement, RPCCleaners(transport))
         agents = AgentServices(self._agents(ports, transport))
         app = create_app(self._conf, ports, transport, mounts, hosts_unknown=lambda: agents.unknown)
-        # The API answers before the hosts are looked at, and says how many are not known yet.
+        # Start the API before the first discovery; it reports how many hosts have none yet.
         group = Group(
             [ConductorService(self._conf, ports, transport, "conductor"), APIService(self._listener, app), agents]
         )
@@ -165,11 +164,11 @@ class AllInOne:
         group.start()
 
     def stop(self) -> None:
-        """Stop serving. A clean in progress is recorded for the next start."""
+        """Stop serving. A clean in progress is recorded, and the next start finds it."""
         self._made.close()
 
     def _start_placement(self) -> "tuple[PlacementClient, dict[str, WSGIApplication]]":
-        """The client of Placement, and where the embedded one is mounted if it is that."""
+        """Return the client of Placement, and the mounts of an embedded one."""
         if is_external(self._conf):
             return PlacementClient(http_adapter(self._conf)), {}
         path = self.data_dir / "placement.db"
@@ -179,7 +178,7 @@ class AllInOne:
         return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
 
     def _agents(self, ports: Ports, transport: Transport) -> list[Callable[[], Service]]:
-        """What makes the agent of each host."""
+        """Return a function for each host that creates its agent."""
         if not self._simulate:
             return [lambda: AgentService(self._conf, ports, transport)]
 
@@ -191,18 +190,18 @@ class AllInOne:
         return [partial(make, number) for number in range(1, self._simulate + 1)]
 
     def _host(self, number: int) -> cfg.ConfigOpts:
-        """The configuration of a simulated host, which is made if there is none yet."""
+        """Return the configuration of a simulated host; create it if there is none yet."""
         return new_config(self._config_files, self._base | self._simulated(number))
 
     def _simulated(self, number: int) -> dict[tuple[str | None, str], object]:
-        """What the configuration of a simulated host says beside the operator's own, which is what is rehearsed."""
+        """Return the settings of a simulated host. They yield to the operator's own, which the simulator rehearses."""
         host = Fleet(self.data_dir).ensure(f"sim-{number}", number)
         every_drive = not is_set(self._conf, "nvme", "device_spec")
         overrides: dict[tuple[str | None, str], object] = dict(host.conf_overrides(device_spec=every_drive))
         for (group, option), seconds in _OFTEN.items():
             if not is_set(self._conf, group, option):
                 overrides[group, option] = seconds
-        overrides["compute", "virt_driver"] = "null"  # the guests of hosts that are files would find no devices
+        overrides["compute", "virt_driver"] = "null"  # guests of simulated hosts would find no devices
         return overrides
 
 

@@ -21,13 +21,13 @@ from autoclave.rpc.port import understands
 from autoclave.rules import resource_names
 
 PLACEMENT_RELEASE = "14.0.0"
-"""The first release in which the allocation of a reserved device can go from one consumer to another."""
+"""Set the first release of Placement that can move the allocation of a reserved device between consumers."""
 TRAITS = ("HW_NVME_BES", "HW_NVME_CES", "HW_NVME_WZS", "OWNER_CYBORG")
-"""Traits that providers of drives are given, as the NVMe specification names them."""
+"""List the traits of drives' providers, as the NVMe specification names them."""
 
 
 def _is_erased_there(device: DeviceRecord) -> bool:
-    # of a host that was taken out, all devices are missing
+    # all devices of a decommissioned host are missing
     return device.supports_cleaning and not device.missing
 
 
@@ -36,7 +36,7 @@ _BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, wh
 
 
 class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck comes without types
-    """The checks, each with its remedy.
+    """Run the checks; each has a remedy.
 
     :param database: that of ``[database] connection``.
     """
@@ -137,7 +137,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         if not is_external(self._conf):
             return Result(Code.SUCCESS)
         try:
-            # It makes only custom traits that are missing, and these are none.
+            # It creates missing custom traits only, and these are standard traits.
             PlacementClient(http_adapter(self._conf)).ensure_traits(TRAITS)
         except PlacementUnavailable as error:
             return Result(Code.WARNING, f"It could not be asked: {error}.")

@@ -40,13 +40,14 @@ from autoclave.virt.driver import load_compute_driver
 
 
 class AgentService:
-    """In the specification's order: ``init_host``, the RPC server, recovery, the first discovery, the period.
+    """Run an agent in the specification's order: ``init_host``, RPC server, recovery, first discovery, period.
 
-    Beside them, and apart from how long they take, it says again and again that it is alive.
+    A separate thread reports liveness, independent of their duration.
 
-    :param phase: from 0 to 1, the part of the interval after which the first period begins: agents that share a
-        machine take turns.
-    :param turn: held while the agent takes its host: agents that share a data directory must not do that at once.
+    :param phase: from 0 to 1, the part of the interval before the first period; agents that share a machine take
+        turns.
+    :param turn: held while the agent registers its host; agents that share a data directory must not do so
+        concurrently.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class AgentService:
         self._period = Periodic(f"period of {host}", interval, self._manager.period, interval * phase)
 
     def start(self) -> None:
-        """Start; see the class.
+        """Start the agent; see the class.
 
         :raises AutoclaveError: this host cannot be served.
         """
@@ -84,18 +85,18 @@ class AgentService:
         self._period.start()
 
     def stop(self) -> None:
-        """Stop at once. A clean in progress is recorded: the next start finds it and puts it into error."""
+        """Stop at once. A clean in progress is recorded: the next start finds it and moves it to error."""
         self._period.stop()
         self._heartbeat.stop()
         self._server.stop()
-        self._server.wait()  # a message begun only records what it asks for; and then its queues are let go of
-        self._manager.stop()  # last: a message taken after that would record what no worker does
+        self._server.wait()  # current messages are recorded, and its queues are released
+        self._manager.stop()  # last: a message accepted after that would be recorded, but not carried out
         if self._notifications is not None:
             self._notifications.close()
 
 
 def compute_parts(conf: cfg.ConfigOpts, paths: HostPaths, transport: Transport) -> ComputeParts:
-    """What the instances of a host are run with.
+    """Return the parts that run the instances of a host.
 
     :raises InvalidConfiguration: the hypervisor's driver, or the broker of notifications, cannot be used.
     """
@@ -113,14 +114,17 @@ def _end() -> None:
 
 
 _SERVER = "any"
-"""The name of all of them on the bus. Nobody asks for a particular conductor, and RabbitMQ keeps a queue for every name
-that it has ever heard: a name of its own for each run, or for each container, would leave one behind every time."""
+"""Name the server of all conductors on the bus.
+
+No message addresses a particular conductor, and RabbitMQ keeps a queue for every name. A name for each run would
+leave a queue behind each time.
+"""
 
 
 class ConductorService:
-    """One of any number of conductors.
+    """Run one of any number of conductors.
 
-    :param name: told in the history of devices.
+    :param name: recorded in the history of devices.
     :raises InvalidConfiguration: ``[nova]`` or ``[pci] alias`` cannot be used.
     """
 
@@ -142,14 +146,14 @@ class ConductorService:
             self._rounds.append(_looking(conf, ports, transport, name, nova))
 
     def start(self) -> None:
-        """Put rows of an older release right, take messages, sweep, and tell and ask Nova."""
+        """Reconcile rows of an older release, take messages, sweep, and notify and query Nova."""
         self._manager.init_host()
         self._server.start()
         for periodic in self._rounds:
             periodic.start()
 
     def stop(self) -> None:
-        """Finish what was begun. What Nova was not told by then, another conductor will tell it, or the next run."""
+        """Finish the current work. Another conductor or the next run sends the remaining events to Nova."""
         for periodic in self._rounds:
             periodic.stop()
         self._server.stop()
@@ -157,7 +161,7 @@ class ConductorService:
 
 
 def _compute(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str) -> Compute | None:
-    """What it does for instances; None if it does nothing for them."""
+    """Return the work for instances; None if the conductor runs none."""
     if not conf.compute.enabled:
         return None
     return Compute(
@@ -171,7 +175,7 @@ def _compute(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str
 
 
 def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str, nova: Any) -> Periodic | None:
-    """What tells Nova; None if there is no Nova to be told."""
+    """Return the notifier of Nova; None without Nova."""
     if nova is None:
         return None
     teller = Teller(ports, NovaClient(nova), conf.nova.arq_binding_timeout)
@@ -179,7 +183,7 @@ def _telling(conf: cfg.ConfigOpts, ports: Ports, name: str, nova: Any) -> Period
 
 
 def _looking(conf: cfg.ConfigOpts, ports: Ports, transport: Transport, name: str, nova: Any) -> Periodic:
-    """What looks for devices of servers that Nova has deleted without a word."""
+    """Return the periodic search for devices of servers that Nova has deleted without a notice."""
     guests = GuestsSeen(ports, AgentAPI(transport), patience_with_agents(conf))
     unbinder = Unbinder(ports, name, conf.conductor.bind_lease)
     patience = conf.nova.orphan_patience

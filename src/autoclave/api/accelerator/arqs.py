@@ -269,7 +269,7 @@ class AcceleratorRequests(Resource):
                 and instance
                 and arq_rows.views(tx, project_id=project, instance_uuid=instance, states=_UNRESOLVED, limit=1)
             ):
-                resp.status = falcon.HTTP_423  # not yet; Nova asks again
+                resp.status = falcon.HTTP_423  # unfinished: Nova retries
                 return
             found = arq_rows.views(
                 tx,
@@ -301,7 +301,7 @@ class AcceleratorRequests(Resource):
         try:
             found = self._api.ports.db.transact(make)
         except db_exc.DBReferenceError:
-            # Deleted between the look and the insertion.
+            # Deleted between the read and the insertion.
             raise _no_profile(name) from None
         resp.status = falcon.HTTP_201
         resp.media = self._listed(req, found)

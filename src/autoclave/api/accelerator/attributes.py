@@ -37,7 +37,7 @@ MAX_ID = 2_147_483_647
 """Set the largest id of a row."""
 
 DEPLOYABLE_ID: dict[str, Any] = {
-    # openstackclient sends as text what was typed, and never shows a deployable's id.
+    # openstackclient sends the typed text, and never shows a deployable's id.
     "type": ["integer", "string"],
     "minimum": 1,
     "maximum": MAX_ID,
@@ -63,7 +63,7 @@ _NEW: dict[str, Any] = {
 }
 
 CREATE: dict[str, Any] = {
-    # openstacksdk puts an envelope around it.
+    # openstacksdk wraps the body in an envelope.
     "if": {"type": "object", "required": ["attribute"]},
     "then": {"additionalProperties": False, "properties": {"attribute": _NEW}},
     "else": _NEW,

@@ -28,7 +28,7 @@ PROGRAM: dict[str, Any] = {
         "required": ["path", "op", "value"],
         "additionalProperties": False,
         "properties": {
-            # The second is what openstackclient sends.
+            # openstackclient sends the second one.
             "path": {"enum": ["/bitstream_id", "/program"]},
             "op": {"enum": ["replace"]},
             "value": {

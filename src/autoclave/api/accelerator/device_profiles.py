@@ -266,7 +266,7 @@ def _delete(api: Api, keys: list[str]) -> None:
     try:
         api.ports.db.transact(delete)
     except db_exc.DBReferenceError:
-        # Asked for between the look and the deletion.
+        # Requested between the read and the deletion.
         raise _in_use(", ".join(keys)) from None
 
 

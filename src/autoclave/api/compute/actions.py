@@ -69,7 +69,7 @@ class ServerAction(Resource):
     def _rebuild(self, asked: Asked, server: str, wanted: Mapping[str, Any]) -> InstanceRecord:
         with self._api.ports.db.read() as tx:
             instance, image = self._to_rebuild(tx, asked, server, wanted["imageRef"])
-        # What its flavor asks for beside the host it has already, though alias or profile may be gone by now.
+        # Check traits only: the server has its other resources, and an alias or a profile may be deleted by now.
         specs = {key: value for key, value in instance.flavor["extra_specs"].items() if key.startswith("trait:")}
         self._api.conductor.check_request(asked.context, {**instance.flavor, "extra_specs": specs}, image.snapshot)
         values: dict[str, Any] = {name: wanted[name] for name in ("name", "description") if name in wanted}
@@ -80,7 +80,7 @@ class ServerAction(Resource):
             self._api.conductor.rebuild_instance(asked.context, marked.uuid)
 
         values["rebuild"] = {"image_uuid": image.uuid, "image": image.snapshot}
-        values["agent_run_id"] = None  # no agent works on it: one puts its run there when it begins
+        values["agent_run_id"] = None  # no agent works on it: an agent writes its run id when it begins
         return begin(self._api, asked.context, server, Action.REBUILD, send, values)
 
     def _to_rebuild(

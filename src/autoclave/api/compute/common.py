@@ -61,7 +61,7 @@ def find(tx: Connection, context: RequestContext, server: str, *, lock: bool = F
     """
     uuid = query.canonical(server)
     found = None if uuid is None else instance_rows.get(tx, uuid, lock=lock)
-    # "no project" is no project's
+    # "no project" must not match rows without a project
     if found is None or not (context.is_admin or found.project_id == context.project_id):
         raise NotFound(f"Instance {server} could not be found.")
     return found

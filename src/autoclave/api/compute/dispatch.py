@@ -107,7 +107,7 @@ def _require_agent(api: Api, host: str) -> None:
     refusal = api.agents.refusal(host, INSTANCES)
     if refusal is not None:
         LOG.warning("A server on %s was to be worked on, and its agent cannot be asked: %s", host, refusal)
-        # without the reason: it names the host, and the owner of the server need not know where it runs
+        # without the reason, which names the host: the owner of the server must not see it
         raise Conflict("The agent of the server's host cannot be asked for this: the log of this service says why.")
 
 
@@ -121,14 +121,14 @@ def require_allowed(instance: InstanceRecord, action: Action) -> str:
         raise Conflict(f"Cannot {action.value} instance {instance.uuid} while it is {instance.vm_state.value}{doing}.")
     if instance.host is None:
         raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it is on no host; delete it.")
-    if instance.launched_at is None:  # as Nova has it; what it was to have may have been given back
+    if instance.launched_at is None:  # as in Nova; its devices may have been released
         raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it has never run; delete it.")
     return instance.host
 
 
 def _swapped(tx: Connection, before: InstanceRecord, **values: Any) -> InstanceRecord:
     after = instance_rows.swap(tx, before, expect_task=before.task_state, **values)
-    if after is None:  # only where an engine does not hold the lock that find() took
+    if after is None:  # only if the engine does not keep the lock of find()
         raise StateConflict(f"instance {before.uuid} was changed meanwhile")
     return after
 

@@ -267,7 +267,7 @@ def find(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool =
 
 
 def _visible(tx: Connection, context: RequestContext, flavorid: str, *, lock: bool = False) -> FlavorRecord | None:
-    # PostgreSQL takes no NUL in a text, not even to look for it
+    # PostgreSQL refuses NUL in a text, even in a query
     found = flavor_rows.get(tx, flavorid, lock=lock) if flavorid.isprintable() else None
     return found if found is not None and (found.is_public or context.is_admin) else None
 

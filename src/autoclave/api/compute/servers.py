@@ -188,7 +188,7 @@ def _shown(
         "server_groups": [],
         "security_groups": [],
     }
-    # Nova shows it of servers in ERROR only; here one that runs may have it too: its rebuild was refused.
+    # Nova shows a fault in ERROR only; here a running server has one after a refused rebuild.
     return view if instance.fault_message is None else {**view, "fault": _fault(instance, details=details)}
 
 

@@ -94,7 +94,7 @@ class ImageFile(Resource):
         return found.uuid
 
     def _begin(self, tx: Connection, uuid: str) -> None:
-        # Whoever left it in saving has died: the lock on the file is ours.
+        # A service that left it in saving has died: this upload holds the lock on the file.
         for status in (image_rows.QUEUED, image_rows.SAVING):
             if image_rows.swap_status(tx, uuid, status, image_rows.SAVING) is not None:
                 return

@@ -337,7 +337,7 @@ class Image(Resource):
         self._api.ports.db.transact(delete)
         try:
             store_of(self._api).remove_strangers(self._all)
-        except StorageError as error:  # the image is gone all the same
+        except StorageError as error:  # the image is deleted all the same
             LOG.error("The data of image %s is removed with that of the next image: %s", image, error)
         resp.status = falcon.HTTP_204
 

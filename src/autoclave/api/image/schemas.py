@@ -77,7 +77,7 @@ _ANY: dict[str, Any] = {
     "properties": {**ATTRIBUTES, "tags": {"not": {}, "x-message": "is not served here: images have no tags"}},
     "additionalProperties": _PROPERTY,
 }
-# what may not be set is refused by its name, and not for its type
+# a read-only attribute is refused by name, not by type
 _UNSETTABLE: dict[str, Any] = {name: {} for name in sorted(READ_ONLY)}
 VALIDATE_CREATE = compiled({**_ANY, "properties": {**_UNSETTABLE, **ATTRIBUTES, "id": UUID, "tags": _NO_TAGS}})
 VALIDATE_ATTRIBUTES = compiled(_ANY)

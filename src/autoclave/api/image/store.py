@@ -53,7 +53,7 @@ class ImageStore:
         """
         with self._on_disk():
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            # of its own and not removed with the data: two could hold locks on two files of one name
+            # a separate lock file that is never removed: otherwise two uploads could lock two files of one name
             lock = (self._directory / f"{uuid}{_LOCK}").open("ab")
         with lock:
             try:

@@ -18,7 +18,7 @@ from osc_lib.command import command
 
 
 class Device(device.Device):  # type: ignore[misc]  # openstacksdk's classes are not typed strictly
-    """A device with ``device_state``, that can be cleaned.
+    """Represent a device with ``device_state`` that can be cleaned.
 
     Its actions fail where the service refuses; those of openstacksdk 4.22 ignore the answer.
     """
@@ -26,13 +26,13 @@ class Device(device.Device):  # type: ignore[misc]  # openstacksdk's classes are
     _max_microversion = "2.5"
 
     device_state = resource.Body("device_state")
-    """available, allocated, pending_cleaning, cleaning or error; None below microversion 2.5."""
+    """Hold available, allocated, pending_cleaning, cleaning or error; None below microversion 2.5."""
 
     def clean(self, session: Any) -> None:
         """Start to clean the device again; it must be in ``error``.
 
         :param session: openstacksdk's accelerator proxy.
-        :raises openstack.exceptions.HttpException: the service refused, with its reason.
+        :raises openstack.exceptions.HttpException: the service refused; has its reason.
         """
         self._act(session, "clean", "2.5")
 
@@ -119,7 +119,7 @@ class CleanDevice(command.Command):  # type: ignore[misc]
         return _with_device(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Ask for the cleanup, which goes on in the background."""
+        """Request the clean, which runs in the background."""
         Device(id=parsed_args.device).clean(self.app.client_manager.sdk_connection.accelerator)
 
 
