@@ -22,10 +22,13 @@ class RequestBody:
     """What the sender of a request has put behind its headers.
 
     :param environ: of a server that ends a chunked body where its last chunk does.
-    :raises BadRequest: ``Content-Length`` is none.
+    :raises BadRequest: ``Content-Length`` is none, or the server does not pass chunked bodies on.
     """
 
     def __init__(self, environ: "WSGIEnvironment") -> None:
+        if _is_chunked(environ) and not environ.get("wsgi.input_terminated"):
+            # Such a server may give an empty body instead of this one.
+            raise BadRequest("This server takes no chunked bodies. Send Content-Length.")
         self._stream = environ["wsgi.input"]
         self.announced = None if _is_chunked(environ) else _length(environ)
         """Bytes that it has, if that was said."""
@@ -40,7 +43,7 @@ class RequestBody:
             size = min(size, self.announced - self._arrived)
         try:
             piece: bytes = self._stream.read(size) if size else b""
-        except (OSError, ValueError) as error:
+        except Exception as error:  # each server has its own
             raise BadRequest(f"The body did not arrive as a whole; send it again. {str(error)[:_SHOWN]}") from error
         self._arrived += len(piece)
         if size and not piece and self.announced is not None:

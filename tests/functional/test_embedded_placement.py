@@ -291,6 +291,9 @@ def test_links_lead_back_through_the_mount_point(service: EmbeddedPlacement) -> 
     assert document["links"][0]["href"].startswith("/placement/resource_providers/")
 
 
+CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
+
+
 class _Broken(io.BytesIO):
     """A body whose chunks are none."""
 
@@ -304,13 +307,14 @@ ALICE = {"HTTP_AUTHORIZATION": "Basic alice"}
 @pytest.mark.parametrize(
     ("headers", "status", "why"),
     [
-        ({"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": _Broken()}, 400, "did not arrive as a whole"),
+        (CHUNKED | {"wsgi.input": _Broken()}, 400, "did not arrive as a whole"),
+        ({"HTTP_TRANSFER_ENCODING": "chunked"}, 400, "takes no chunked bodies"),
         ({"CONTENT_LENGTH": "15"}, 400, "ended after 13 of 15 bytes"),
         ({"CONTENT_LENGTH": "-5"}, 400, "Content-Length"),
         ({"CONTENT_LENGTH": str((1 << 24) + 1)}, 413, "16777216 bytes"),
-        ({"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": io.BytesIO(bytes((1 << 24) + 1))}, 413, "16777216 bytes"),
+        (CHUNKED | {"wsgi.input": io.BytesIO(bytes((1 << 24) + 1))}, 413, "16777216 bytes"),
     ],
-    ids=["broken chunk", "cut off", "negative", "too long", "too long in chunks"],
+    ids=["broken chunk", "chunks not passed on", "cut off", "negative", "too long", "too long in chunks"],
 )
 def test_a_body_that_is_not_whole_is_its_senders_fault_and_none_is_kept_in_memory_without_end(
     service: EmbeddedPlacement, headers: dict[str, Any], status: int, why: str
@@ -333,6 +337,6 @@ def test_deep_nesting_is_400_and_logs_nothing(
 
 
 def test_a_body_in_chunks_is_a_body(service: EmbeddedPlacement) -> None:
-    chunked = {"HTTP_TRANSFER_ENCODING": "chunked", "CONTENT_LENGTH": ""}
+    chunked = CHUNKED | {"CONTENT_LENGTH": ""}
     status, _, document = call(Front(service.app, authenticate), **NEW, **ALICE, **chunked)
     assert (status, document["name"]) == (200, "h")

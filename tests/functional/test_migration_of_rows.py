@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from autoclave.db import schema
-from autoclave.db.engine import Database
+from autoclave.db.engine import Database, current_revision
 from oldrows import address, column, insert, old_device
 
 pytestmark = pytest.mark.matrix
@@ -53,7 +53,7 @@ def test_what_hangs_on_a_device_survives_the_copying_of_its_table(empty: Databas
     assert column(empty, "attributes", "value") == ["CUSTOM_SSD"]
     assert column(empty, "controlpath_ids", "cpid_info") == [address("0a")]
     with empty.write() as tx:
-        assert schema.current(empty) == schema.head()
+        assert current_revision(empty) == schema.head()
         tx.execute(sa.text("DELETE FROM deployables"))
     assert column(empty, "attributes", "value") == [], "the reference still cascades"
 

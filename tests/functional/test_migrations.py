@@ -19,8 +19,7 @@ from oslo_db.exception import DBDuplicateEntry, DBError
 from autoclave.cli.db import DbSync
 from autoclave.db import schema
 from autoclave.db.columns import metadata
-from autoclave.db.engine import Database
-from autoclave.db.schema import current
+from autoclave.db.engine import Database, current_revision
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
 from autoclave.rules.device_lifecycle import DeviceState
 from dbfixtures import make_device
@@ -182,12 +181,12 @@ def test_a_migration_that_dies_anywhere_is_finished_by_the_next_one(empty: Datab
         except PowerCutError:
             if empty.backend in ("sqlite", "postgresql"):
                 assert shape(empty) == before, f"statement {statement}"
-                assert current(empty) == "0001_base"
-            assert current(empty) != HEAD  # MariaDB keeps what it has done
+                assert current_revision(empty) == "0001_base"
+            assert current_revision(empty) != HEAD  # MariaDB keeps what it has done
         else:
             break
     assert statement > 3
-    assert current(empty) == HEAD
+    assert current_revision(empty) == HEAD
     with empty.read() as tx:
         assert compare_metadata(MigrationContext.configure(tx, opts={"compare_type": True}), metadata) == []
     assert column(empty, "devices", "pci_address") == ["0000:0a:00.0"]
@@ -258,12 +257,12 @@ def test_a_schema_of_a_newer_release_is_refused_and_left_alone(empty: Database) 
     for refuse in (schema.require_current, schema.upgrade):
         with pytest.raises(InvalidConfiguration, match=r"0099_future.*upgrade Autoclave"):
             refuse(empty)
-    assert current(empty) == "0099_future"
+    assert current_revision(empty) == "0099_future"
 
 
 def test_an_unreachable_database_is_not_taken_for_an_empty_one() -> None:
     away = Database("postgresql+psycopg://someone@127.0.0.1:1/x")
-    for ask in (current, schema.require_current, schema.upgrade):
+    for ask in (current_revision, schema.require_current, schema.upgrade):
         with pytest.raises(DatabaseUnavailable, match="refused"):
             ask(away)
 
@@ -296,6 +295,6 @@ def test_the_database_of_cyborg_is_refused_with_what_to_do_and_left_alone(empty:
     for refuse in (schema.require_current, schema.upgrade):
         with pytest.raises(InvalidConfiguration, match=f"{revision}.*Cyborg.*empty database.*Coming from Cyborg"):
             refuse(empty)
-    assert current(empty) == revision
+    assert current_revision(empty) == revision
     with empty.read() as tx:
         assert set(sa.inspect(tx).get_table_names()) == {"alembic_version", "devices"}

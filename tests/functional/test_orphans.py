@@ -13,7 +13,7 @@ from agentworld import HOST, SANITIZING, ZEROING, AgentWorld, sanitizing_drive, 
 from strikes import Death, death
 from tenant import Tenant, conductor
 
-from autoclave.api.operator import views
+from autoclave.api.admin.devices import view_of
 from autoclave.conductor.binding import Unbinder
 from autoclave.conductor.manager import ConductorManager
 from autoclave.conductor.orphans import MOST_LOOKUPS, Orphans
@@ -104,7 +104,7 @@ class Cloud:
         """What ``autoclave device list`` shows."""
         with self.world.db.read() as tx:
             [view] = device_views.of(tx, [self.world.device(address)])
-        waits: str | None = views.device(view)["waiting_for"]
+        waits: str | None = view_of(view)["waiting_for"]
         return waits
 
     def assert_given_back(self) -> None:

@@ -16,8 +16,9 @@ import yaml
 from autoclave.cli.main import main
 from autoclave.conf import new_config
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
+from autoclave.services.data_dir import CloudsFile, DataDirectory
 from autoclave.services.hosts import host_name
-from autoclave.services.up import AllInOne, CloudsFile, DataDirectory
+from autoclave.services.up import AllInOne
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.host import Fleet
 from freeport import free_port

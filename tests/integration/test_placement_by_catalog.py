@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoclave.placement.fake import FakePlacement
-from autoclave.placement.faults import Call, Faults, answer
 from keystonemiddleware.auth_token import AuthProtocol
 from test_keystone import PASSWORD, Keystone, keystone, pytestmark
 
@@ -15,6 +13,8 @@ from autoclave.conf import new_config
 from autoclave.exceptions import PlacementRefused, PlacementUnavailable
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
+from autoclave.testing.placement import FakePlacement
+from autoclave.testing.placement.faults import Call, Faults, answer
 from nova_double import served
 
 __all__ = ["keystone", "pytestmark"]

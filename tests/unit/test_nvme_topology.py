@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autoclave.exceptions import DeviceVanished, DriverMismatch, HardwareError
-from autoclave.hardware import nvme, sysfs
+from autoclave.hardware import sysfs
 from autoclave.hardware.nvme import Namespace, block_directory, controller_at
 from autoclave.rules.pci_address import PCIAddress
 from sysfs_tree import DISK_BYTES, SysfsTree, link
@@ -191,7 +191,7 @@ def test_a_drive_pulled_while_it_is_read_has_vanished(
                 function.unlink()
         return read(path)
 
-    monkeypatch.setattr(nvme.attribute, "drive_string", pull_then_read)
+    monkeypatch.setattr(sysfs, "drive_string", pull_then_read)
 
     with pytest.raises(DeviceVanished, match="went away"):
         controller_at(tree.paths, AT_A)

@@ -128,7 +128,7 @@ def test_a_function_unplugged_while_the_bus_is_read_is_neither_found_nor_broken(
             link_of_a.unlink(missing_ok=True)
         return read(path)
 
-    monkeypatch.setattr(sysfs.attribute, "read", unplug_then_read)
+    monkeypatch.setattr(sysfs, "read", unplug_then_read)
 
     functions, unreadable = pci_functions(tree.paths)
 

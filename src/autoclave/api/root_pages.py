@@ -20,7 +20,7 @@ from autoclave.api.microversion import MAXIMUM, MINIMUM
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import public_url
 from autoclave.api.schema import INTEGER, LINKS, STRING, optional, shape
-from autoclave.db import schema
+from autoclave.db.engine import current_revision
 from autoclave.exceptions import DatabaseUnavailable
 
 VERSION = shape(
@@ -71,7 +71,7 @@ class Health(Resource):
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         resp.cache_control = ["no-store"]
         try:
-            found = "ok" if schema.current(self._api.ports.db) is not None else "no schema; run 'autoclave db sync'"
+            found = "ok" if current_revision(self._api.ports.db) is not None else "no schema; run 'autoclave db sync'"
         except DatabaseUnavailable as error:
             LOG.error("Not healthy: %s", error)
             found = "no answer"

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import requests
 
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
-from autoclave.services.up import CloudsFile
+from autoclave.services.data_dir import CloudsFile
 
 _TIMEOUT = 30
 _DEFAULT_URL = "http://127.0.0.1:6666"

@@ -18,7 +18,7 @@ from prettytable import PrettyTable
 
 from autoclave.conf import new_config
 from autoclave.db import schema
-from autoclave.db.engine import Database
+from autoclave.db.engine import Database, current_revision
 from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.transitions import Cause
@@ -59,7 +59,7 @@ class DbSync(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            schema.current(database)  # a server that says nothing is found out here, in a time that is meant for that
+            current_revision(database)  # a server that says nothing is found out here, in a time that is meant for that
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()
@@ -81,7 +81,7 @@ class DbVersion(OnDatabase):
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            found = schema.current(database)
+            found = current_revision(database)
         self.app.stdout.write(f"{database.shown}: {found or 'no schema'}; this version needs {schema.head()}\n")
 
 

@@ -23,40 +23,8 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection
 
-from autoclave.db.engine import Database, require_sound, translated_errors
+from autoclave.db.engine import Database, current_revision, recorded_revision, require_sound, translated_errors
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration
-
-_RECORDED = sa.table("alembic_version", sa.column("version_num", sa.String))
-
-_SEE = {
-    True: "see that it is an SQLite file, and that the user of this process may write to it and to its directory",
-    False: "see that the server runs there, and that user, password and database are right",
-}
-"""What to do, by whether it is a file."""
-
-
-def current(database: Database) -> str | None:
-    """The revision of the schema, or None for a database without one.
-
-    It is the first that anybody wants to know of a database, so whoever has named the wrong one is told here.
-
-    :raises DatabaseUnavailable: the database does not answer.
-    """
-    try:
-        with database.read() as connection:
-            return recorded(connection)
-    except DatabaseUnavailable as error:
-        raise DatabaseUnavailable(
-            f"[database] connection: {database.shown} cannot be used: {error}; {_SEE[database.backend == 'sqlite']}"
-        ) from error
-
-
-def recorded(connection: Connection) -> str | None:
-    """The revision that Alembic has recorded in the database, or None if it has recorded nothing."""
-    if not sa.inspect(connection).has_table(_RECORDED.name):
-        return None
-    return connection.execute(sa.select(_RECORDED.c.version_num)).scalar_one_or_none()
-
 
 LOCK_TIMEOUT = 60
 """Seconds to wait for another process that is changing the schema."""
@@ -103,7 +71,7 @@ def require_current(database: Database) -> None:
     :raises InvalidConfiguration: the schema is older or newer.
     :raises DatabaseUnavailable: the database does not answer.
     """
-    found = current(database)
+    found = current_revision(database)
     if found == head():
         return
     _refuse_unknown(found)
@@ -126,7 +94,7 @@ def upgrade(database: Database, revision: str | None = None) -> str | None:
     if database.backend == "sqlite":
         require_sound(Path(database.writer_engine.url.database or ""), _REMEDY)
     with _alembic, translated_errors(), _exclusive(database) as connection:
-        found = recorded(connection)
+        found = recorded_revision(connection)
         target = revision or head()
         if found == target:
             return found

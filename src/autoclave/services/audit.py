@@ -19,10 +19,10 @@ from autoclave.placement.transport import http_adapter
 from autoclave.rules.audit.devices import SILENCE
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
+from autoclave.services.data_dir import CloudsFile, DataDirectory
 from autoclave.services.host_rename import embedded_placement, recorded_database
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.services.service import Resources
-from autoclave.services.up import CloudsFile, DataDirectory
 from autoclave.simulator.host import Fleet
 from autoclave.virt.domains import domains_of
 

@@ -24,9 +24,9 @@ from autoclave.lifecycle.host_rename import Carried, HostRename
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.transport import http_adapter
+from autoclave.services.data_dir import DataDirectory
 from autoclave.services.hosts import NO_HOST_NAME, is_host_name
 from autoclave.services.service import Resources
-from autoclave.services.up import DataDirectory
 from autoclave.simulator.host import Fleet, SimulatedHost
 
 

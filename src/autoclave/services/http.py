@@ -1,100 +1,365 @@
-"""What cheroot leaves open of a request: how much of it is in memory, where it ends, and who is still sending it."""
+"""Serve a WSGI application by uvicorn. Slow clients hold no worker thread, or hold it for a bounded time."""
 
-import contextlib
-import socket
+import asyncio
+import io
+import sys
 import time
-from typing import Any, BinaryIO
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
-from cheroot import server, wsgi
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from autoclave.services.chunked_body import ChunkedBody
-from autoclave.services.request_headers import read_headers, require_framed, spell_options
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 
-_PIECE = 1 << 16
-_READ_OFF = 1 << 26
-"""Bytes of a refused body that are read, so that its sender comes to see why; then he is hung up on."""
-_HEARD_OUT = 2.0
-"""Seconds that who is still sending has for coming to see why he is hung up on."""
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
 
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
 
-class _Request(server.HTTPRequest):
-    def header_reader(self, lines: BinaryIO, headers: dict[bytes, bytes]) -> None:
-        """Fill *headers*.
+_T = TypeVar("_T")
 
-        :raises ValueError: they are refused.
-        """
-        headers |= read_headers(lines)
-        by_http_1_1 = self.response_protocol == "HTTP/1.1"
-        require_framed(headers, by_http_1_1=by_http_1_1)
-        spell_options(headers, by_http_1_1=by_http_1_1)
-
-    def simple_response(self, status: str, msg: str = "") -> None:
-        """Refuse the request before it was read to its end, and take no other on this connection."""
-        self.close_connection = True
-        self.conn.is_cut_short = True
-        said = msg.encode("latin-1", "replace")
-        fields = f"Content-Length: {len(said)}\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-        with contextlib.suppress(OSError):  # he has hung up
-            self.conn.wfile.write(f"{self.server.protocol} {status}\r\n{fields}".encode() + said)
+_HEADERS_TIMEOUT = 20.0
+"""Seconds from the connection, or from the last answer on it, until the next request's headers are complete."""
+_BODY_TIMEOUT = 30.0
+"""Seconds to wait for a part of a body; in addition, its sender must be faster than ``_SLOWEST`` on average."""
+_SLOWEST = 1024
+"""Bytes a second."""
+_SEND_TIMEOUT = 30.0
+"""Seconds to wait until the client has read enough of the answer for the next part of it."""
+_SMALL_BODY = 1 << 16
+"""Bytes of a body that is awaited before a worker thread is taken. Larger ones may be refused before they arrive."""
+_DRAIN_SECONDS = 2.0
+"""Seconds to read off a refused body, so that its sender, who may still be sending, receives the answer."""
+_DRAIN_BYTES = 1 << 26
+_CONNECTION = "autoclave.connection"
+_RETRY_AFTER = 5
 
 
-class Connection(server.HTTPConnection):
-    """Closes on its sender only when he has stopped, or had the time to.
+class Connection(H11Protocol):
+    """A connection with a deadline for headers, which uvicorn does not have."""
 
-    TCP resets a connection that is closed with something unread in it, and with that goes the answer, if its receiver
-    has not come to read it (RFC 9112, 9.6).
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._transport = transport
+        self.end_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self.begin_request()
+        self._transport = None
+        super().connection_lost(exc)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing that is sent arrives."""
+        return self._transport is None
+
+    def begin_request(self) -> None:
+        """Note that the headers of a request are complete."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def end_request(self) -> None:
+        """Note that a request has been answered: the next one may take its time again."""
+        if self._transport is not None:
+            self._deadline = asyncio.get_running_loop().call_later(_HEADERS_TIMEOUT, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once; what has not been sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Gateway:
+    """The ASGI application that runs a WSGI application in worker threads.
+
+    At most half of them serve requests with large bodies, or bodies of unknown length: these are read by a worker.
+
+    :param workers: number of threads.
     """
 
-    RequestHandlerClass = _Request
-    is_cut_short = False
-    """Whether a request was answered of which a part may still come."""
+    app: "WSGIApplication"
+    """The WSGI application, set before the first request."""
 
-    def communicate(self) -> bool:
-        """As cheroot has it."""
-        is_kept = bool(super().communicate())  # type: ignore[no-untyped-call]
-        if self.is_cut_short:
-            self._hear_out()
-        return is_kept
+    def __init__(self, workers: int) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="api")
+        self._streams = asyncio.Semaphore(max(1, workers // 2))
 
-    def _hear_out(self) -> None:
-        deadline = time.monotonic() + _HEARD_OUT
-        left = _READ_OFF
+    async def __call__(self, scope: "Message", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+        connection: Connection = scope["state"][_CONNECTION]
+        connection.begin_request()
         try:
-            self.socket.shutdown(socket.SHUT_WR)
-            while left > 0 and (seconds := deadline - time.monotonic()) > 0:
-                self.socket.settimeout(seconds)
-                piece = self.socket.recv(_PIECE)
-                if not piece:
-                    return
-                left -= len(piece)
-        except OSError:  # he has hung up, or is silent: there is nobody to wait for
+            await self._answer(scope, _Incoming(receive), _Outgoing(connection, send))
+        except OSError:  # the client is gone, or too slow
+            connection.abort()
+        finally:
+            connection.end_request()
+
+    def close(self) -> None:
+        """Start no further request."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(self, scope: "Message", body: "_Incoming", out: "_Outgoing") -> None:
+        headers = _combined(scope["headers"])
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # h11 goes by the latter, as RFC 9112 (6.1) allows; a proxy that goes by the former sees other requests.
+            return await out.refuse(400, b"Content-Length and Transfer-Encoding exclude each other.", body)
+        if not scope["raw_path"].startswith(b"/"):
+            return await out.refuse(400, b"The request's target must be a path.", body)
+        if not _is_small(headers):
+            try:
+                async with asyncio.timeout(_BODY_TIMEOUT):
+                    await self._streams.acquire()
+            except TimeoutError:
+                retry = (b"retry-after", b"%d" % _RETRY_AFTER)
+                return await out.refuse(503, b"Too many bodies are being sent. Try again later.", body, retry)
+            try:
+                return await self._work(scope, headers, body, out)
+            finally:
+                self._streams.release()
+        try:
+            await body.collect()
+        except TimeoutError:
+            return await out.refuse(408, b"The body did not arrive in time. Send it again.", body)
+        return await self._work(scope, headers, body, out)
+
+    async def _work(self, scope: "Message", headers: dict[str, str], body: "_Incoming", out: "_Outgoing") -> None:
+        loop = asyncio.get_running_loop()
+        environ = _environ(scope, headers, io.BufferedReader(_Body(body, loop), _SMALL_BODY))
+        await loop.run_in_executor(self._pool, _Call(self.app, environ, body, out, loop))
+        await out.end(body)
+
+
+class _Incoming:
+    """The body of a request, as it arrives.
+
+    :param receive: of the ASGI server.
+    """
+
+    def __init__(self, receive: "Receive") -> None:
+        self._receive = receive
+        self._pieces = b""
+        self._patience = _BODY_TIMEOUT
+        self.is_complete = False
+
+    async def some(self, most: int) -> bytes:
+        """Return at most *most* bytes, none at the end.
+
+        :raises OSError: the rest does not arrive, or not in time.
+        """
+        while not self._pieces and not self.is_complete:
+            await self._more()
+        piece, self._pieces = self._pieces[:most], self._pieces[most:]
+        return piece
+
+    async def collect(self) -> None:
+        """Wait until all of it is there.
+
+        :raises OSError: the rest does not arrive, or not in time.
+        """
+        while not self.is_complete:
+            await self._more()
+
+    async def drain(self) -> None:
+        """Discard the rest, as far as it arrives soon."""
+        left = _DRAIN_BYTES
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while left > 0 and not self.is_complete:
+                    self._pieces = b""
+                    await self._more()
+                    left -= len(self._pieces)
+        except OSError:
             return
 
+    async def _more(self) -> None:
+        # Only waiting counts: the application may take its time between two reads.
+        begun = time.monotonic()
+        async with asyncio.timeout(min(self._patience, _BODY_TIMEOUT)):
+            message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError("The connection ended before it did.")
+        self._pieces += message.get("body", b"")
+        self._patience += len(message.get("body", b"")) / _SLOWEST - (time.monotonic() - begun)
+        self.is_complete = not message.get("more_body", False)
 
-class Gateway(wsgi.Gateway_10):
-    """A chunked body is read as it is asked for, and what is left of any when it is answered is thrown away in pieces.
 
-    cheroot would take a chunk, and the rest of a body of known length, into memory at once, and the rest of a chunked
-    body for the next request.
-    """
+class _Body(io.RawIOBase):
+    """*body* for a worker thread."""
 
-    def __init__(self, req: Any) -> None:
-        if req.chunked_read:
-            req.rfile = ChunkedBody(req.conn.rfile)
-        super().__init__(req)
+    def __init__(self, body: _Incoming, loop: asyncio.AbstractEventLoop) -> None:
+        self._body = body
+        self._loop = loop
 
-    def start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        """As WSGI has it."""
-        if not self._is_read_off():
-            self.req.close_connection = self.req.conn.is_cut_short = True
-        return super().start_response(status, headers, exc_info)
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
 
-    def _is_read_off(self) -> bool:
-        body = self.req.rfile
-        pieces = 0
+    def readinto(self, buffer: Any) -> int:
+        """Fill *buffer* with what there is.
+
+        :raises OSError: the rest does not arrive, or not in time.
+        """
+        piece = _from_worker(self._body.some(len(buffer)), self._loop)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+class _Outgoing:
+    """The answer to a request."""
+
+    def __init__(self, connection: Connection, send: "Send") -> None:
+        self._connection = connection
+        self._send_message = send
+        self._start: Message | None = None
+        self._last = b""
+
+    def begin(self, status: str, headers: list[tuple[str, str]]) -> None:
+        """Set the status and the headers; they are sent with the first bytes."""
+        fields = [(name.lower().encode("latin-1"), value.strip().encode("latin-1")) for name, value in headers]
+        self._start = {"type": "http.response.start", "status": int(status[:3]), "headers": fields}
+
+    async def write(self, piece: bytes, body: _Incoming) -> None:
+        """Send all that was written before *piece*.
+
+        :raises OSError: the client is gone, or too slow.
+        """
+        last, self._last = self._last, piece
+        if last:
+            await self._flush(last, body, more=True)
+
+    async def end(self, body: _Incoming) -> None:
+        """Send the rest, and see that a client that is still sending receives it.
+
+        TCP resets a connection that is closed with unread data in it, and the answer is lost (RFC 9112, 9.6).
+        """
+        if not body.is_complete:
+            await self._flush(self._last, body, more=True)
+            await body.drain()
+            self._last = b""
+        await self._flush(self._last, body, more=False)
+
+    async def refuse(self, status: int, text: bytes, body: _Incoming, *headers: tuple[bytes, bytes]) -> None:
+        """Answer *status*, and end the connection."""
+        described = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))]
+        fields = [*described, (b"connection", b"close"), *headers]
+        self._start = {"type": "http.response.start", "status": status, "headers": fields}
+        self._last = text
+        await self.end(body)
+
+    async def _flush(self, piece: bytes, body: _Incoming, *, more: bool) -> None:
+        if self._start is not None:
+            start, self._start = self._start, None
+            close = (b"connection", b"close")
+            if not body.is_complete and close not in start["headers"]:
+                start["headers"].append(close)
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _send(self, message: "Message") -> None:
+        if self._connection.is_lost:
+            raise ConnectionAbortedError("The client is gone.")
+        async with asyncio.timeout(_SEND_TIMEOUT):
+            await self._send_message(message)
+
+
+class _Call:
+    """One call of a WSGI application, in a worker thread."""
+
+    def __init__(
+        self,
+        app: "WSGIApplication",
+        environ: "WSGIEnvironment",
+        body: _Incoming,
+        out: _Outgoing,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._app = app
+        self._environ = environ
+        self._body = body
+        self._out = out
+        self._loop = loop
+
+    def __call__(self) -> None:
+        """Call it, and write its answer."""
+        pieces = self._app(self._environ, self._start_response)
         try:
-            while getattr(body, "remaining", 1) > 0 and pieces < _READ_OFF // _PIECE and body.read(_PIECE):
-                pieces += 1
-        except (OSError, ValueError):  # it breaks off, or is none that HTTP knows
-            return False
-        return bool(body.closed if self.req.chunked_read else body.remaining == 0)
+            for piece in pieces:
+                if piece:
+                    self._write(piece)
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+
+    def _start_response(
+        self, status: str, headers: list[tuple[str, str]], _exc_info: Any = None, /
+    ) -> "Callable[[bytes], object]":
+        self._out.begin(status, headers)
+        return self._write
+
+    def _write(self, piece: bytes) -> None:
+        _from_worker(self._out.write(piece, self._body), self._loop)
+
+
+def _from_worker(work: "Coroutine[Any, Any, _T]", loop: asyncio.AbstractEventLoop) -> _T:
+    future: Future[_T] = asyncio.run_coroutine_threadsafe(work, loop)
+    # A loop that ends in between answers no longer.
+    return future.result(_BODY_TIMEOUT + _SEND_TIMEOUT)
+
+
+def _is_small(headers: dict[str, str]) -> bool:
+    """Return whether the body is worth waiting for before a worker looks at the request."""
+    if "transfer-encoding" in headers or "expect" in headers:
+        return False
+    return int(headers.get("content-length", "0")) <= _SMALL_BODY
+
+
+def _combined(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the header fields by name, the values of repeated ones as a list.
+
+    Names with an underscore are left out: in an environment they are those with a hyphen.
+    """
+    found: dict[str, str] = {}
+    for raw_name, raw_value in fields:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        if "_" not in name:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _environ(scope: "Message", headers: dict[str, str], body: Any) -> "WSGIEnvironment":
+    """Return the environment of PEP 3333."""
+    host, port = scope["server"]
+    environ: WSGIEnvironment = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(scope["raw_path"]).decode("latin-1"),
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_NAME": host,
+        "SERVER_PORT": str(port),
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "REMOTE_ADDR": scope["client"][0],
+        "REMOTE_PORT": str(scope["client"][1]),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope["scheme"],
+        "wsgi.input": body,
+        "wsgi.input_terminated": True,
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in headers.items():
+        key = name.upper().replace("-", "_")
+        environ[key if key in ("CONTENT_LENGTH", "CONTENT_TYPE") else f"HTTP_{key}"] = value
+    return environ

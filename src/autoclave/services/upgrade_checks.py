@@ -9,7 +9,7 @@ from oslo_upgradecheck.upgradecheck import Code, Result, UpgradeCommands
 
 from autoclave.api.policy import Policy
 from autoclave.conf.placement import is_external
-from autoclave.db import agents, backfill, handles, schema
+from autoclave.db import agents, backfill, engine, handles, schema
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
@@ -59,7 +59,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         )
 
     def _is_current(self) -> bool:
-        return schema.current(self._database) == schema.head()
+        return engine.current_revision(self._database) == schema.head()
 
     def _schema(self) -> Any:
         try:

@@ -32,12 +32,12 @@ from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.tools import NvmeTool, lvm_settings
 
 TOOLS = {
-    "lvmconfig": ("volume_tools", "lvmconfig"),
-    "mdadm": ("volume_tools", "mdadm"),
-    "nvme": ("nvme_tool", "main"),
-    "shred": ("shred_tool", "main"),
-    "vgchange": ("volume_tools", "vgchange"),
-    "vgs": ("volume_tools", "vgs"),
+    "lvmconfig": ("tools", "lvmconfig"),
+    "mdadm": ("tools", "mdadm"),
+    "nvme": ("tools", "run_nvme"),
+    "shred": ("tools", "run_shred"),
+    "vgchange": ("tools", "vgchange"),
+    "vgs": ("tools", "vgs"),
 }
 """The module and the function that stand in for each."""
 _NOT_INSTALLED = ("multipath", "udisksctl")

@@ -77,6 +77,7 @@ class _Client(falcon.testing.TestClient):
 
     def simulate_request(self, *args: Any, **kwargs: Any) -> falcon.testing.Result:
         kwargs.setdefault("host", "localhost")
+        kwargs.setdefault("extras", {})["wsgi.input_terminated"] = True
         return super().simulate_request(*args, **kwargs)
 
 

@@ -7,7 +7,7 @@ from api_world import HOST, World, new_uuid
 
 from autoclave.cli.main import main
 from autoclave.rules.device_lifecycle import DeviceState
-from autoclave.services.up import CloudsFile
+from autoclave.services.data_dir import CloudsFile
 from autoclave.simulator.host import Fleet
 
 SLOT = "0000:41:00.0"

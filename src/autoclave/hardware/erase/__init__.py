@@ -1,0 +1,1 @@
+"""Erase NVMe drives, and prove it: one method for each action, registered in :mod:`.methods`."""

@@ -1,0 +1,1 @@
+"""Talk to Nova: report how binds ended, and ask which servers exist."""
