@@ -58,17 +58,18 @@ def start(operator: Operator) -> Callable[[], ProgressMeter]:
 
 def test_time_that_is_left_follows_from_the_pace_so_far(operator: Operator) -> None:
     with ProgressMeter(operator.told, "zeroing", stall_timeout=3600.0) as meter:
-        for seconds, percent in [(10, 20.0), (5, 20.0), (5, 40.0), (5, 40.0), (5, 10.0), (5, 80.0)]:
+        for seconds, percent in [(10, 20.0), (5, 20.0), (5, 20.5), (5, 40.0), (5, 40.0), (5, 10.0), (5, 80.0)]:
             operator.now += seconds
             meter.update(percent)
     assert operator.seen == [
         Progress(None, "zeroing"),
         Progress(20.0, "zeroing"),
         Progress(20.0, "zeroing"),
-        Progress(40.0, "zeroing", seconds_left=30.0),
-        Progress(40.0, "zeroing", seconds_left=45.0),
+        Progress(20.5, "zeroing", seconds_left=10 * 79.5 / 0.5),
+        Progress(40.0, "zeroing", seconds_left=15 * 60 / 20),
+        Progress(40.0, "zeroing", seconds_left=20 * 60 / 20),
         Progress(10.0, "zeroing"),
-        Progress(80.0, "zeroing", seconds_left=25 * 20 / 60),
+        Progress(80.0, "zeroing", seconds_left=30 * 20 / 60),
     ]
 
 
