@@ -389,7 +389,7 @@ def test_refused_attachment_says_what_is_left(make):
         erase(host, SANITIZE, recorded)
 
 
-@pytest.mark.parametrize("command", ["format", "create-ns"])
+@pytest.mark.parametrize("command", ["format", "create-ns", "delete-ns", "attach-ns"])
 def test_drive_that_is_pulled_while_it_is_restored_has_vanished(make, command):
     host = make(namespace_management=True)
     recorded = layout_of(host)
@@ -457,7 +457,11 @@ def test_refused_namespace_brings_the_former_ones_back(make):
     recorded = layout_of(host)
     split(host, 4)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 3))
-    with pytest.raises(EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*[Ii]nvalid [Ff]ield"):
+    refusal = "nvme create-ns .*failed"
+    with pytest.raises(
+        EraseFailed,
+        match=rf"it has 1 namespace, recorded is 2 namespaces.* restored: {refusal}.*; {refusal}.*[Ii]nvalid [Ff]ield",
+    ):
         erase(host, SANITIZE, recorded)
     assert [shape.blocks for shape in layout_of(host).namespaces] == [BLOCKS]
 
@@ -515,6 +519,30 @@ def test_drive_that_takes_a_format_is_sanitized_once(make):
         "restoring the layout",
         "sanitize, block erase",
     ]
+
+
+@pytest.mark.parametrize(
+    ("action", "command", "number", "left_behind"),
+    [
+        pytest.param(ZEROES, "id-ctrl", 2, "nothing was started", id="at the first look"),
+        pytest.param(SANITIZE, "format", 1, "its layout may be half restored, and nothing was erased", id="sanitize"),
+        pytest.param(ZEROES, "format", 1, "its layout may be half restored, and nothing was erased", id="zero"),
+        pytest.param(ZEROES, "id-ctrl", 5, "its namespaces may be half rebuilt", id="as all is exposed"),
+        pytest.param(ZEROES, "id-ctrl", 6, "nothing was overwritten", id="as the layout is compared"),
+        pytest.param(ZEROES, "id-ns", 5, "it is partly overwritten", id="before it is zeroed"),
+        pytest.param(ZEROES, "id-ctrl", 7, "it is erased, but its layout was not read", id="after the proof"),
+    ],
+)
+def test_hanging_tool_ends_the_erase_with_the_state(make, action, command, number, left_behind):
+    """The deadline passes while nvme-cli hangs: the error says in which state the drive was left."""
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 4)
+    watcher = Watcher()
+    times = iter(range(1, 100))
+    paths = hangs(host.paths, watcher, lambda argv: argv[1] == command and next(times) == number)
+    with pytest.raises(EraseTimeout, match=f"cleanup_timeout; {left_behind}$"):
+        eraser(paths).erase(controller_of(host), action, watcher, recorded)
 
 
 def test_tool_that_hangs_before_the_layout_is_restored_starts_nothing(make):

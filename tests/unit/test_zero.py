@@ -97,9 +97,23 @@ def change_tool(host, script):
     nvme.chmod(0o755)
 
 
-def erase(host, action=ZEROES, watcher=None, **changes):
+def erase(host, action=ZEROES, watcher=None, paths=None, **changes):
     controller = controller_at(host.paths, PCIAddress.parse(SLOT))
-    return eraser(host.paths, **changes).erase(controller, action, watcher or Watcher())
+    return eraser(paths or host.paths, **changes).erase(controller, action, watcher or Watcher())
+
+
+def answered(host, command, edit):
+    """Return the host on which *edit* changes the fields that *command* answers."""
+
+    def answer(argv):
+        said = host.paths.answer_tool(argv)
+        if argv[1] != command:
+            return said
+        fields = json.loads(said.stdout)
+        edit(fields)
+        return dataclasses.replace(said, stdout=json.dumps(fields))
+
+    return dataclasses.replace(host.paths, answer_tool=answer)
 
 
 @both_tools
@@ -345,6 +359,21 @@ def test_rest_below_the_reported_granularity_is_not_tried(make):
     assert created() == []
 
 
+def test_granularity_is_that_of_the_format_of_the_namespace(make):
+    """A drive may report one for each LBA format."""
+    spec = {"unallocated_bytes": MIB // 2, "granularity": MIB, "reports_granularity": True}
+    host = make(namespace_management=True, format_nvm=True, **spec)
+    host.format(SLOT, 4)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
+
+    def edit(fields):
+        [entry] = fields["namespace-granularity-list"]
+        other = dict.fromkeys(entry, 512)
+        fields |= {"attributes": 1, "namespace-granularity-list": [*[other] * 4, entry, *[other] * 3]}
+
+    assert not erase(host, paths=answered(host, "id-ns-granularity", edit))["namespaces_made_anew"]
+
+
 @pytest.mark.parametrize("reported", [True, False])
 def test_size_is_rounded_to_the_granularity(make, reported):
     host = make(
@@ -463,6 +492,29 @@ def test_new_namespace_has_a_format_without_metadata(make):
         for namespace in drive.state.namespaces.values():
             namespace.flbas = 1
     erase(host)
+    with host.drive(SLOT) as drive:
+        assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [0]
+
+
+def test_new_namespace_has_the_format_of_the_first_one(make):
+    host = make(namespace_management=True, namespaces=2, format_nvm=True)
+    host.format(SLOT, 4)
+    erase(host)
+    with host.drive(SLOT) as drive:
+        assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [4]
+
+
+def test_new_namespace_of_an_empty_drive_has_the_first_format(make):
+    """FLBAS is the format of a namespace, and says nothing where there is none."""
+    host = make(namespace_management=True)
+    delete(host, 1)
+
+    def edit(fields):
+        if not fields["nsze"]:
+            fields["flbas"] = 4
+            fields["lbafs"][1] = fields["lbafs"][0]
+
+    erase(host, paths=answered(host, "id-ns", edit))
     with host.drive(SLOT) as drive:
         assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [0]
 
