@@ -667,7 +667,7 @@ def test_no_mount_gets_a_namespace_that_is_proved_while_another_is_zeroed(make):
 def test_a_drive_that_is_pulled_meanwhile_has_vanished(make, action):
     host = make(size_bytes=16 * MIB)
     host.set_fault(SLOT, Fault(FaultKind.VANISHES, 40))
-    with pytest.raises(DeviceVanished):
+    with pytest.raises(DeviceVanished, match="nvme0n1"):
         erase(host, action)
 
 
@@ -709,6 +709,30 @@ def test_progress_comes_while_the_tool_runs(make):
     assert any(percent and 0 < percent < 100 for percent in zeroing)
     assert zeroing[-1] == 100.0
     assert [step.split(",")[0] for step in watcher.steps] == ["BLKZEROOUT", "reading back nvme0n1 (full)"]
+
+
+def shred_by(host, script):
+    """Run *script* in place of ``shred``."""
+    (host.root / "bin/shred").write_text(f"#!/bin/sh\n{script}\n")
+
+
+def test_what_shred_says_is_progress(make):
+    host = make()
+    heading = "shred: /dev/nvme0n1: pass 1/1 (000000)..."
+    shred_by(host, f"echo '{heading}' >&2; echo '{heading}1.0MiB/4.0MiB 25%' >&2")
+    watcher = Watcher()
+    erase(host, SHRED, watcher, verify="none")
+    assert [progress.percent for progress in watcher.seen] == [None, 25.0, 100.0]
+    assert [argv[1:] for argv in watcher.argvs if argv[0].endswith("shred")] == [
+        ["--iterations=0", "--zero", "--verbose", str(host.root / "dev/nvme0n1")]
+    ]
+
+
+def test_last_words_of_shred_are_its_reason(make):
+    host = make()
+    shred_by(host, "printf 'one\n\n  two  \nthree\nfour\n' >&2; exit 3")
+    with pytest.raises(EraseFailed, match=r"shred failed on \S+nvme0n1 with exit status 3: two three four$"):
+        erase(host, SHRED)
 
 
 def test_a_tool_that_says_nothing_for_long_is_reported_as_stalled(make):
