@@ -327,6 +327,21 @@ def test_drive_that_grants_no_size_is_an_error(make):
         erase(host)
 
 
+def test_sizes_of_all_former_namespaces_are_in_the_error(make):
+    """The drive creates the first one again, and none once both are deleted."""
+    host = make(namespace_management=True, namespaces=2)
+    change_tool(
+        host,
+        f"""case "$1 $4" in "delete-ns 2") touch {host.root}/deleted;; esac
+if [ "$1" = create-ns ] && [ -e {host.root}/deleted ]; then set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0; fi
+exec {{real}} "$@\"""",
+    )
+    with pytest.raises(
+        EraseFailed, match="it has no namespace now, and had namespaces of 4096, 4096 blocks: create one"
+    ):
+        erase(host)
+
+
 def test_empty_drive_that_grants_no_size_is_an_error(make):
     host = make(namespace_management=True)
     delete(host, 1)
