@@ -294,18 +294,29 @@ def test_largest_namespace_is_made_on_an_empty_drive(make, style):
     assert namespaces(host) == [5 * MIB + 512]
 
 
+def limit_namespaces(host, size):
+    """Have larger namespaces refused: of 0 blocks, the answer is Invalid Field."""
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ "${{{{3#--nsze=}}}}" -le {size // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
+    )
+
+
+def test_namespace_that_fits_beside_the_others_shows_that_the_drive_creates_some(make):
+    host = make(namespace_management=True, size_bytes=2 * MIB, namespaces=2, unallocated_bytes=2 * MIB)
+    limit_namespaces(host, 3 * MIB)
+    assert erase(host)["namespaces_made_anew"]
+    assert namespaces(host) == [3 * MIB, MIB]
+
+
 @pytest.mark.parametrize("rest", [1, 3])
 def test_rest_that_no_one_namespace_can_have_gets_its_own(make, rest):
     """Firmware limits the size of a namespace: all that is left over is in another one, to the last block."""
     host = make(namespace_management=True, namespaces=2, unallocated_bytes=rest * 512)
-    # Of 0 blocks, the answer is Invalid Field.
-    change_tool(
-        host,
-        f"""case "$1" in create-ns)
-    [ "${{{{3#--nsze=}}}}" -le {SIZE // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
-esac
-exec {{real}} "$@\"""",
-    )
+    limit_namespaces(host, SIZE)
     evidence = erase(host)
     assert evidence["namespaces_made_anew"]
     assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2]
