@@ -220,6 +220,24 @@ def test_disk_in_use_is_not_formatted(make):
     assert not [argv for argv in watcher.argvs if argv[1] == "format"]
 
 
+@pytest.mark.parametrize("by", ["format", "create-ns"])
+def test_restoring_opens_no_namespace_for_writing(make, by):
+    """udev probes a disk after a writable close, and a write-protected namespace could not be opened."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    host.format(SLOT, 4) if by == "format" else split(host, 1, 3)
+    held = []
+
+    def hold(paths, path, *, writable):
+        held.append(writable)
+        return host.paths.hold_disk(paths, path, writable=writable)
+
+    paths = replace(host.paths, hold_disk=hold)
+    eraser(paths).erase(controller_of(host), SANITIZE, Watcher(), recorded)
+    assert held
+    assert not any(held)
+
+
 @every_action
 def test_tenants_namespaces_are_replaced(make, action):
     """The tenant made two of one, with metadata; the record has one that spans the drive."""
@@ -445,7 +463,9 @@ def test_nothing_is_deleted_that_cannot_be_created(make):
     recorded = layout_of(host)
     split(host, 4)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
-    with pytest.raises(EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*does not create namespaces"):
+    with pytest.raises(
+        EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*does not create namespaces \(nvme "
+    ):
         erase(host, SANITIZE, recorded)
     assert len(layout_of(host).namespaces) == 1
 

@@ -144,6 +144,13 @@ def test_the_evidence_says_when_nothing_was_read_back(make):
     assert evidence["namespaces"][0]["read_back"] == "none"
 
 
+def test_samples_are_read_back_where_those_are_asked_for(make):
+    watcher = Watcher()
+    evidence = erase(make(), watcher=watcher, verify="sample")
+    assert watcher.steps[-1] == "reading back nvme0n1 (sample)"
+    assert "samples of every namespace" in evidence["verified"]
+
+
 @both_tools
 def test_a_drive_that_lies_about_zeroing_is_found_out(make, action):
     host = make()
@@ -257,6 +264,34 @@ def test_without_create_ns_namespaces_are_zeroed_as_they_are(make, style, spec):
     assert not host.find(SLOT, SECRET[:4])
 
 
+def test_another_refusal_of_one_size_is_not_that_of_the_command(make):
+    host = make(namespace_management=True, namespaces=2)
+    change_tool(
+        host,
+        f"""if [ "$1" = create-ns ] && [ ! -e {host.root}/refused ]; then
+    touch {host.root}/refused; set -- attach-ns "$2" -n 99 -c 0
+fi
+exec {{real}} "$@\"""",
+    )
+    assert erase(host)["namespaces_made_anew"]
+    assert namespaces(host) == [SIZE]
+
+
+def test_drive_that_lists_only_what_is_attached_is_zeroed(make):
+    """It claims Namespace Management, and refuses the list of all namespaces."""
+    host = make(namespace_management=True)
+
+    def answer(argv):
+        if argv[1] == "list-ns" and "-a" in argv:
+            host.set_fault(SLOT, Fault(FaultKind.LIST_NS_REFUSED))
+        try:
+            return host.paths.answer_tool(argv)
+        finally:
+            host.clear_faults()
+
+    assert erase(host, paths=dataclasses.replace(host.paths, answer_tool=answer))["bytes"] == SIZE
+
+
 def test_without_create_ns_a_detached_namespace_is_attached(make):
     host = make(namespace_management=True, namespaces=2)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
@@ -336,6 +371,17 @@ def test_drive_that_grants_no_size_is_an_error(make):
         "blocks: create one",
     ):
         erase(host)
+
+
+def test_recorded_sizes_are_in_the_error_too(make):
+    host = make(namespace_management=True)
+    recorded = DriveLayout((NamespaceShape(SIZE // 512, 512),))
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(EraseFailed, match="and had namespaces of 8192, 8192 blocks: create one"):
+        eraser(host.paths).erase(controller, ZEROES, Watcher(), recorded)
 
 
 def test_sizes_of_all_former_namespaces_are_in_the_error(make):
@@ -447,9 +493,10 @@ def test_rest_of_one_block_is_reached(make):
     assert namespaces(host) == [SIZE + 512]
 
 
-def test_namespaces_are_kept_when_create_ns_is_invalid(make):
-    """Without a rest, there is nothing that the namespaces do not reach."""
-    host = make(namespace_management=True, namespaces=2)
+@pytest.mark.parametrize("spec", [{}, {"unallocated_bytes": MIB // 2, "granularity": MIB, "reports_granularity": True}])
+def test_namespaces_are_kept_when_create_ns_is_invalid(make, spec):
+    """Without a rest that makes a namespace, there is nothing that the namespaces do not reach."""
+    host = make(namespace_management=True, namespaces=2, **spec)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
     evidence = erase(host)
     assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
