@@ -444,6 +444,25 @@ def test_zeroed_drive_keeps_the_one_namespace_of_its_erase(make, action):
     assert erase(host, action, now)["namespaces_made_anew"] is False
 
 
+def test_namespace_without_the_recorded_metadata_is_kept(make):
+    """A host cannot overwrite metadata: what one erase has made without is good enough for the next."""
+    host = make(namespace_management=True)
+    [shape] = layout_of(host).namespaces
+    host.set_fault(SLOT, Fault(FaultKind.FORMAT_REFUSED))
+    evidence = erase(host, ZEROES, DriveLayout((replace(shape, metadata_bytes=8, lba_format=1),)))
+    assert evidence["namespaces_made_anew"] is False
+
+
+@pytest.mark.parametrize("action", [ZEROES, FORMAT])
+def test_zeroed_drive_that_grants_less_than_before_has_what_it_grants(make, action):
+    """Newer firmware keeps more to itself: no later user of the drive reaches that."""
+    host = make(namespace_management=True)
+    [shape] = layout_of(host).namespaces
+    evidence = erase(host, action, DriveLayout((replace(shape, blocks=BLOCKS + 8),)))
+    assert evidence["namespaces_made_anew"]
+    assert [each.blocks for each in layout_of(host).namespaces] == [BLOCKS]
+
+
 @pytest.mark.parametrize("action", [ZEROES, FORMAT])
 def test_namespace_that_the_tenant_deleted_is_missed(make, action):
     """The firmware deletes namespaces and creates none: what is left of the drive is not offered as all of it."""

@@ -460,6 +460,21 @@ def test_size_is_rounded_to_the_granularity(make, reported):
     assert namespaces(host) == [SIZE]
 
 
+def test_drive_that_refuses_what_is_no_multiple_has_the_largest_one(make):
+    """Each size that is tried is a multiple of the granularity, which such firmware does not round to."""
+    spec = {"unallocated_bytes": MIB // 2, "withheld_bytes": 2 * MIB, "granularity": MIB, "reports_granularity": True}
+    host = make(namespace_management=True, namespaces=2, **spec)
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ $(( ${{{{3#--nsze=}}}} % {MIB // 512} )) -eq 0 ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
+    )
+    erase(host)
+    assert namespaces(host) == [SIZE]
+
+
 @pytest.mark.parametrize("spec", [{}, {"unallocated_bytes": MIB}])
 def test_namespace_is_kept_when_none_can_be_created(make, spec):
     """Whatever the drive says of its capacity, it grants nothing: its only namespace must not be deleted."""
