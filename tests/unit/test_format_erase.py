@@ -177,6 +177,7 @@ def test_format_that_reaches_all_is_sent_once(make):
     evidence = erase(host, BLOCK, watcher)
     assert [options[1] for options in formats(watcher)] == [str(0xFFFFFFFF)]
     assert len(evidence["namespaces"]) == 2
+    assert watcher.steps[0] == "format, user data erase"
     assert not host.find(SLOT, SECRET[:8])
 
 

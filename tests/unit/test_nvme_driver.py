@@ -636,12 +636,15 @@ def test_erase_that_the_drive_refuses_excludes_it(make, spec, fault, command):
     assert driver.discover()[0].excluded is None
 
 
-def test_drive_with_nothing_to_zero_is_excluded(make):
-    driver, host = make(drive(ONE, "S1"))
+@pytest.mark.parametrize("action", ["zero", "format"])
+def test_drive_with_nothing_to_overwrite_is_excluded(make, action):
+    driver, host = make(drive(ONE, "S1", format_crypto=True), specs=[{"address": "*", "clear_action": action}])
     with host.drive(ONE) as opened:
         opened.state.namespaces.clear()
         host.sync_namespaces(opened)
-    assert "no namespace" in only(driver.discover()).excluded
+    assert only(driver.discover()).excluded == (
+        "it has no namespace, and no Namespace Management (OACS bit 3) to create one: nothing to zero"
+    )
 
 
 def test_sanitize_needs_no_list_of_namespaces(make):

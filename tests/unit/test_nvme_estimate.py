@@ -58,8 +58,9 @@ def host(tmp_path: Path) -> Host:
 
 def test_a_sanitize_takes_what_the_log_page_says_of_its_own_kind(host: Host) -> None:
     host.reports(block=7200, crypto=4)
-    assert host.estimate(CleanupAction.SANITIZE_BLOCK).seconds == 7200
-    assert host.estimate(CleanupAction.SANITIZE_CRYPTO).seconds == 4
+    assert host.estimate(CleanupAction.SANITIZE_BLOCK) == Estimate(7200, "the drive reports it")
+    assert host.estimate(CleanupAction.SANITIZE_CRYPTO) == Estimate(4, "the drive reports it")
+    assert {call.split()[1] for call in host.tool.calls if call.startswith("sanitize-log")} == {"/dev/nvme7"}
 
 
 def test_a_time_that_the_drive_does_not_report_is_not_136_years(host: Host) -> None:
@@ -76,13 +77,15 @@ def test_a_log_that_cannot_be_read_is_said_to(host: Host) -> None:
 
 @pytest.mark.parametrize("action", [CleanupAction.WRITE_ZEROES, CleanupAction.SHRED])
 def test_zeroing_takes_all_namespaces_at_the_pace_that_was_measured(host: Host, action: CleanupAction) -> None:
-    assert host.estimate(action).seconds is None
+    assert host.estimate(action) == Estimate(None, "no drive of this model has been overwritten on this host yet")
     host.rates.remember("Fine Drive", str(action), 10_000_000, 5.0)
     assert host.estimate(action) == Estimate(2.0, "2 MB/s, as the last drive of this model")
 
 
 def test_format_takes_as_long_as_the_last_of_its_model(host: Host) -> None:
     """No drive says how long its format takes, and its rate is no pace of bytes."""
-    assert host.estimate(CleanupAction.FORMAT_CRYPTO).seconds is None
+    assert host.estimate(CleanupAction.FORMAT_CRYPTO) == Estimate(
+        None, "no drive of this model has been formatted on this host yet; most take seconds to minutes"
+    )
     host.rates.remember("Fine Drive", "format_crypto", 10_000_000, 5.0)
     assert host.estimate(CleanupAction.FORMAT_CRYPTO) == Estimate(2.0, "as the last drive of this model")

@@ -220,6 +220,24 @@ def test_disk_in_use_is_not_formatted(make):
     assert not [argv for argv in watcher.argvs if argv[1] == "format"]
 
 
+@pytest.mark.parametrize("by", ["format", "create-ns"])
+def test_restoring_opens_no_namespace_for_writing(make, by):
+    """udev probes a disk after a writable close, and a write-protected namespace could not be opened."""
+    host = make(namespace_management=True)
+    recorded = layout_of(host)
+    host.format(SLOT, 4) if by == "format" else split(host, 1, 3)
+    held = []
+
+    def hold(paths, path, *, writable):
+        held.append(writable)
+        return host.paths.hold_disk(paths, path, writable=writable)
+
+    paths = replace(host.paths, hold_disk=hold)
+    eraser(paths).erase(controller_of(host), SANITIZE, Watcher(), recorded)
+    assert held
+    assert not any(held)
+
+
 @every_action
 def test_tenants_namespaces_are_replaced(make, action):
     """The tenant made two of one, with metadata; the record has one that spans the drive."""
@@ -389,7 +407,7 @@ def test_refused_attachment_says_what_is_left(make):
         erase(host, SANITIZE, recorded)
 
 
-@pytest.mark.parametrize("command", ["format", "create-ns"])
+@pytest.mark.parametrize("command", ["format", "create-ns", "delete-ns", "attach-ns"])
 def test_drive_that_is_pulled_while_it_is_restored_has_vanished(make, command):
     host = make(namespace_management=True)
     recorded = layout_of(host)
@@ -426,6 +444,25 @@ def test_zeroed_drive_keeps_the_one_namespace_of_its_erase(make, action):
     assert erase(host, action, now)["namespaces_made_anew"] is False
 
 
+def test_namespace_without_the_recorded_metadata_is_kept(make):
+    """A host cannot overwrite metadata: what one erase has made without is good enough for the next."""
+    host = make(namespace_management=True)
+    [shape] = layout_of(host).namespaces
+    host.set_fault(SLOT, Fault(FaultKind.FORMAT_REFUSED))
+    evidence = erase(host, ZEROES, DriveLayout((replace(shape, metadata_bytes=8, lba_format=1),)))
+    assert evidence["namespaces_made_anew"] is False
+
+
+@pytest.mark.parametrize("action", [ZEROES, FORMAT])
+def test_zeroed_drive_that_grants_less_than_before_has_what_it_grants(make, action):
+    """Newer firmware keeps more to itself: no later user of the drive reaches that."""
+    host = make(namespace_management=True)
+    [shape] = layout_of(host).namespaces
+    evidence = erase(host, action, DriveLayout((replace(shape, blocks=BLOCKS + 8),)))
+    assert evidence["namespaces_made_anew"]
+    assert [each.blocks for each in layout_of(host).namespaces] == [BLOCKS]
+
+
 @pytest.mark.parametrize("action", [ZEROES, FORMAT])
 def test_namespace_that_the_tenant_deleted_is_missed(make, action):
     """The firmware deletes namespaces and creates none: what is left of the drive is not offered as all of it."""
@@ -445,7 +482,9 @@ def test_nothing_is_deleted_that_cannot_be_created(make):
     recorded = layout_of(host)
     split(host, 4)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
-    with pytest.raises(EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*does not create namespaces"):
+    with pytest.raises(
+        EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*does not create namespaces \(nvme "
+    ):
         erase(host, SANITIZE, recorded)
     assert len(layout_of(host).namespaces) == 1
 
@@ -457,7 +496,11 @@ def test_refused_namespace_brings_the_former_ones_back(make):
     recorded = layout_of(host)
     split(host, 4)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID, 3))
-    with pytest.raises(EraseFailed, match=r"it has 1 namespace, recorded is 2 namespaces.*[Ii]nvalid [Ff]ield"):
+    refusal = "nvme create-ns .*failed"
+    with pytest.raises(
+        EraseFailed,
+        match=rf"it has 1 namespace, recorded is 2 namespaces.* restored: {refusal}.*; {refusal}.*[Ii]nvalid [Ff]ield",
+    ):
         erase(host, SANITIZE, recorded)
     assert [shape.blocks for shape in layout_of(host).namespaces] == [BLOCKS]
 
@@ -515,6 +558,30 @@ def test_drive_that_takes_a_format_is_sanitized_once(make):
         "restoring the layout",
         "sanitize, block erase",
     ]
+
+
+@pytest.mark.parametrize(
+    ("action", "command", "number", "left_behind"),
+    [
+        pytest.param(ZEROES, "id-ctrl", 2, "nothing was started", id="at the first look"),
+        pytest.param(SANITIZE, "format", 1, "its layout may be half restored, and nothing was erased", id="sanitize"),
+        pytest.param(ZEROES, "format", 1, "its layout may be half restored, and nothing was erased", id="zero"),
+        pytest.param(ZEROES, "id-ctrl", 5, "its namespaces may be half rebuilt", id="as all is exposed"),
+        pytest.param(ZEROES, "id-ctrl", 6, "nothing was overwritten", id="as the layout is compared"),
+        pytest.param(ZEROES, "id-ns", 5, "it is partly overwritten", id="before it is zeroed"),
+        pytest.param(ZEROES, "id-ctrl", 7, "it is erased, but its layout was not read", id="after the proof"),
+    ],
+)
+def test_hanging_tool_ends_the_erase_with_the_state(make, action, command, number, left_behind):
+    """The deadline passes while nvme-cli hangs: the error says in which state the drive was left."""
+    host = make()
+    recorded = layout_of(host)
+    host.format(SLOT, 4)
+    watcher = Watcher()
+    times = iter(range(1, 100))
+    paths = hangs(host.paths, watcher, lambda argv: argv[1] == command and next(times) == number)
+    with pytest.raises(EraseTimeout, match=f"cleanup_timeout; {left_behind}$"):
+        eraser(paths).erase(controller_of(host), action, watcher, recorded)
 
 
 def test_tool_that_hangs_before_the_layout_is_restored_starts_nothing(make):

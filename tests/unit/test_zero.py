@@ -97,9 +97,23 @@ def change_tool(host, script):
     nvme.chmod(0o755)
 
 
-def erase(host, action=ZEROES, watcher=None, **changes):
+def erase(host, action=ZEROES, watcher=None, paths=None, **changes):
     controller = controller_at(host.paths, PCIAddress.parse(SLOT))
-    return eraser(host.paths, **changes).erase(controller, action, watcher or Watcher())
+    return eraser(paths or host.paths, **changes).erase(controller, action, watcher or Watcher())
+
+
+def answered(host, command, edit):
+    """Return the host on which *edit* changes the fields that *command* answers."""
+
+    def answer(argv):
+        said = host.paths.answer_tool(argv)
+        if argv[1] != command:
+            return said
+        fields = json.loads(said.stdout)
+        edit(fields)
+        return dataclasses.replace(said, stdout=json.dumps(fields))
+
+    return dataclasses.replace(host.paths, answer_tool=answer)
 
 
 @both_tools
@@ -121,6 +135,7 @@ def test_nothing_of_the_tenant_is_left_whatever_the_version_of_the_tool(make, ac
     assert namespace["read_back"] == "full"
     assert namespace["seconds"] > 0 < namespace["read_back_seconds"]
     assert namespace["seconds"] + namespace["read_back_seconds"] < took + 0.001
+    assert all(namespace[each] == round(namespace[each], 3) for each in ("seconds", "read_back_seconds"))
     assert json.loads(json.dumps(evidence)) == evidence
 
 
@@ -128,6 +143,13 @@ def test_the_evidence_says_when_nothing_was_read_back(make):
     evidence = erase(make(), verify="none")
     assert "nothing was read back" in evidence["verified"]
     assert evidence["namespaces"][0]["read_back"] == "none"
+
+
+def test_samples_are_read_back_where_those_are_asked_for(make):
+    watcher = Watcher()
+    evidence = erase(make(), watcher=watcher, verify="sample")
+    assert watcher.steps[-1] == "reading back nvme0n1 (sample)"
+    assert "samples of every namespace" in evidence["verified"]
 
 
 @both_tools
@@ -243,6 +265,34 @@ def test_without_create_ns_namespaces_are_zeroed_as_they_are(make, style, spec):
     assert not host.find(SLOT, SECRET[:4])
 
 
+def test_another_refusal_of_one_size_is_not_that_of_the_command(make):
+    host = make(namespace_management=True, namespaces=2)
+    change_tool(
+        host,
+        f"""if [ "$1" = create-ns ] && [ ! -e {host.root}/refused ]; then
+    touch {host.root}/refused; set -- attach-ns "$2" -n 99 -c 0
+fi
+exec {{real}} "$@\"""",
+    )
+    assert erase(host)["namespaces_made_anew"]
+    assert namespaces(host) == [SIZE]
+
+
+def test_drive_that_lists_only_what_is_attached_is_zeroed(make):
+    """It claims Namespace Management, and refuses the list of all namespaces."""
+    host = make(namespace_management=True)
+
+    def answer(argv):
+        if argv[1] == "list-ns" and "-a" in argv:
+            host.set_fault(SLOT, Fault(FaultKind.LIST_NS_REFUSED))
+        try:
+            return host.paths.answer_tool(argv)
+        finally:
+            host.clear_faults()
+
+    assert erase(host, paths=dataclasses.replace(host.paths, answer_tool=answer))["bytes"] == SIZE
+
+
 def test_without_create_ns_a_detached_namespace_is_attached(make):
     host = make(namespace_management=True, namespaces=2)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_REFUSED))
@@ -271,27 +321,38 @@ def test_largest_granted_namespace_is_made_below_tnvmcap(make, spec):
     assert not host.find(SLOT, SECRET[:4])
 
 
-@pytest.mark.parametrize("style", ["1.16", "2.3", "3.0"])
-def test_largest_namespace_is_made_on_an_empty_drive(make, style):
+@pytest.mark.parametrize(("style", "withheld"), [("1.16", WITHHELD), ("2.3", 512), ("3.0", WITHHELD)])
+def test_largest_namespace_is_made_on_an_empty_drive(make, style, withheld):
     """To the last block: nothing else finds the largest size that the drive grants."""
-    host = make(style, namespace_management=True, withheld_bytes=WITHHELD, size_bytes=5 * MIB + 512)
+    host = make(style, namespace_management=True, withheld_bytes=withheld, size_bytes=5 * MIB + 512)
     delete(host, 1)
     assert erase(host)["bytes"] == 5 * MIB + 512
     assert namespaces(host) == [5 * MIB + 512]
+
+
+def limit_namespaces(host, size):
+    """Have larger namespaces refused: of 0 blocks, the answer is Invalid Field."""
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ "${{{{3#--nsze=}}}}" -le {size // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
+    )
+
+
+def test_namespace_that_fits_beside_the_others_shows_that_the_drive_creates_some(make):
+    host = make(namespace_management=True, size_bytes=2 * MIB, namespaces=2, unallocated_bytes=2 * MIB)
+    limit_namespaces(host, 3 * MIB)
+    assert erase(host)["namespaces_made_anew"]
+    assert namespaces(host) == [3 * MIB, MIB]
 
 
 @pytest.mark.parametrize("rest", [1, 3])
 def test_rest_that_no_one_namespace_can_have_gets_its_own(make, rest):
     """Firmware limits the size of a namespace: all that is left over is in another one, to the last block."""
     host = make(namespace_management=True, namespaces=2, unallocated_bytes=rest * 512)
-    # Of 0 blocks, the answer is Invalid Field.
-    change_tool(
-        host,
-        f"""case "$1" in create-ns)
-    [ "${{{{3#--nsze=}}}}" -le {SIZE // 512} ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
-esac
-exec {{real}} "$@\"""",
-    )
+    limit_namespaces(host, SIZE)
     evidence = erase(host)
     assert evidence["namespaces_made_anew"]
     assert [namespace["nsid"] for namespace in evidence["namespaces"]] == [1, 2]
@@ -309,6 +370,32 @@ def test_drive_that_grants_no_size_is_an_error(make):
         EraseFailed,
         match=r"no namespace of any size up to 8192 blocks \(.*\); it has no namespace now, and had namespaces of 8192 "
         "blocks: create one",
+    ):
+        erase(host)
+
+
+def test_recorded_sizes_are_in_the_error_too(make):
+    host = make(namespace_management=True)
+    recorded = DriveLayout((NamespaceShape(SIZE // 512, 512),))
+    with host.drive(SLOT) as drive:
+        drive.state.namespaces[1].without_storage = 8
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_NO_ROOM))
+    controller = controller_at(host.paths, PCIAddress.parse(SLOT))
+    with pytest.raises(EraseFailed, match="and had namespaces of 8192, 8192 blocks: create one"):
+        eraser(host.paths).erase(controller, ZEROES, Watcher(), recorded)
+
+
+def test_sizes_of_all_former_namespaces_are_in_the_error(make):
+    """The drive creates the first one again, and none once both are deleted."""
+    host = make(namespace_management=True, namespaces=2)
+    change_tool(
+        host,
+        f"""case "$1 $4" in "delete-ns 2") touch {host.root}/deleted;; esac
+if [ "$1" = create-ns ] && [ -e {host.root}/deleted ]; then set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0; fi
+exec {{real}} "$@\"""",
+    )
+    with pytest.raises(
+        EraseFailed, match="it has no namespace now, and had namespaces of 4096, 4096 blocks: create one"
     ):
         erase(host)
 
@@ -345,6 +432,21 @@ def test_rest_below_the_reported_granularity_is_not_tried(make):
     assert created() == []
 
 
+def test_granularity_is_that_of_the_format_of_the_namespace(make):
+    """A drive may report one for each LBA format."""
+    spec = {"unallocated_bytes": MIB // 2, "granularity": MIB, "reports_granularity": True}
+    host = make(namespace_management=True, format_nvm=True, **spec)
+    host.format(SLOT, 4)
+    host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
+
+    def edit(fields):
+        [entry] = fields["namespace-granularity-list"]
+        other = dict.fromkeys(entry, 512)
+        fields |= {"attributes": 1, "namespace-granularity-list": [*[other] * 4, entry, *[other] * 3]}
+
+    assert not erase(host, paths=answered(host, "id-ns-granularity", edit))["namespaces_made_anew"]
+
+
 @pytest.mark.parametrize("reported", [True, False])
 def test_size_is_rounded_to_the_granularity(make, reported):
     host = make(
@@ -353,6 +455,21 @@ def test_size_is_rounded_to_the_granularity(make, reported):
         unallocated_bytes=MIB // 2,
         granularity=MIB,
         reports_granularity=reported,
+    )
+    erase(host)
+    assert namespaces(host) == [SIZE]
+
+
+def test_drive_that_refuses_what_is_no_multiple_has_the_largest_one(make):
+    """Each size that is tried is a multiple of the granularity, which such firmware does not round to."""
+    spec = {"unallocated_bytes": MIB // 2, "withheld_bytes": 2 * MIB, "granularity": MIB, "reports_granularity": True}
+    host = make(namespace_management=True, namespaces=2, **spec)
+    change_tool(
+        host,
+        f"""case "$1" in create-ns)
+    [ $(( ${{{{3#--nsze=}}}} % {MIB // 512} )) -eq 0 ] || set -- create-ns "$2" --nsze=0 --ncap=0 --flbas=0;;
+esac
+exec {{real}} "$@\"""",
     )
     erase(host)
     assert namespaces(host) == [SIZE]
@@ -392,9 +509,10 @@ def test_rest_of_one_block_is_reached(make):
     assert namespaces(host) == [SIZE + 512]
 
 
-def test_namespaces_are_kept_when_create_ns_is_invalid(make):
-    """Without a rest, there is nothing that the namespaces do not reach."""
-    host = make(namespace_management=True, namespaces=2)
+@pytest.mark.parametrize("spec", [{}, {"unallocated_bytes": MIB // 2, "granularity": MIB, "reports_granularity": True}])
+def test_namespaces_are_kept_when_create_ns_is_invalid(make, spec):
+    """Without a rest that makes a namespace, there is nothing that the namespaces do not reach."""
+    host = make(namespace_management=True, namespaces=2, **spec)
     host.set_fault(SLOT, Fault(FaultKind.CREATE_NS_INVALID))
     evidence = erase(host)
     assert (evidence["bytes"], evidence["namespaces_made_anew"]) == (SIZE, False)
@@ -463,6 +581,29 @@ def test_new_namespace_has_a_format_without_metadata(make):
         for namespace in drive.state.namespaces.values():
             namespace.flbas = 1
     erase(host)
+    with host.drive(SLOT) as drive:
+        assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [0]
+
+
+def test_new_namespace_has_the_format_of_the_first_one(make):
+    host = make(namespace_management=True, namespaces=2, format_nvm=True)
+    host.format(SLOT, 4)
+    erase(host)
+    with host.drive(SLOT) as drive:
+        assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [4]
+
+
+def test_new_namespace_of_an_empty_drive_has_the_first_format(make):
+    """FLBAS is the format of a namespace, and says nothing where there is none."""
+    host = make(namespace_management=True)
+    delete(host, 1)
+
+    def edit(fields):
+        if not fields["nsze"]:
+            fields["flbas"] = 4
+            fields["lbafs"][1] = fields["lbafs"][0]
+
+    erase(host, paths=answered(host, "id-ns", edit))
     with host.drive(SLOT) as drive:
         assert [namespace.flbas for namespace in drive.state.namespaces.values()] == [0]
 
@@ -615,7 +756,7 @@ def test_no_mount_gets_a_namespace_that_is_proved_while_another_is_zeroed(make):
 def test_a_drive_that_is_pulled_meanwhile_has_vanished(make, action):
     host = make(size_bytes=16 * MIB)
     host.set_fault(SLOT, Fault(FaultKind.VANISHES, 40))
-    with pytest.raises(DeviceVanished):
+    with pytest.raises(DeviceVanished, match="nvme0n1"):
         erase(host, action)
 
 
@@ -657,6 +798,30 @@ def test_progress_comes_while_the_tool_runs(make):
     assert any(percent and 0 < percent < 100 for percent in zeroing)
     assert zeroing[-1] == 100.0
     assert [step.split(",")[0] for step in watcher.steps] == ["BLKZEROOUT", "reading back nvme0n1 (full)"]
+
+
+def shred_by(host, script):
+    """Run *script* in place of ``shred``."""
+    (host.root / "bin/shred").write_text(f"#!/bin/sh\n{script}\n")
+
+
+def test_what_shred_says_is_progress(make):
+    host = make()
+    heading = "shred: /dev/nvme0n1: pass 1/1 (000000)..."
+    shred_by(host, f"echo '{heading}' >&2; echo '{heading}1.0MiB/4.0MiB 25%' >&2")
+    watcher = Watcher()
+    erase(host, SHRED, watcher, verify="none")
+    assert [progress.percent for progress in watcher.seen] == [None, 25.0, 100.0]
+    assert [argv[1:] for argv in watcher.argvs if argv[0].endswith("shred")] == [
+        ["--iterations=0", "--zero", "--verbose", str(host.root / "dev/nvme0n1")]
+    ]
+
+
+def test_last_words_of_shred_are_its_reason(make):
+    host = make()
+    shred_by(host, "printf 'one\n\n  two  \nthree\nfour\n' >&2; exit 3")
+    with pytest.raises(EraseFailed, match=r"shred failed on \S+nvme0n1 with exit status 3: two three four$"):
+        erase(host, SHRED)
 
 
 def test_a_tool_that_says_nothing_for_long_is_reported_as_stalled(make):

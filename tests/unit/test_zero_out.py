@@ -36,6 +36,7 @@ class SteadyDisk:
 
     def zero(self, offset: int, length: int) -> None:
         assert offset + length <= self.size
+        assert isinstance(length, int), "there is no part of a byte"
         self.now += length / self.speed
         self.largest = max(self.largest, length)
 
