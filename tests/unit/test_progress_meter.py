@@ -23,7 +23,7 @@ class Operator:
         self._main = threading.current_thread()
 
     def clock(self) -> float:
-        """What time it is. The meter's own thread asks before it waits."""
+        """Return the time of the test. The meter's own thread asks before it waits."""
         if threading.current_thread() is not self._main:
             self.watched.set()
         return self.now
@@ -34,7 +34,7 @@ class Operator:
             self.stalled.set()
 
     def comes_to_a_standstill(self, meter: ProgressMeter) -> Progress:
-        """Let the time pass after which progress is stalled; returns what was told then, and nothing before."""
+        """Let the time pass after which progress is stalled; return the progress that is reported then, and none before."""
         self.watched.wait(10)
         assert meter.standstill is None
         self.now += PATIENCE + 0.1
