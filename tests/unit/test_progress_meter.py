@@ -34,7 +34,7 @@ class Operator:
             self.stalled.set()
 
     def comes_to_a_standstill(self, meter: ProgressMeter) -> Progress:
-        """Let the time pass after which progress is stalled; return the progress that is reported then, and none before."""
+        """Pass the time after which progress is stalled; return the progress that is reported then."""
         self.watched.wait(10)
         assert meter.standstill is None
         self.now += PATIENCE + 0.1
