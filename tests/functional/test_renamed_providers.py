@@ -40,6 +40,6 @@ def test_a_device_whose_provider_was_renamed_is_told_of_once(
     )
     agent.period()
     agent.period()
-    told = [record.getMessage() for record in caplog.records if "somebody renamed it" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "it was renamed there" in record.getMessage()]
     assert len(told) == 1
     assert f"set --name {provider.name} {provider.uuid}" in told[0]

@@ -37,6 +37,9 @@ from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
 
+LOG = logging.getLogger(__name__)
+
+
 GRACE = 5.0
 """Seconds past the deadline in which a driver may end by itself, with a more specific message."""
 
@@ -115,8 +118,6 @@ class DeviceLocks:
         with self._guard:
             del self._holders[device_uuid]
 
-
-LOG = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of progress; a drive may report far more often."""

@@ -31,6 +31,8 @@ from autoclave.placement.records import Inventories, Provider
 from autoclave.rules.device_lifecycle import must_be_reserved
 from autoclave.rules.resource_names import traits_in
 
+LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class KnownDevice:
@@ -74,8 +76,6 @@ def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
         for own in (by_device[device.id],)
     }
 
-
-LOG = logging.getLogger(__name__)
 
 Version = tuple[object, ...]
 """Values that change with every change of a row that affects ``reserved``."""
@@ -165,7 +165,7 @@ class DeviceProviders:
         if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
             self._renamed.add(present.uuid)
             LOG.warning(
-                "Provider %s of device %s is named %s in Placement: somebody renamed it. Run `openstack resource "
+                "Provider %s of device %s is named %s in Placement: it was renamed there. Run `openstack resource "
                 "provider set --name %s %s`.",
                 present.uuid,
                 device.uuid,

@@ -21,6 +21,9 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.lifecycle.ports import Ports
 from autoclave.rules.host_setup import HostHints, former_name
 
+LOG = logging.getLogger(__name__)
+
+
 _OPTION = "[agent] data_dir"
 
 
@@ -166,8 +169,6 @@ def _another(path: Path, known: str, host: str) -> InvalidConfiguration:
         option=_OPTION,
     )
 
-
-LOG = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 1.0
 """Maximum seconds between two checks of whether another agent is alive."""

@@ -37,6 +37,8 @@ from autoclave.rpc import agent_api
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.host_setup import NO_HINTS, HostHints
 
+LOG = logging.getLogger(__name__)
+
 
 class HostLock:
     """Lock a file while an agent runs, and record the run in it.
@@ -96,9 +98,6 @@ class HostLock:
             f"{self._path} cannot be used ({error.strerror}); name a directory with room that the agent may write to",
             option="[agent] data_dir",
         )
-
-
-LOG = logging.getLogger(__name__)
 
 
 class AgentManager:

@@ -25,6 +25,9 @@ from autoclave.objects.base import RequestContext
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+LOG = logging.getLogger(__name__)
+
+
 ROLES = ("admin", "manager", "member", "reader")
 """List Keystone's default roles; each implies those after it."""
 PROJECT = "admin"
@@ -42,8 +45,6 @@ def _says_who(header: str) -> bool:
         return False
     return header.startswith(("HTTP_X_", "HTTP_OPENSTACK_SYSTEM", "keystone."))
 
-
-LOG = logging.getLogger(__name__)
 
 OPTION = "[api] http_basic_auth_user_file"
 CHALLENGE = 'Basic realm="Autoclave", charset="UTF-8"'

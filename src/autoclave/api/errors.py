@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 NEUTRAL = "The service failed; its log tells why, under the id of this request."
 
 _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
-    (StateConflict, 409, "Somebody else changed this meanwhile; look at it again."),
+    (StateConflict, 409, "This was changed concurrently; look at it again."),
     (DatabaseUnavailable, 503, "The database did not answer; the request may or may not have been carried out."),
     (PolicyUnavailable, 503, "A service that the policy asks did not answer; nothing was done. Ask again later."),
     (StorageError, 503, "The image's data could not be read or written; the log tells why. Ask again later."),

@@ -31,6 +31,8 @@ from autoclave.rules.device_lifecycle import (
     must_be_reserved,
 )
 
+LOG = logging.getLogger(__name__)
+
 
 def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) -> dict[str, ARQRecord]:
     """Return the ARQs with *uuids* that the caller may see, by uuid.
@@ -46,9 +48,6 @@ def visible_arqs(tx: Connection, context: RequestContext, uuids: Sequence[str]) 
         if each not in found:
             raise NotFound(f"ExtArq not found with uuid={each}")
     return found
-
-
-LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

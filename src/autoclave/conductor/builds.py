@@ -48,6 +48,8 @@ from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.pci_alias import PCIAlias
 from autoclave.rules.resource_request import PROFILE_KEY, ResourceRequest, build_request, device_profile_name, suffix_of
 
+LOG = logging.getLogger(__name__)
+
 
 class Requests:
     """Build resource requests from the flavors and images stored with instances.
@@ -77,9 +79,6 @@ class Requests:
         if profile is None:
             raise BadRequest(f"Flavor extra spec {PROFILE_KEY!r}: there is no device profile {name!r}.")
         return profile
-
-
-LOG = logging.getLogger(__name__)
 
 
 def give_back(ports: Ports, unbinder: Unbinder, context: RequestContext, instance_uuid: str) -> None:
@@ -143,7 +142,7 @@ class Builder:
             raise
         except Exception as error:  # whatever the failure, report it before the lease expires
             if not isinstance(error, AutoclaveError):
-                LOG.exception("Building instance %s failed in a way that nobody foresaw", instance.uuid)
+                LOG.exception("Building instance %s failed by an unexpected error", instance.uuid)
             self._fail(context, instance, error)
             return
         handed = self._move(instance, host=claim.host, agent_run_id=None)

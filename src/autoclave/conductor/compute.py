@@ -88,7 +88,7 @@ class Compute:
             except AutoclaveError as error:
                 LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
             except Exception:  # whatever the failure, the other instances must not wait
-                LOG.exception("Putting instance %s right failed in a way that nobody foresaw", instance.uuid)
+                LOG.exception("Recovering instance %s failed by an unexpected error", instance.uuid)
 
     def _finish(self, context: RequestContext, instance: InstanceRecord) -> None:
         if instance.task_state is TaskState.DELETING:

@@ -26,6 +26,9 @@ from autoclave.placement.records import GENERATIONS_OF_NOTHING, Candidates, Cons
 from autoclave.rules.instance_states import ZONE
 from autoclave.rules.resource_request import RequestGroup, ResourceRequest
 
+LOG = logging.getLogger(__name__)
+
+
 MANY = 6
 """Minimum number of identical groups for which a request is reduced first."""
 
@@ -109,8 +112,6 @@ def _image_word(tx: Connection, instance: InstanceRecord) -> str:
         return str(name)
     return instance.image_uuid
 
-
-LOG = logging.getLogger(__name__)
 
 _GENERATIONS = 2 * GENERATIONS_OF_NOTHING
 """Consumer generations to try for one candidate, while the answers do not decide whether it is free."""

@@ -28,6 +28,9 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import DatabaseUnavailable, InvalidConfiguration, TransactionAborted
 
+LOG = logging.getLogger(__name__)
+
+
 # A plain DatabaseError, not a subclass, means that SQLite cannot read the file.
 _NO_ANSWER = (sa.exc.OperationalError, sa.exc.DatabaseError)
 
@@ -82,8 +85,6 @@ def _plain(error: BaseException | None) -> str:
     """Return the engine's message on one line, without the statement."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
-
-LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 

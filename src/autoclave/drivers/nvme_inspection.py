@@ -25,6 +25,8 @@ from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.resource_names import nvme_resource_class
 
+LOG = logging.getLogger(__name__)
+
 
 class Slots:
     """Separate discovery and erases within one driver.
@@ -53,8 +55,6 @@ class Slots:
         finally:
             slot.release()
 
-
-LOG = logging.getLogger(__name__)
 
 DEVICE_TYPE = "NVME"
 """The ``device.type`` of the accelerator API."""

@@ -20,6 +20,9 @@ from oslo_log import log as logging
 from autoclave.exceptions import ToolGarbage
 from autoclave.rules.pci_address import PCIAddress
 
+LOG = logging.getLogger(__name__)
+
+
 LARGEST_STEP = 256 * 1024 * 1024
 """The most bytes that one request zeroes. A process that was killed leaves at most one such request in progress."""
 
@@ -158,8 +161,6 @@ class Deadline:
     def passed(self) -> bool:
         return time.monotonic() >= self.at
 
-
-LOG = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
 """The most bytes of output accepted from a tool; no regular answer reaches them."""

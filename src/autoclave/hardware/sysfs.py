@@ -14,6 +14,8 @@ from autoclave.rules.host_setup import HostHints, hint
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.plain_text import drive_text
 
+LOG = logging.getLogger(__name__)
+
 
 def read(path: Path) -> str:
     r"""Return the text of an attribute without padding, with each byte that is not UTF-8 as ``\xNN``.
@@ -243,9 +245,6 @@ def _hex(path: Path, digits: int) -> str:
     if found is None:
         raise HardwareError(f"{path} says {text[:40]!r}, where 0x and {digits} hexadecimal digits belong")
     return found[1]
-
-
-LOG = logging.getLogger(__name__)
 
 
 def read_hints(paths: HostPaths) -> HostHints:

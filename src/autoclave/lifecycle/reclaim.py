@@ -97,7 +97,6 @@ def _told(db: Database, placement: PlacementClient, device: DeviceRecord) -> boo
 _REASON = "its host was taken out of the cloud"
 _NAMED = 3
 """Maximum number of instance UUIDs in a refusal."""
-_ATTEMPTS = 4
 
 
 def take_out(ports: Ports, host_uuid: str, cause: Cause, patience: timedelta) -> None:

@@ -40,6 +40,8 @@ from autoclave.rules.burn import Reading
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event, must_be_reserved
 from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA
 
+LOG = logging.getLogger(__name__)
+
 
 def require_traits(
     placement: PlacementClient,
@@ -67,9 +69,6 @@ def require_traits(
         )
     if traits.generation != generation:
         raise PlacementConflict(f"provider {rp_uuid} is at generation {traits.generation}, not {generation} any more")
-
-
-LOG = logging.getLogger(__name__)
 
 
 def is_rewritten(placement: PlacementClient, rp_uuid: str) -> bool:

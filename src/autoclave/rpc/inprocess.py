@@ -16,6 +16,8 @@ from autoclave.objects.base import RequestContext
 from autoclave.rpc import port
 from autoclave.rpc.port import RemoteVersion, VersionGuard, understands, unknown_version
 
+LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Cast:
@@ -75,9 +77,6 @@ class PooledCasts:
     def close(self) -> None:
         # Servers wait for the casts in progress; joining idle threads here would only cost a second.
         self._pool.shutdown(wait=False)
-
-
-LOG = logging.getLogger(__name__)
 
 
 class InProcessTransport:

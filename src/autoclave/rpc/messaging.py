@@ -24,6 +24,9 @@ from autoclave.objects.base import RequestContext
 from autoclave.rpc import port
 from autoclave.rpc.port import RemoteVersion, VersionGuard, unknown_version
 
+LOG = logging.getLogger(__name__)
+
+
 _PASSWORD = re.compile(r"((?://|,)[^:@/,]*:)[^/,]*@")
 
 
@@ -47,8 +50,6 @@ def unusable(error: Exception) -> InvalidConfiguration:
         f"cannot be used: {why}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
     )
 
-
-LOG = logging.getLogger(__name__)
 
 EXCHANGE = "autoclave"
 

@@ -21,6 +21,9 @@ from autoclave import exceptions
 from autoclave.exceptions import ApiError, AutoclaveError, RPCError, RPCUnavailable
 from autoclave.objects.base import AutoclaveSerializer, RequestContext
 
+LOG = logging.getLogger(__name__)
+
+
 AGENT_TOPIC = "autoclave-agent"
 """The topic of the agents; a message names the server by its host."""
 CONDUCTOR_TOPIC = "autoclave-conductor"
@@ -154,8 +157,6 @@ class VersionGuard:
         cap = self.caps.get(self.topic)
         return cap is None or understands(cap, version)
 
-
-LOG = logging.getLogger(__name__)
 
 _SERIALIZER = AutoclaveSerializer()
 

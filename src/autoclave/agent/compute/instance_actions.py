@@ -39,14 +39,14 @@ class InstanceBuilds:
         with self._work.locks.of(instance_uuid):
             instance = self._work.ports.db.transact(lambda tx: self._take(tx, instance_uuid))
             if instance is None:
-                LOG.info("Instance %s is not to be built on %s any more.", instance_uuid, self._work.host)
+                LOG.info("Instance %s is no longer to be built on %s.", instance_uuid, self._work.host)
                 return
             self._work.notify(instance, "create.start")
             try:
                 self._start_guest(instance, groups)
             except Exception as error:  # whatever the failure, devices and allocation must be given back
                 if not isinstance(error, AutoclaveError):
-                    LOG.exception("Building instance %s failed in a way that nobody foresaw", instance_uuid)
+                    LOG.exception("Building instance %s failed by an unexpected error", instance_uuid)
                 self._fail(context, instance, error)
                 return
             now = self._work.ports.clock()

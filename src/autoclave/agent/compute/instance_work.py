@@ -39,6 +39,8 @@ from autoclave.virt.disks import InstanceFiles
 from autoclave.virt.driver import ComputeDriver
 from autoclave.virt.guest import GuestSpec
 
+LOG = logging.getLogger(__name__)
+
 
 class InstanceLocks:
     """Lock instances: concurrent work waits, so that no guest is started after its deletion."""
@@ -165,9 +167,6 @@ def _of_arq(view: ARQView) -> Mapping[str, Any]:
     return {**attaching.where, "managed": attaching.managed}
 
 
-LOG = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class InstanceWork:
     """Bundle what work on a host's instances needs.
@@ -192,7 +191,7 @@ class InstanceWork:
         with self.ports.db.read() as tx:
             found = instance_rows.get(tx, instance_uuid)
         if found is None or found.host != self.host:
-            LOG.info("Instance %s is not on %s any more: nothing is done.", instance_uuid, self.host)
+            LOG.info("Instance %s is no longer on %s: nothing is done.", instance_uuid, self.host)
             return None
         return found
 

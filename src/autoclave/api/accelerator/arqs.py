@@ -44,6 +44,9 @@ from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import RESOLVED, Actor, ARQState
 from autoclave.rules.resource_names import read
 
+LOG = logging.getLogger(__name__)
+
+
 CREATE: dict[str, Any] = {
     "type": "object",
     "required": ["device_profile_name"],
@@ -174,8 +177,6 @@ def _bind(arq: str, paths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-LOG = logging.getLogger(__name__)
-
 _HAS_ITS_DEVICE = frozenset({ARQState.BOUND, ARQState.DELETING})
 """List the states that show the handle: an unfinished bind must not expose it."""
 
@@ -233,7 +234,7 @@ _BIND_STATE = Argument(
     one_of(["resolved"]),
 )
 _BY_CONDUCTOR = {
-    409: "Its state, the device's, or somebody else does not allow it now; the text says which.",
+    409: "Its state, the device's, or a concurrent change does not allow it now; the text says which.",
     504: "No conductor answered in time; it may still be done.",
 }
 _UPDATE = Operation(

@@ -186,7 +186,7 @@ class DeviceClean(Resource):
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers={202: None},
-        fails={409: "Its state, its holder or somebody else does not allow it now; the text says which."},
+        fails={409: "Its state, its holder or a concurrent change does not allow it now; the text says which."},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         context, reason = asked.context, asked.body.get("reason")

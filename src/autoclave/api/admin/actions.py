@@ -25,6 +25,9 @@ from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor
 
+LOG = logging.getLogger(__name__)
+
+
 Action = Callable[[Ports, str, Cause], bool]
 """Apply the operator's decision to a device, and return whether Placement agrees."""
 
@@ -87,7 +90,7 @@ class Hold(_Act):
         waits=True,
         body=VALIDATE_WITH_REASON,
         answers=_ANSWERS,
-        fails={409: "Somebody else changed the device meanwhile."},
+        fails={409: "The device was changed concurrently."},
     )
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
@@ -104,7 +107,7 @@ class Release(_Act):
         waits=True,
         body=VALIDATE_REASON_IF_ANY,
         answers=_ANSWERS,
-        fails={409: "Nobody holds the device."},
+        fails={409: "The device is not held."},
     )
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
@@ -144,9 +147,6 @@ class Forget(_Act):
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
         self._act(resp, asked, device, address, _forget)
-
-
-LOG = logging.getLogger(__name__)
 
 
 class TakeBack(Resource):

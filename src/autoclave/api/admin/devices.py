@@ -102,7 +102,10 @@ DEVICE = shape(
             "items": shape("Holder", {"uuid": UUID, "state": one_of(ARQState), "instance_uuid": nullable(UUID)}),
         },
         "agent_last_seen": nullable(TIMESTAMP),
-        "waiting_for": {**nullable(STRING), "description": "What somebody must do before it is offered again."},
+        "waiting_for": {
+            **nullable(STRING),
+            "description": "Steps of an operator before it is offered again.",
+        },
         "created_at": nullable(TIMESTAMP),
         "updated_at": nullable(TIMESTAMP),
     },
@@ -314,9 +317,7 @@ def _silent(device: DeviceRecord, agent_silent: timedelta | None) -> str | None:
 def _missing(device: DeviceRecord) -> str | None:
     if not device.missing:
         return None
-    return (
-        f"No driver of {device.hostname} reports it any more: put it, or its entry in device_spec, back, or forget it."
-    )
+    return f"No driver of {device.hostname} reports it now: put it, or its entry in device_spec, back, or forget it."
 
 
 def _error(device: DeviceRecord) -> str | None:

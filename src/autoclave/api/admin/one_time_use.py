@@ -36,8 +36,8 @@ RELEASE: dict[str, Any] = {
     "properties": {
         "burned_for": {
             **UUID,
-            "description": "Release only what this instance has burned: whoever has cleaned a device for long may "
-            "find that others have used it meanwhile.",
+            "description": "Release only what this instance has burned. Another instance may have used the "
+            "device since it was cleaned.",
         },
         "reason": {**REASON, "description": "Kept in the device's history."},
     },

@@ -41,6 +41,8 @@ from autoclave.db.images import ImageRecord
 from autoclave.exceptions import BadRequest, Conflict, Forbidden, NotFound, StorageError
 from autoclave.objects.base import RequestContext
 
+LOG = logging.getLogger(__name__)
+
 
 def require_settable(context: RequestContext, name: str, value: Any) -> None:
     """Check that the caller may set these attributes.
@@ -200,8 +202,6 @@ def _owns(context: RequestContext, image: ImageRecord) -> bool:
     # "no project" must not turn into "an image of no project"
     return context.project_id is not None and image.owner == context.project_id
 
-
-LOG = logging.getLogger(__name__)
 
 _ALL = "all"
 _FILTERS = (

@@ -21,6 +21,8 @@ from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import NamespaceIdentity
 from autoclave.rules.cleanup_policy import CleanupAction
 
+LOG = logging.getLogger(__name__)
+
 
 class ProgressMeter:
     """Report one step of an erase while its context is open.
@@ -230,8 +232,6 @@ class EraseWork:
             )
         return now
 
-
-LOG = logging.getLogger(__name__)
 
 FILE_NAME = "erase-rates.json"
 

@@ -100,7 +100,7 @@ class Kind(Enum):
     )
     DEVICE_MISSING = _Text(
         _INFO,
-        "No driver of the host reports it any more.",
+        "No driver of the host reports it now.",
         "Put it, or its entry in device_spec, back, or `autoclave device forget {slot}`.",
     )
     DEVICE_EXCLUDED = _Text(
