@@ -331,6 +331,27 @@ def test_a_tree_a_found_name_and_known_traits_cost_one_request_each() -> None:
         assert len(faults.calls) == 1
 
 
+@pytest.mark.parametrize("write", ["put_traits", "put_inventories"])
+def test_names_are_ensured_again_after_a_refused_write(write: str) -> None:
+    """An operator may have deleted a trait or a class that this client has seen."""
+    faults = Faults(FakePlacement())
+    client = faults.client()
+    made = client.create_provider(UUID, "h")
+    client.ensure_traits(["CUSTOM_A"])
+    client.ensure_resource_class("CUSTOM_B")
+    faults.clear()
+    client.ensure_traits(["CUSTOM_A"])
+    client.ensure_resource_class("CUSTOM_B")
+    assert faults.calls == []
+    faults.add(effects.answer(400, detail="No such trait or class."))
+    with pytest.raises(PlacementRefused):
+        getattr(client, write)(UUID, made.generation, {})
+    faults.clear()
+    client.ensure_traits(["CUSTOM_A"])
+    client.ensure_resource_class("CUSTOM_B")
+    assert len(faults.calls) == 2
+
+
 # Over HTTP
 
 

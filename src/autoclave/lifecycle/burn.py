@@ -88,8 +88,7 @@ def settle_provider(
     db: Database,
     placement: PlacementClient,
     rp_uuid: str,
-    read: ProviderRecord | None = None,
-    fresh: ProviderState | None = None,
+    known: tuple[ProviderRecord, ProviderState] | None = None,
 ) -> Settled:
     """Write the inventory that the row demands, with its ``reserved``; or confirm or end a burn.
 
@@ -99,8 +98,7 @@ def settle_provider(
     must be unchanged between both reads. Confirming a burn is also a PUT: if it succeeds, ``reserved`` has not been
     lowered in the meantime.
 
-    :param read: the row, read before *fresh*.
-    :param fresh: the provider as just read or written.
+    :param known: the row, and the provider as read or written after it.
     :raises PlacementUnavailable: no answer; the write may have been applied. Reconciling again is always safe.
     :raises PlacementConflict: the generation or the row changed at every attempt.
     :raises PlacementNotFound: the provider does not exist; the agent creates it in its next period.
@@ -108,12 +106,10 @@ def settle_provider(
     :raises PlacementError: Placement refused.
     """
 
-    latest = [(read, fresh)]
-
-    def attempt(in_use: bool) -> Settled | None:
-        (before, state), latest[0] = latest[0], (None, None)
+    def attempt(latest: tuple[ProviderRecord, ProviderState] | None, in_use: bool) -> Settled | None:
+        before, state = latest or (None, None)
         present = state.known_inventories if state else None
-        if before is None or present is None:
+        if present is None:
             with db.read() as tx:
                 before, state = pci.get(tx, rp_uuid), None
             present = placement.get_inventories(rp_uuid)
@@ -124,7 +120,7 @@ def settle_provider(
             return None
         return _attempt(db, placement, present, state, row, in_use)
 
-    return by_generation(f"the inventory of provider {rp_uuid}", attempt)
+    return by_generation(f"the inventory of provider {rp_uuid}", attempt, known)
 
 
 def is_settled(db: Database, rp_uuid: str, present: Inventories) -> bool:

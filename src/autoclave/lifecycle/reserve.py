@@ -199,13 +199,10 @@ def secure(db: Database, placement: PlacementClient, device_uuid: str) -> Settle
 def _settle_provider(
     db: Database, placement: PlacementClient, rp_uuid: str, fresh: ProviderState | None
 ) -> tuple[Settled, DeviceRecord | None]:
-    latest = [fresh]
+    def attempt(known: ProviderState | None, in_use: bool) -> tuple[Settled, DeviceRecord | None] | None:
+        return _attempt(db, placement, rp_uuid, known, others_in_use=in_use)
 
-    def attempt(in_use: bool) -> tuple[Settled, DeviceRecord | None] | None:
-        state, latest[0] = latest[0], None
-        return _attempt(db, placement, rp_uuid, state, others_in_use=in_use)
-
-    return by_generation(f"the inventory of provider {rp_uuid}", attempt)
+    return by_generation(f"the inventory of provider {rp_uuid}", attempt, fresh)
 
 
 def _attempt(

@@ -25,6 +25,7 @@ IN_USE = "placement.inventory.inuse"
 """Placement's code for a record that cannot be removed because of an allocation."""
 
 _T = TypeVar("_T")
+_Known = TypeVar("_Known")
 
 
 @dataclass(frozen=True)
@@ -71,19 +72,28 @@ def whole_record(total: int, reserved: int) -> Inventory:
     return Inventory(total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=1.0)
 
 
-def by_generation(what: str, attempt: Callable[[bool], _T | None], *, stops_in_use: bool = False) -> _T:
+def by_generation(
+    what: str,
+    attempt: Callable[[_Known | None, bool], _T | None],
+    known: _Known | None = None,
+    *,
+    stops_in_use: bool = False,
+) -> _T:
     """Retry *attempt* until its writes match the generation that it has read, and return its result.
 
     :param what: the subject, for messages.
-    :param attempt: reads, decides and writes. Its argument is true after Placement refused an attempt because a removed
-        class is in use. It returns None to start again, if its reads are outdated.
+    :param attempt: reads, decides and writes. It gets *known* the first time, and None when it must read anew. Its
+        second argument is true after Placement refused an attempt because a removed class is in use. It returns None to
+        start again, if its reads are outdated.
+    :param known: what was just read or written.
     :param stops_in_use: raise such a refusal at once.
     :raises PlacementConflict: the generation changed in each of :data:`ATTEMPTS` attempts.
     """
     in_use, code = False, ""
     for _ in range(ATTEMPTS):
         try:
-            result = attempt(in_use)
+            latest, known = known, None
+            result = attempt(latest, in_use)
         except PlacementConflict as error:
             if error.code == IN_USE:
                 if stops_in_use:
@@ -190,10 +200,8 @@ def change_traits(
     :raises PlacementConflict: the generation changed in each attempt.
     :raises PlacementRefused: this Placement does not know a trait.
     """
-    latest = [known]
 
-    def attempt(_in_use: bool) -> ProviderState:
-        state, latest[0] = latest[0], None
+    def attempt(state: ProviderState | None, _in_use: bool) -> ProviderState:
         if state is None:
             read: Traits = client.get_traits(uuid)
             state = ProviderState(read.generation, read.names)
@@ -204,7 +212,7 @@ def change_traits(
         client.ensure_traits(wanted)
         return replace(state, generation=client.put_traits(uuid, state.generation, wanted), traits=wanted, wrote=True)
 
-    return by_generation(f"the traits of provider {uuid}", attempt)
+    return by_generation(f"the traits of provider {uuid}", attempt, known)
 
 
 # Inventories
@@ -229,7 +237,7 @@ def change_inventories(
     :raises PlacementConflict: the generation changed in each attempt, or a removed class is in use.
     """
 
-    def attempt(_in_use: bool) -> tuple[Inventories | None]:
+    def attempt(_known: None, _in_use: bool) -> tuple[Inventories | None]:
         known = client.get_inventories(uuid)
         wanted = change(known.records)
         if wanted == known.records:

@@ -239,7 +239,7 @@ class PCITree:
         :param record: the inventory in Placement; None if there was none, or it was inspected before.
         :param fresh: the provider as read since *row* was read.
         """
-        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid, row, fresh)
+        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid, (row, fresh) if fresh else None)
         if outcome is not Settled.RAISED or record is None or record.reserved >= row.total or not row.burned:
             return
         with self._ports.db.read() as tx:
