@@ -101,7 +101,7 @@ def test_progress_of_a_running_erase_is_shown(world: World) -> None:
         ({"excluded_reason": "no crypto erase"}, ["no crypto erase"]),
         ({"unreadable_reason": "the kernel has given it up"}, ["cannot be looked at: the kernel has given it up"]),
         ({"status": "maintaining"}, ["maintenance"]),
-        ({"missing": True, "held": True, "hold_reason": "broken"}, ["any more", "broken"]),
+        ({"missing": True, "held": True, "hold_reason": "broken"}, ["reports it now", "broken"]),
     ],
 )
 def test_what_waits_for_a_human_is_said_in_words(world: World, changes: dict[str, Any], named: list[str]) -> None:
