@@ -13,9 +13,11 @@ from oslo_config import cfg
 from autoclave.hardware.erase.work import Estimate
 from autoclave.hardware.host import Deadline, HostPaths, Progress, ProgressSink, ToolSink
 from autoclave.rules.drive_layout import DriveLayout
+from autoclave.rules.reclaim import RETURNS_UNCLEANED, Reclaim, RequestedBy
 from autoclave.rules.resource_names import is_managed
 
 __all__ = [
+    "RETURNS_UNCLEANED",
     "AttachHandle",
     "CleanableDevice",
     "CleanupControl",
@@ -73,6 +75,8 @@ class DiscoveredDevice:
         Missing fields prove nothing then.
     :param exposed: what else, other than a guest of Autoclave, may write to it now, or None. An available device
         becomes suspect. It is set only for an observed fact, never for a doubt.
+    :param requested_by: who asks for it.
+    :param policy: its reclaim policy; None for that of its type: a drive is erased, another device is not.
     """
 
     pci_address: str
@@ -93,6 +97,15 @@ class DiscoveredDevice:
     by_slot: bool = False
     layout: DriveLayout | None = None
     name: str | None = None
+    requested_by: RequestedBy = RequestedBy.PROFILE
+    policy: Reclaim | None = None
+
+    @property
+    def reclaim(self) -> Reclaim:
+        """Return its reclaim policy."""
+        if self.policy is not None:
+            return self.policy
+        return Reclaim.ERASE if self.device_type == "NVME" else Reclaim.NONE
 
 
 @dataclass(frozen=True)
@@ -178,9 +191,6 @@ class CleanupControl:
     tools: ToolSink
     returned: bool = False
 
-
-RETURNS_UNCLEANED = "returns uncleaned"
-"""The action of a type that is neither erased nor one-time-use: the next guest finds the data of the last one."""
 
 Evidence = Mapping[str, Any]
 """JSON-serialisable facts that prove the device clean; recorded in the device's history.
