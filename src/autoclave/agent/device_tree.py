@@ -5,30 +5,36 @@ generation or its row. Another writer is reported only on evidence.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
+from autoclave.db import pci
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.handles import HandleUse
+from autoclave.db.pci import FUNCTIONS_DRIVER, Addition, AdditionKind
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import note_rewritten, raise_reserved, settle
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import (
     DesiredProvider,
+    ProviderState,
+    change_traits,
     create_provider,
     ensure_provider,
     provider_named,
     whole_record,
 )
 from autoclave.placement.records import Inventories, Provider
-from autoclave.rules.device_lifecycle import must_be_reserved
+from autoclave.rules.device_lifecycle import DeviceState, must_be_reserved
+from autoclave.rules.reclaim import RequestedBy
 from autoclave.rules.resource_names import traits_in
 
 LOG = logging.getLogger(__name__)
@@ -39,12 +45,29 @@ class KnownDevice:
     """Bundle the records of a device that discovery compares.
 
     :param attributes: attributes that discovery wrote last.
+    :param added: what the operator's provider configuration adds to its provider.
     """
 
     device: DeviceRecord
     deployable: DeployableRecord
     attributes: Mapping[str, str]
     handles: Sequence[HandleUse]
+    added: frozenset[Addition] = frozenset()
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Return the traits that its provider should have, without those of its owner."""
+        return traits_in(self.attributes) | {each.name for each in self.added if each.kind is AdditionKind.TRAIT}
+
+    @property
+    def added_classes(self) -> frozenset[str]:
+        """Return the resource classes that the operator's provider configuration adds."""
+        return frozenset(each.name for each in self.added if each.kind is AdditionKind.INVENTORY)
+
+    @property
+    def claimed(self) -> int:
+        """Return the number of its handles that are in use."""
+        return sum(use.in_use for use in self.handles)
 
     def fingerprint(self, present: Provider | None) -> tuple[object, ...]:
         """Return the values whose change requires the provider to be inspected again.
@@ -55,6 +78,11 @@ class KnownDevice:
             present.generation if present else None,
             must_be_reserved(self.device.offer),
             self.device.release_pending,
+            self.device.withheld,
+            self.device.device_state is DeviceState.SPENT and self.device.burn_confirmed,
+            self.device.reclaim,
+            self.claimed,
+            self.added,
             self.deployable.resource_class,
             self.deployable.num_accelerators,
             tuple(sorted(self.attributes.items())),
@@ -62,18 +90,37 @@ class KnownDevice:
 
 
 def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
-    """Return every device of the host by its address, with four statements for any number of devices."""
+    """Return every device of the host that a device driver discovers, by its address.
+
+    It takes four statements for any number of devices.
+    """
     with db.read() as tx:
-        devices = device_rows.list_all(tx, hostname=host)
-        deployables = device_rows.deployables_of(tx, [device.id for device in devices])
-        ids = [deployable.id for deployable in deployables]
-        attributes = attribute_rows.discovered(tx, ids)
-        handles = handle_rows.of_deployables(tx, ids)
-    by_device = {deployable.device_id: deployable for deployable in deployables}
+        return _known(tx, host, functions=False)
+
+
+def known_functions(db: Database, host: str) -> dict[str, KnownDevice]:
+    """Return every device of the host that ``[pci] device_spec`` selects, by its address."""
+    with db.read() as tx:
+        added = pci.of_host(tx, host)
+        known = _known(tx, host, functions=True)
+    return {
+        address: replace(entry, added=frozenset(each for each in added if each.rp_uuid == entry.deployable.rp_uuid))
+        for address, entry in known.items()
+    }
+
+
+def _known(tx: Connection, host: str, *, functions: bool) -> dict[str, KnownDevice]:
+    devices = device_rows.list_all(tx, hostname=host)
+    deployables = device_rows.deployables_of(tx, [device.id for device in devices])
+    by_device = {each.device_id: each for each in deployables if functions == (each.driver_name == FUNCTIONS_DRIVER)}
+    ids = [deployable.id for deployable in by_device.values()]
+    attributes = attribute_rows.discovered(tx, ids)
+    handles = handle_rows.of_deployables(tx, ids)
     return {
         device.pci_address: KnownDevice(device, own, attributes.get(own.id, {}), handles.get(own.id, ()))
         for device in devices
-        for own in (by_device[device.id],)
+        for own in (by_device.get(device.id),)
+        if own is not None
     }
 
 
@@ -124,11 +171,18 @@ class DeviceProviders:
     """Reconcile the providers of the devices of *host*.
 
     A provider is skipped if its generation and its row have not changed since it was last verified.
+
+    :param known: returns the devices, by address.
     """
 
-    def __init__(self, ports: Ports, host: str) -> None:
+    def __init__(
+        self, ports: Ports, host: str, known: Callable[[Database, str], Mapping[str, KnownDevice]] = known_devices
+    ) -> None:
         self._ports = ports
         self._host = host
+        self._known = known
+        self.made = False
+        """Whether the last :meth:`sync` has created a provider."""
         self._verified: dict[str, tuple[object, ...]] = {}
         self._renamed: set[str] = set()
         """Renamed providers that were reported to the operator."""
@@ -148,19 +202,33 @@ class DeviceProviders:
             for entry in known.values()
         )
 
-    def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
-        """Reconcile each provider independently; return the last failure, if any."""
+    def sync(
+        self, root: str, tree: Sequence[Provider], then: Callable[[KnownDevice], bool] = lambda _entry: False
+    ) -> PlacementError | None:
+        """Reconcile each provider independently; return the last failure, if any.
+
+        :param then: called after a device was reconciled; returns whether it has changed the device, which is then
+            reconciled again.
+        """
         providers = {provider.uuid: provider for provider in tree}
         failure: PlacementError | None = None
-        for entry in known_devices(self._ports.db, self._host).values():
+        self.made = False
+        for entry in self._known(self._ports.db, self._host).values():
             try:
-                self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry)
+                self._sync_one(root, tree, providers.get(entry.deployable.rp_uuid), entry, then)
             except PlacementError as error:
                 LOG.warning("Provider %s is not as it should be yet: %s", entry.deployable.name, error)
                 failure = error
         return failure
 
-    def _sync_one(self, root: str, tree: Sequence[Provider], present: Provider | None, entry: KnownDevice) -> None:
+    def _sync_one(
+        self,
+        root: str,
+        tree: Sequence[Provider],
+        present: Provider | None,
+        entry: KnownDevice,
+        then: Callable[[KnownDevice], bool],
+    ) -> None:
         device, deployable = entry.device, entry.deployable
         if present is not None and not present.is_named(deployable.name) and present.uuid not in self._renamed:
             self._renamed.add(present.uuid)
@@ -188,29 +256,50 @@ class DeviceProviders:
                 )
             return
         self._foreign.pop(deployable.rp_uuid, None)
-        traits = traits_in(entry.attributes)
-        desired = DesiredProvider(deployable.rp_uuid, deployable.name, root, deployable.resource_class, traits)
-        state = ensure_provider(
-            self._ports.placement, desired, present, lambda: note_rewritten(self._ports.db, device.uuid)
-        )
+        state = self._ensure(root, present, entry)
         inventories = state.known_inventories or self._ports.placement.get_inventories(deployable.rp_uuid)
-        if not state.rewritten and self._agrees(entry, present, inventories):
+        agrees = not (state.rewritten and device.requested_by is RequestedBy.PROFILE) and self._agrees(
+            entry, present, inventories
+        )
+        if not agrees:
+            fresh = state.with_inventories(inventories)
+            settle(self._ports.db, self._ports.placement, device.uuid, {deployable.rp_uuid: fresh} if fresh else {})
+        # After reconciling: a release ends an earlier burn, but not one by a later allocation.
+        if then(entry):
+            settle(self._ports.db, self._ports.placement, device.uuid)
+        elif agrees:
             self._verified[deployable.rp_uuid] = fingerprint
-            return
-        fresh = state.with_inventories(inventories)
-        settle(self._ports.db, self._ports.placement, device.uuid, {deployable.rp_uuid: fresh} if fresh else {})
+
+    def _ensure(self, root: str, present: Provider | None, entry: KnownDevice) -> ProviderState:
+        """Create the provider if it is absent, and write its traits."""
+        device, deployable = entry.device, entry.deployable
+        self.made = self.made or present is None
+        if device.requested_by is RequestedBy.PROFILE:
+            desired = DesiredProvider(
+                deployable.rp_uuid, deployable.name, root, deployable.resource_class, entry.traits
+            )
+            return ensure_provider(
+                self._ports.placement, desired, present, lambda: note_rewritten(self._ports.db, device.uuid)
+            )
+        placement = self._ports.placement
+        made = create_provider(placement, deployable.rp_uuid, deployable.name, root) if present is None else None
+        # Traits first, so that a reader of the inventory finds the owner.
+        return change_traits(placement, deployable.rp_uuid, lambda _known: entry.traits, made)
 
     def _agrees(self, entry: KnownDevice, present: Provider | None, inventories: Inventories) -> bool:
         """Return whether Placement has the inventory that the row demands, at the generation of the tree."""
         record = inventories.records.get(entry.deployable.resource_class)
         total = entry.deployable.num_accelerators
         must = must_be_reserved(entry.device.offer)
-        owes = entry.device.release_pending and not must
+        owes = (entry.device.release_pending or entry.device.withheld) and not must
+        if entry.device.device_state is DeviceState.SPENT and not entry.device.burn_confirmed:
+            return False  # settle() confirms it
         if not must:
             self._lowered.saw(entry.deployable.rp_uuid)
         elif record is not None:
             self._compare_reserved(entry, record.reserved)
-        if record is None or owes or record != whole_record(total, record.reserved) or len(inventories.records) > 1:
+        others = inventories.records.keys() - {entry.deployable.resource_class} - entry.added_classes
+        if record is None or owes or record != whole_record(total, record.reserved) or others:
             return False
         if must and record.reserved != total:
             return False

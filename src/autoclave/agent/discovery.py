@@ -204,7 +204,7 @@ class Discovery:
                     changed = True
                 continue
             driver, seen = found[address].driver.name, found[address].device
-            if isinstance(seen, DiscoveredDevice) and (seen.device_type == DeviceType.NVME) != device.supports_cleaning:
+            if isinstance(seen, DiscoveredDevice) and (seen.device_type == DeviceType.NVME) != device.is_drive:
                 changed = self._lose_to_another_type(device, driver, seen.device_type, cause) or changed
                 continue
             former = entry.deployable.driver_name

@@ -103,11 +103,12 @@ class Recovery:
             settle(self._ports.db, self._ports.placement, failed.uuid)
 
     def _release(self, context: RequestContext, device: DeviceRecord) -> None:
-        reason = "allocated, but no accelerator request holds it, or not all of it"
-        if device.supports_cleaning:
+        reason = "allocated, but no instance holds it, or not all of it"
+        if device.supports_cleaning and not device.is_held_back:
             self._cleanup.begin(context, device, Event.MISSED_CLEANUP, reason)
             return
         cause = Cause(Actor.AGENT, self._host, context.request_id, reason)
-        self._ports.db.transact(lambda tx: swap(tx, device, Event.RELEASE, cause))
-        LOG.info("Device %s (%s) is available again: it was %s.", device.uuid, device.slot, reason)
+        event = Event.SPEND if device.is_held_back else Event.RELEASE
+        moved = self._ports.db.transact(lambda tx: swap(tx, device, event, cause))
+        LOG.info("Device %s (%s) is %s: it was %s.", device.uuid, device.slot, moved.device_state, reason)
         settle(self._ports.db, self._ports.placement, device.uuid)

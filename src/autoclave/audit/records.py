@@ -140,8 +140,8 @@ def _holds(
 
 
 def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ...], dirty: set[Drive]) -> Row:
-    # Devices that are not erased may share a serial number, so it identifies none of them.
-    known, seen = (device.serial, device.found_serial) if device.supports_cleaning else (None, None)
+    # Devices other than drives may share a serial number, so it identifies none of them.
+    known, seen = (device.serial, device.found_serial) if device.is_drive else (None, None)
     drive = None if known is None else (known, device.drive_model or "")
     found = None if seen is None else (seen, device.found_drive_model or "")
     return Row(

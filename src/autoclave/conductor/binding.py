@@ -201,7 +201,7 @@ def _check_instance(tx: Connection, arqs: Mapping[str, ARQRecord], request: Bind
 
 def _deployable(tx: Connection, request: BindRequest) -> DeployableRecord:
     found = device_rows.by_provider(tx, request.device_rp_uuid)
-    if found is None:
+    if found is None or found[1].requested_by is not RequestedBy.PROFILE:
         raise NotFound(f"No device has the resource provider {request.device_rp_uuid}.")
     deployable, device = found
     if device.hostname != request.hostname:
@@ -222,7 +222,8 @@ def _claim_one(
         raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer, bool(free))}")
     if len(free) == 1:
         # The device is no longer offered without its last handle.
-        device = swap(tx, device, Event.BIND, cause, locked=True)
+        burned = burned_for(request.instance_uuid, utcnow()) if device.reclaim is Reclaim.HOLD else {}
+        device = swap(tx, device, Event.BIND, cause, burned, locked=True)
     else:
         remark(tx, device, Event.BIND.value, cause, {})
     link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}

@@ -96,3 +96,8 @@ def discovered(tx: Connection, deployable_ids: Sequence[int] | None) -> dict[int
 def traits_of(tx: Connection, deployable_id: int) -> frozenset[str]:
     """Return the traits of a deployable, as discovery wrote them."""
     return traits_in(discovered(tx, [deployable_id]).get(deployable_id, {}))
+
+
+def traits_of_all(tx: Connection, deployable_ids: Sequence[int]) -> dict[int, frozenset[str]]:
+    """Return the traits of deployables by id, as discovery wrote them, in one query."""
+    return {deployable_id: traits_in(own) for deployable_id, own in discovered(tx, deployable_ids).items()}

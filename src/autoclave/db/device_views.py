@@ -17,21 +17,25 @@ from autoclave.db import devices as device_rows
 from autoclave.db import hosts as host_rows
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.query import BY_ID, MOST_NAMED, Order, deployable_matches, paged
-from autoclave.db.tables import DeviceStatus, arqs, attributes, deployables, devices
+from autoclave.db.tables import DeviceStatus, arqs, attach_handles, attributes, deployables, devices
 from autoclave.rules.device_lifecycle import ACTIVE, ARQState, Offer, shown_state
+from autoclave.rules.reclaim import Reclaim, RequestedBy
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Represent an active ARQ that holds a device.
+    """Represent what holds a device: an active ARQ, or an instance that has claimed a function by its flavor.
+
+    ``uuid``, ``state``: of the ARQ; None for a claim. ``address``: the claimed function; None for an ARQ.
 
     ``orphan_reason``: why the device is not reclaimed automatically although its server seems deleted.
     """
 
-    uuid: str
-    state: str
+    uuid: str | None
+    state: str | None
     instance_uuid: str | None
     orphan_reason: str | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class DeviceView:
 
 
 def of(tx: Connection, records: Sequence[DeviceRecord]) -> list[DeviceView]:
-    """Return the views of *records*, with four queries, or none if it is empty."""
+    """Return the views of *records*, with five queries, or none if it is empty."""
     if not records:
         return []
     # For more than a page, reading all rows is cheaper than a list of ids, which an engine may also refuse.
@@ -84,6 +88,15 @@ def _holders(tx: Connection, device_ids: Sequence[int] | None) -> dict[int, list
         # An unbind that has begun continues without an operator.
         waits = reason if state is ARQState.BOUND else None
         found[device_id].append(Holder(uuid, state.value, instance_uuid, waits))
+    claimed = (
+        sa.select(deployables.c.device_id, attach_handles.c.instance_uuid, attach_handles.c.identity)
+        .join(deployables, deployables.c.id == attach_handles.c.deployable_id)
+        .where(attach_handles.c.instance_uuid.is_not(None))
+    )
+    if device_ids is not None:
+        claimed = claimed.where(deployables.c.device_id.in_(device_ids))
+    for device_id, instance_uuid, address in tx.execute(claimed.order_by(attach_handles.c.identity)):
+        found[device_id].append(Holder(None, None, instance_uuid, address=address))
     return dict(found)
 
 
@@ -96,11 +109,14 @@ class Census:
 
     hostname: str
     device_type: str
+    requested_by: RequestedBy
+    reclaim: Reclaim
     state: str | None
     held: bool
     missing: bool
     excluded: bool
     unreadable: bool
+    outdated: bool
     maintaining: bool
     stalled: bool
     rewritten: bool
@@ -114,12 +130,15 @@ def census(tx: Connection) -> list[Census]:
     keys = (
         devices.c.hostname,
         devices.c.type,
+        devices.c.requested_by,
+        devices.c.reclaim,
         devices.c.device_state,
         devices.c.held,
         devices.c.forgetting,
         devices.c.missing,
         excluded,
         unreadable,
+        devices.c.outdated,
         devices.c.status,
         devices.c.host_maintained,
         devices.c.progress_stalled,
@@ -129,12 +148,15 @@ def census(tx: Connection) -> list[Census]:
     for (
         host,
         kind,
+        requested_by,
+        reclaim,
         state,
         held,
         forgetting,
         missing,
         out,
         unread,
+        outdated,
         status,
         in_host,
         stalled,
@@ -142,10 +164,23 @@ def census(tx: Connection) -> list[Census]:
         count,
     ) in tx.execute(sa.select(*keys, sa.func.count()).group_by(*keys)):
         maintaining = status is DeviceStatus.MAINTAINING or in_host
-        shown = shown_state(Offer(state, maintaining, held or forgetting, bool(out), missing, bool(unread)))
+        offer = Offer(state, maintaining, held or forgetting, bool(out), missing, bool(unread), outdated)
         counted.append(
             Census(
-                host, kind.value, shown, held, missing, bool(out), bool(unread), maintaining, stalled, rewritten, count
+                hostname=host,
+                device_type=kind.value,
+                requested_by=requested_by,
+                reclaim=reclaim,
+                state=shown_state(offer),
+                held=held,
+                missing=missing,
+                excluded=bool(out),
+                unreadable=bool(unread),
+                outdated=outdated,
+                maintaining=maintaining,
+                stalled=stalled,
+                rewritten=rewritten,
+                count=count,
             )
         )
     return counted
@@ -183,12 +218,16 @@ def views(
     after: str | None = None,
     limit: int | None = None,
 ) -> tuple[list[DeployableRow], Attributes]:
-    """Return deployables in *order*, filtered, and their attributes, with two queries.
+    """Return the deployables that device profiles ask for, in *order*, filtered, and their attributes, with two
+    queries.
 
     :param related: values by field, see :data:`autoclave.db.query.FIELDS`.
     :param after: the uuid of the last one already seen.
     """
-    query = sa.select(*_COLUMNS).where(*(deployable_matches(*pair) for pair in (related or {}).items()))
+    of_profiles = sa.select(devices.c.id).where(devices.c.requested_by == RequestedBy.PROFILE)
+    query = sa.select(*_COLUMNS).where(
+        deployables.c.device_id.in_(of_profiles), *(deployable_matches(*pair) for pair in (related or {}).items())
+    )
     if uuid is not None:
         query = query.where(deployables.c.uuid == uuid)
     query = paged(query, deployables, order, after=after, limit=limit)

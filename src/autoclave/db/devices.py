@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from autoclave.db.columns import utcnow
 from autoclave.db.query import (
     BY_ID,
     SHOWN_BESIDE_STATUS,
@@ -31,7 +32,8 @@ from autoclave.db.tables import (
     deployables,
     devices,
 )
-from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Offer
+from autoclave.rules.device_lifecycle import ACTIVE, DeviceState, Offer, Reserving
+from autoclave.rules.reclaim import BurnState, Reclaim, RequestedBy
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class DeviceRecord:
     :param release_number: distinguishes one pending release from the next.
     :param host_maintained: its host is in maintenance.
     :param unreadable_reason: why it could not be read for ``[agent] unreadable_patience`` while available.
+    :param outdated: the host or its configuration has changed, and the device follows when it is free.
+    :param waiting_for: that change, and what it waits for; None if there is none.
+    :param withheld: Autoclave has reserved it because it is unreadable or outdated, and must lower ``reserved`` later.
+    :param burned_at: when an instance got the one-time-use device; None if it is offered again since.
+    :param burned_for: that instance; None if it is unknown.
+    :param burn_confirmed: the spent device was seen idle, with ``reserved=total`` in Placement.
     :param rewritten: another service has written its provider, and no operator has resolved that since.
     :param forgetting: an operator has asked to forget it, and its provider may be partly deleted.
     """
@@ -59,6 +67,8 @@ class DeviceRecord:
     std_board_info: str | None
     vendor_board_info: str | None
     hostname: str
+    requested_by: RequestedBy
+    reclaim: Reclaim
     status: DeviceStatus
     device_state: DeviceState | None
     pci_address: str
@@ -80,6 +90,12 @@ class DeviceRecord:
     missing: bool
     excluded_reason: str | None
     unreadable_reason: str | None
+    outdated: bool
+    waiting_for: str | None
+    withheld: bool
+    burned_at: datetime | None
+    burned_for: str | None
+    burn_confirmed: bool
     agent_run_id: str | None
     progress_percent: float | None
     progress_step: str | None
@@ -90,8 +106,32 @@ class DeviceRecord:
 
     @property
     def supports_cleaning(self) -> bool:
-        """Return whether the device is erased after each instance (the NVMe specification's property)."""
+        """Return whether the device is cleaned after each instance (the NVMe specification's property)."""
+        return self.reclaim is Reclaim.ERASE
+
+    @property
+    def is_drive(self) -> bool:
+        """Return whether it is a drive, which its serial number identifies in every slot."""
         return self.type is DeviceType.NVME
+
+    @property
+    def is_function(self) -> bool:
+        """Return whether ``[pci] device_spec`` selects it, and no device driver discovers it."""
+        return self.requested_by is RequestedBy.FLAVOR and not self.is_drive
+
+    @property
+    def is_held_back(self) -> bool:
+        """Return whether it becomes ``spent`` after its instance. A burn does not end with the policy."""
+        return self.reclaim is Reclaim.HOLD or self.burned_at is not None
+
+    @property
+    def burn_state(self) -> BurnState:
+        """Return the state in which ``burned`` shows it."""
+        if self.burned_at is None:
+            return BurnState.NOT_BURNED
+        if self.device_state is DeviceState.AVAILABLE:
+            return BurnState.RELEASED
+        return BurnState.CONFIRMED if self.burn_confirmed else BurnState.BURNED
 
     @property
     def was_away(self) -> bool:
@@ -129,7 +169,26 @@ class DeviceRecord:
             excluded=self.excluded_reason is not None,
             missing=self.missing,
             unreadable=self.unreadable_reason is not None,
+            outdated=self.outdated,
+            lent=self.requested_by is RequestedBy.FLAVOR and self.reclaim is Reclaim.NONE and self.burned_at is None,
         )
+
+    @property
+    def reserving(self) -> Reserving:
+        """Return what decides its ``reserved`` in Placement."""
+        return Reserving(self.offer, self.burn_confirmed, self.release_pending, self.withheld)
+
+
+NOT_BURNED: Mapping[str, Any] = {"burned_at": None, "burned_for": None, "burn_confirmed": False}
+"""Columns of a device whose burn has ended."""
+
+
+def burned_for(instance_uuid: str | None, now: datetime) -> dict[str, Any]:
+    """Return the columns of a device that *instance_uuid* burns.
+
+    :param instance_uuid: None if no instance is on record.
+    """
+    return {"burned_at": now, "burned_for": instance_uuid, "burn_confirmed": False}
 
 
 @dataclass(frozen=True)
@@ -201,6 +260,7 @@ def list_all(
     tx: Connection,
     *,
     device_type: str | None = None,
+    requested_by: RequestedBy | None = None,
     hostname: str | None = None,
     states: Iterable[DeviceState] | None = None,
     shown_state: str | None = None,
@@ -219,6 +279,8 @@ def list_all(
     if device_type is not None:
         # As text, so that an unknown type is no error. No CAST: MariaDB would compare its result without case.
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
+    if requested_by is not None:
+        query = query.where(devices.c.requested_by == requested_by)
     if hostname is not None:
         query = query.where(devices.c.hostname == hostname)
     if states is not None:
@@ -242,7 +304,7 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
     query = sa.select(*DEVICE).where(
         devices.c.device_state.is_not(None),
         sa.or_(
-            devices.c.device_state == DeviceState.ERROR,
+            devices.c.device_state.in_([DeviceState.ERROR, DeviceState.SPENT]),
             devices.c.status == DeviceStatus.MAINTAINING,
             devices.c.host_maintained.is_(True),
             devices.c.held.is_(True),
@@ -250,16 +312,23 @@ def withdrawn(tx: Connection) -> list[DeviceRecord]:
             devices.c.missing.is_(True),
             devices.c.excluded_reason.is_not(None),
             devices.c.unreadable_reason.is_not(None),
+            devices.c.outdated.is_(True),
         ),
     )
     return fetch_all(tx, DeviceRecord, query.order_by(devices.c.id))
 
 
 def held_in_part(tx: Connection, hostname: str) -> list[DeviceRecord]:
-    """Return allocated devices of a host with handles that no active ARQ holds."""
+    """Return allocated devices of a host with handles that no active ARQ and no instance holds."""
     holders = (
         sa.select(sa.func.count())
         .where(arqs.c.device_id == devices.c.id, arqs.c.state.in_(list(ACTIVE)))
+        .correlate(devices)
+        .scalar_subquery()
+    ) + (
+        sa.select(sa.func.count())
+        .join_from(attach_handles, deployables, deployables.c.id == attach_handles.c.deployable_id)
+        .where(deployables.c.device_id == devices.c.id, attach_handles.c.instance_uuid.is_not(None))
         .correlate(devices)
         .scalar_subquery()
     )
@@ -288,6 +357,22 @@ def with_drive(tx: Connection, serial: str, drive_model: str) -> list[DeviceReco
 def update(tx: Connection, device: DeviceRecord, values: Mapping[str, Any]) -> None:
     """Write columns other than the state and its version, which only ``lifecycle.transitions`` writes."""
     tx.execute(devices.update().where(devices.c.id == device.id).values(**values))
+
+
+def note_withheld(tx: Connection, device: DeviceRecord, *, withheld: bool) -> bool:
+    """Record whether Autoclave has reserved a doubted device, if its row is unchanged.
+
+    The version is kept, because the state has not changed.
+
+    :returns: whether the row was written.
+    """
+    statement = devices.update().where(
+        devices.c.id == device.id,
+        devices.c.state_version == device.state_version,
+        devices.c.outdated.is_(device.outdated),
+        devices.c.withheld.is_(device.withheld),
+    )
+    return tx.execute(statement.values(withheld=withheld, updated_at=utcnow())).rowcount == 1
 
 
 def set_progress(tx: Connection, uuid: str, run_id: str, **progress: float | str | bool | None) -> None:
@@ -404,9 +489,12 @@ _COLUMNS: list[sa.ColumnElement[Any]] = [
 ]
 
 
+_OF_PROFILES = devices.c.requested_by == RequestedBy.PROFILE
+
+
 def find(tx: Connection, uuid: str) -> DeviceSummary | None:
-    """Return the device with *uuid*, or None."""
-    row = tx.execute(sa.select(*_COLUMNS).where(devices.c.uuid == uuid)).one_or_none()
+    """Return the device with *uuid* that device profiles ask for, or None."""
+    row = tx.execute(sa.select(*_COLUMNS).where(devices.c.uuid == uuid, _OF_PROFILES)).one_or_none()
     return DeviceSummary._make(row) if row else None
 
 
@@ -421,12 +509,12 @@ def summaries(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[DeviceSummary]:
-    """Return devices in *order*, filtered.
+    """Return the devices that device profiles ask for, in *order*, filtered.
 
     :param related: values by field, see :data:`autoclave.db.query.FIELDS`.
     :param after: the uuid of the last one already seen.
     """
-    query = sa.select(*_COLUMNS).where(*(device_matches(*pair) for pair in (related or {}).items()))
+    query = sa.select(*_COLUMNS).where(_OF_PROFILES, *(device_matches(*pair) for pair in (related or {}).items()))
     if device_type is not None:
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
     if vendor is not None:

@@ -1,4 +1,8 @@
-"""Store attach handles. A handle is in use if and only if an active ARQ names it; this is never stored."""
+"""Store attach handles.
+
+A handle of a device profile is in use if and only if an active ARQ names it; this is never stored. A handle that an
+instance gets by its flavor names the instance.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +19,11 @@ from autoclave.rules.device_lifecycle import ACTIVE
 
 @dataclass(frozen=True)
 class HandleRecord:
-    """Represent an attach handle row. ``attach_info`` is JSON; ``identity`` is constant when it changes."""
+    """Represent an attach handle row. ``attach_info`` is JSON; ``identity`` is constant when it changes.
+
+    ``instance_uuid``: the instance that has claimed it by its flavor. ``missing``: it is no longer on the host, or in
+    the configuration there.
+    """
 
     id: int
     uuid: str
@@ -23,21 +31,24 @@ class HandleRecord:
     attach_type: AttachType
     attach_info: str
     identity: str
+    instance_uuid: str | None
+    missing: bool
 
 
 @dataclass(frozen=True)
 class HandleUse:
-    """Represent a handle, and whether an active ARQ names it."""
+    """Represent a handle, and whether an active ARQ names it or an instance has claimed it."""
 
     handle: HandleRecord
     in_use: bool
 
 
 _HANDLE = columns(HandleRecord, attach_handles)
-_IN_USE = (
+_IN_USE = sa.or_(
+    attach_handles.c.instance_uuid.is_not(None),
     sa.exists()
     .where(arqs.c.attach_handle_id == attach_handles.c.id, arqs.c.state.in_(list(ACTIVE)))
-    .correlate(attach_handles)
+    .correlate(attach_handles),
 )
 _FREE = (
     sa.select(*_HANDLE)
@@ -52,7 +63,7 @@ def insert(tx: Connection, values: Mapping[str, Any]) -> int:
 
 
 def free(tx: Connection, deployable_id: int) -> list[HandleRecord]:
-    """Return the handles of a deployable that no active ARQ names, ordered by id."""
+    """Return the free handles of a deployable, ordered by id."""
     return fetch_all(tx, HandleRecord, _FREE, {"key": deployable_id})
 
 

@@ -20,8 +20,6 @@ from autoclave.db.tables import (
     host_maintenances,
     host_renames,
     instances,
-    pci_functions,
-    pci_providers,
     provider_config_additions,
 )
 
@@ -102,7 +100,7 @@ def delete(tx: Connection, host: ComputeHostRecord) -> None:
 
 _OF_HOST = (agents.c.hostname, compute_hosts.c.hostname, host_maintenances.c.hostname)
 """Columns with host names, of tables with one row per host."""
-_OF_DEVICES = (devices.c.hostname, pci_providers.c.hostname, pci_functions.c.hostname, instances.c.host)
+_OF_DEVICES = (devices.c.hostname, instances.c.host)
 """Columns with host names, of things that a host has; no other host can be renamed to a host that has any."""
 _OTHERS = (instances.c.requested_host, arqs.c.hostname, provider_config_additions.c.hostname)
 

@@ -22,11 +22,10 @@ from autoclave.db.tables import (
     deployables,
     devices,
     instances,
-    pci_functions,
-    pci_providers,
 )
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import read
 
 
@@ -198,18 +197,31 @@ def of_instances(tx: Connection, instance_uuids: Collection[str]) -> dict[str, l
 def _claimed(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
     query = (
         sa.select(
-            pci_functions.c.instance_uuid,
-            pci_functions.c.address,
-            pci_providers.c.uuid,
-            pci_providers.c.resource_class,
-            pci_functions.c.managed,
-            pci_providers.c.one_time_use,
-            pci_providers.c.burned,
+            attach_handles.c.instance_uuid,
+            attach_handles.c.identity,
+            deployables.c.rp_uuid,
+            deployables.c.resource_class,
+            attach_handles.c.attach_info,
+            devices.c.reclaim,
+            devices.c.burned_at,
         )
-        .join(pci_providers, pci_providers.c.id == pci_functions.c.provider_id)
-        .where(pci_functions.c.instance_uuid.in_(instance_uuids))
+        .join(deployables, deployables.c.id == attach_handles.c.deployable_id)
+        .join(devices, devices.c.id == deployables.c.device_id)
+        .where(attach_handles.c.instance_uuid.in_(instance_uuids))
     )
-    return [Hostdev(*row, arq_uuid=None) for row in tx.execute(query)]
+    return [
+        Hostdev(
+            instance_uuid,
+            address,
+            rp_uuid,
+            resource_class,
+            managed=read(stored).managed,
+            one_time_use=reclaim is Reclaim.HOLD,
+            burned=burned_at is not None,
+            arq_uuid=None,
+        )
+        for instance_uuid, address, rp_uuid, resource_class, stored, reclaim, burned_at in tx.execute(query)
+    ]
 
 
 def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
@@ -221,6 +233,8 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
             deployables.c.resource_class,
             attach_handles.c.attach_info,
             arqs.c.uuid,
+            devices.c.reclaim,
+            devices.c.burned_at,
         )
         .join(devices, devices.c.id == arqs.c.device_id)
         .join(attach_handles, attach_handles.c.id == arqs.c.attach_handle_id)
@@ -232,7 +246,7 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
         )
     )
     found = []
-    for instance_uuid, address, rp_uuid, resource_class, stored, arq_uuid in tx.execute(query):
+    for instance_uuid, address, rp_uuid, resource_class, stored, arq_uuid, reclaim, burned_at in tx.execute(query):
         attaching = read(stored)
         found.append(
             Hostdev(
@@ -241,8 +255,8 @@ def _bound(tx: Connection, instance_uuids: Collection[str]) -> list[Hostdev]:
                 rp_uuid,
                 resource_class,
                 managed=attaching.managed,
-                one_time_use=False,
-                burned=False,
+                one_time_use=reclaim is Reclaim.HOLD,
+                burned=burned_at is not None,
                 arq_uuid=arq_uuid,
             )
         )

@@ -1,15 +1,15 @@
-"""Store the PCI functions that flavors ask for, and which of them are burned.
+"""Store the devices that flavors ask for with the functions that instances claim, and the ledger of burned cards.
 
 A burned card stays burned in every slot of every host. Additions of the operator's provider configuration are recorded
 before they are written to Placement.
 """
 
 import json
+import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -17,11 +17,17 @@ import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry
 from sqlalchemy.engine import Connection
 
+from autoclave.db import attributes as attribute_rows
 from autoclave.db.columns import utcnow
-from autoclave.db.query import columns, fetch_all, fetch_one
-from autoclave.db.tables import burned_cards, pci_functions, pci_providers
+from autoclave.db.devices import DEVICE, DeployableRecord, DeviceRecord
+from autoclave.db.query import columns
+from autoclave.db.tables import AttachType, attach_handles, burned_cards, deployables, devices
 from autoclave.db.tables import provider_config_additions as additions
-from autoclave.rules.burn import BurnFacts, BurnState
+from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reclaim import BurnState, Reclaim, RequestedBy
+
+FUNCTIONS_DRIVER = "pci_device_spec"
+"""The driver name of devices that ``[pci] device_spec`` selects."""
 
 
 def note(tx: Connection, serial: str, rp_uuid: str) -> None:
@@ -46,84 +52,81 @@ def noted_by(tx: Connection, serial: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProviderRecord:
-    """Represent a provider row.
+    """Represent a device that flavors ask for, with its resource provider.
 
-    :param uuid: uuid of the resource provider, committed before the provider is created.
-    :param traits: sorted JSON list.
-    :param burned_for: the instance that burned it.
-    :param waiting_for: the change of host or configuration that takes effect later, and why; None if there is none.
-    :param outdated: because of that change, it is no longer offered.
-    :param unreadable_reason: why its agent could not read it for ``[agent] unreadable_patience``.
-    :param withheld: Autoclave has reserved it for one of these two reasons, and must lower ``reserved`` afterwards.
+    :param trait_names: the traits that its provider should have.
     """
 
-    id: int
-    uuid: str
-    hostname: str
-    address: str
-    serial: str | None
-    """Unique identifier of the card in the slot; None if unknown."""
-    resource_class: str
-    traits: str
-    total: int
-    one_time_use: bool
-    burned: bool
-    burn_confirmed: bool
-    burned_at: datetime | None
-    burned_for: str | None
-    release_pending: bool
-    waiting_for: str | None
-    outdated: bool
-    unreadable_reason: str | None
-    withheld: bool
-    state_version: int
-    created_at: datetime
-    updated_at: datetime | None
+    device: DeviceRecord
+    deployable: DeployableRecord
+    trait_names: frozenset[str]
 
     @property
-    def trait_names(self) -> frozenset[str]:
-        """Return ``traits`` as a set."""
-        return frozenset(json.loads(self.traits))
+    def id(self) -> int:
+        """Return the id of the device."""
+        return self.device.id
+
+    @property
+    def uuid(self) -> str:
+        """Return the uuid of the resource provider, committed before the provider is created."""
+        return self.deployable.rp_uuid
+
+    @property
+    def hostname(self) -> str:
+        """Return the name of its host."""
+        return self.device.hostname
+
+    @property
+    def address(self) -> str:
+        """Return the address of its slot."""
+        return self.device.pci_address
+
+    @property
+    def serial(self) -> str | None:
+        """Return the unique identifier of the card in the slot; None if unknown."""
+        return self.device.serial
 
     @property
     def card_serial(self) -> str | None:
-        """Return the serial number of the card itself, without the ids and the function stored before it."""
-        return self.serial.partition(" ")[2] if self.serial else None
+        """Return the serial number of the card or drive itself, without the ids and the function stored before it."""
+        if self.serial is None or self.device.is_drive:
+            return self.serial
+        return self.serial.partition(" ")[2]
+
+    @property
+    def resource_class(self) -> str:
+        """Return the resource class of its inventory."""
+        return self.deployable.resource_class
+
+    @property
+    def total(self) -> int:
+        """Return the total of its inventory."""
+        return self.deployable.num_accelerators
+
+    @property
+    def one_time_use(self) -> bool:
+        """Return whether its policy holds it after each instance."""
+        return self.device.reclaim is Reclaim.HOLD
+
+    @property
+    def burned(self) -> bool:
+        """Return whether it is burned, or its release is still unknown to Placement."""
+        return self.device.burned_at is not None
 
     @property
     def burn_state(self) -> BurnState:
-        """Return its state in the life cycle of a burn."""
-        if not self.burned:
-            return BurnState.NOT_BURNED
-        if self.release_pending:
-            return BurnState.RELEASED
-        return BurnState.CONFIRMED if self.burn_confirmed else BurnState.BURNED
+        """Return the state in which ``burned`` shows it."""
+        return self.device.burn_state
 
     @property
     def in_doubt(self) -> bool:
-        """Return whether no further instance may get it, burned or not."""
-        return self.outdated or self.unreadable_reason is not None
-
-    def facts(self, *, claimed: int, missing: bool = False) -> BurnFacts:
-        """Return what ``rules.burn`` decides by.
-
-        :param claimed: number of its functions that instances have.
-        """
-        return BurnFacts(
-            self.one_time_use,
-            self.burned,
-            self.burn_confirmed,
-            self.release_pending,
-            claimed > 0,
-            missing,
-            doubted=self.in_doubt and claimed < self.total,
-            withheld=self.withheld,
-        )
+        """Return whether no further instance may get it, whatever its state is."""
+        return self.device.outdated or self.device.unreadable_reason is not None
 
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """Represent a function row. ``missing``: it is no longer on the host or in its configuration."""
+    """Represent a function that instances claim. ``missing``: it is no longer on the host or in its configuration."""
 
     id: int
     provider_id: int
@@ -135,179 +138,201 @@ class FunctionRecord:
     managed: bool
     instance_uuid: str | None
     missing: bool
-    created_at: datetime
-    updated_at: datetime | None
 
 
-NOT_BURNED: Mapping[str, Any] = {
-    "burned": False,
-    "burn_confirmed": False,
-    "burned_at": None,
-    "burned_for": None,
-    "release_pending": False,
-}
-"""Columns of a provider whose burn has ended."""
-
-_PROVIDER = columns(ProviderRecord, pci_providers)
-_FUNCTION = columns(FunctionRecord, pci_functions)
-_CLAIMED = (
-    sa.exists()
-    .where(pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid.is_not(None))
-    .correlate(pci_providers)
+_DEPLOYABLE = columns(DeployableRecord, deployables)
+_OF_FLAVORS = devices.c.requested_by == RequestedBy.FLAVOR
+_BOTH = sa.select(*DEVICE, *_DEPLOYABLE).join(deployables, deployables.c.device_id == devices.c.id).where(_OF_FLAVORS)
+_FUNCTION = (
+    sa.select(
+        attach_handles.c.id,
+        devices.c.id,
+        devices.c.hostname,
+        attach_handles.c.identity,
+        attach_handles.c.attach_info,
+        devices.c.vendor,
+        devices.c.model,
+        attach_handles.c.instance_uuid,
+        attach_handles.c.missing,
+    )
+    .join(deployables, deployables.c.id == attach_handles.c.deployable_id)
+    .join(devices, devices.c.id == deployables.c.device_id)
+    .where(_OF_FLAVORS)
+    .order_by(devices.c.hostname, attach_handles.c.identity)
 )
 
 
-def burned_for(instance_uuid: str | None, now: datetime) -> dict[str, Any]:
-    """Return the columns of a provider that *instance_uuid* burns; an earlier release becomes void.
+def _records(tx: Connection, query: sa.Select[Any]) -> list[ProviderRecord]:
+    rows = tx.execute(query).all()
+    width = len(DEVICE)
+    pairs = [(DeviceRecord(*row[:width]), DeployableRecord(*row[width:])) for row in rows]
+    traits = attribute_rows.traits_of_all(tx, [deployable.id for _, deployable in pairs]) if pairs else {}
+    return [ProviderRecord(device, own, traits.get(own.id, frozenset())) for device, own in pairs]
 
-    :param instance_uuid: None if no instance is on record.
+
+def _functions(tx: Connection, query: sa.Select[Any]) -> list[FunctionRecord]:
+    found = []
+    for number, device_id, host, address, stored, vendor, model, instance_uuid, missing in tx.execute(query):
+        info = json.loads(stored)
+        found.append(
+            FunctionRecord(
+                number,
+                device_id,
+                host,
+                address,
+                info.get("dev_type", "type-PCI"),
+                info.get("vendor_id", vendor),
+                info.get("product_id", model),
+                info.get("managed", True),
+                instance_uuid,
+                missing,
+            )
+        )
+    return found
+
+
+def insert_function_device(tx: Connection, device: Mapping[str, Any], deployable: Mapping[str, Any]) -> int:
+    """Insert a device that ``[pci] device_spec`` selects, and return its id.
+
+    :param device: columns of ``devices``; its uuid is that of the provider.
+    :param deployable: columns of ``deployables``.
     """
-    return {
-        "burned": True,
-        "burn_confirmed": False,
-        "burned_at": now,
-        "burned_for": instance_uuid,
-        "release_pending": False,
-    }
+    values = {"requested_by": RequestedBy.FLAVOR, **device}
+    device_id = int(tx.execute(devices.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+    tx.execute(
+        deployables.insert().values(
+            uuid=str(uuid.uuid4()),
+            device_id=device_id,
+            rp_uuid=device["uuid"],
+            driver_name=FUNCTIONS_DRIVER,
+            **deployable,
+        )
+    )
+    return device_id
 
 
-def insert_provider(tx: Connection, values: Mapping[str, Any]) -> int:
-    """Insert a provider row and return its id."""
-    return int(tx.execute(pci_providers.insert().values(**values)).inserted_primary_key[0])  # type: ignore[index]
+def insert_functions(tx: Connection, device_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert functions of a device.
+
+    :param rows: ``address`` and what ``attach_info`` keeps beside it: dev_type, vendor_id, product_id, managed.
+    """
+    deployable_id = tx.execute(sa.select(deployables.c.id).where(deployables.c.device_id == device_id)).scalar_one()
+    for row in rows:
+        tx.execute(
+            attach_handles.insert().values(
+                uuid=str(uuid.uuid4()),
+                deployable_id=deployable_id,
+                attach_type=AttachType.PCI,
+                attach_info=_info(row),
+                identity=row["address"],
+            )
+        )
 
 
-def insert_functions(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert function rows."""
-    if rows:
-        tx.execute(pci_functions.insert(), list(rows))
+def _info(function: Mapping[str, Any]) -> str:
+    kept = {name: function[name] for name in ("dev_type", "vendor_id", "product_id", "managed")}
+    return json.dumps({**PCIAddress.parse(function["address"]).as_attach_info(), **kept}, sort_keys=True)
 
 
 def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | None:
-    """Return the provider with *uuid*, or None; with *lock*, its row stays locked until the transaction ends."""
-    query = sa.select(*_PROVIDER).where(pci_providers.c.uuid == uuid)
-    return fetch_one(tx, ProviderRecord, query.with_for_update() if lock else query)
+    """Return the device whose provider has *uuid*, or None; with *lock*, its row stays locked until the transaction
+    ends.
+    """
+    query = _BOTH.where(deployables.c.rp_uuid == uuid)
+    return next(iter(_records(tx, query.with_for_update(of=devices) if lock else query)), None)
 
 
 def with_serial(tx: Connection, serial: str) -> list[ProviderRecord]:
-    """Return the providers of any host in whose slot the card with *serial* was last seen."""
-    query = sa.select(*_PROVIDER).where(pci_providers.c.serial == serial).order_by(pci_providers.c.id)
-    return fetch_all(tx, ProviderRecord, query)
+    """Return the functions of ``[pci] device_spec``, of any host, in whose slot the card with *serial* was last
+    seen.
+    """
+    query = _BOTH.where(devices.c.serial == serial, deployables.c.driver_name == FUNCTIONS_DRIVER)
+    return _records(tx, query.order_by(devices.c.id))
 
 
 def providers(
-    tx: Connection, hostname: str | None = None, *, burned: bool | None = None, lock: bool = False
+    tx: Connection,
+    hostname: str | None = None,
+    *,
+    burned: bool | None = None,
+    driver: str | None = None,
+    lock: bool = False,
 ) -> list[ProviderRecord]:
-    """Return providers ordered by id, of one host or of all."""
-    query = sa.select(*_PROVIDER).order_by(pci_providers.c.id)
+    """Return the devices that flavors ask for, ordered by id, of one host or of all.
+
+    :param driver: only those of one driver, such as :data:`FUNCTIONS_DRIVER`.
+    """
+    query = _BOTH.order_by(devices.c.id)
     if hostname is not None:
-        query = query.where(pci_providers.c.hostname == hostname)
+        query = query.where(devices.c.hostname == hostname)
     if burned is not None:
-        query = query.where(pci_providers.c.burned.is_(burned))
-    return fetch_all(tx, ProviderRecord, query.with_for_update() if lock else query)
+        query = query.where(devices.c.burned_at.is_not(None) if burned else devices.c.burned_at.is_(None))
+    if driver is not None:
+        query = query.where(deployables.c.driver_name == driver)
+    return _records(tx, query.with_for_update(of=devices) if lock else query)
 
 
 def functions(tx: Connection, hostname: str | None = None) -> list[FunctionRecord]:
     """Return functions ordered by host and address, of one host or of all."""
-    query = sa.select(*_FUNCTION).order_by(pci_functions.c.hostname, pci_functions.c.address)
-    return fetch_all(
-        tx, FunctionRecord, query if hostname is None else query.where(pci_functions.c.hostname == hostname)
-    )
+    return _functions(tx, _FUNCTION if hostname is None else _FUNCTION.where(devices.c.hostname == hostname))
 
 
 def functions_of(tx: Connection, provider: ProviderRecord) -> list[FunctionRecord]:
-    """Return the functions of a provider, ordered by address."""
-    query = sa.select(*_FUNCTION).where(pci_functions.c.provider_id == provider.id).order_by(pci_functions.c.address)
-    return fetch_all(tx, FunctionRecord, query)
+    """Return the functions of a device, ordered by address."""
+    return _functions(tx, _FUNCTION.where(devices.c.id == provider.id))
 
 
 def functions_of_instances(tx: Connection, instance_uuids: Collection[str]) -> list[FunctionRecord]:
     """Return the functions of instances, ordered by host and address."""
-    query = (
-        sa.select(*_FUNCTION)
-        .where(pci_functions.c.instance_uuid.in_(list(instance_uuids)))
-        .order_by(pci_functions.c.hostname, pci_functions.c.address)
+    return _functions(tx, _FUNCTION.where(attach_handles.c.instance_uuid.in_(list(instance_uuids))))
+
+
+def _claimed_by(condition: sa.ColumnElement[bool]) -> sa.Exists:
+    """Return the condition that a function of the device meets *condition*."""
+    own = sa.exists().where(
+        attach_handles.c.deployable_id == deployables.c.id, deployables.c.device_id == devices.c.id, condition
     )
-    return fetch_all(tx, FunctionRecord, query)
+    return own.correlate(devices)
 
 
 def providers_of_instance(tx: Connection, instance_uuid: str) -> list[ProviderRecord]:
-    """Return the providers whose functions an instance has, and those that it has burned, even after it was freed."""
-    has_function = sa.exists().where(
-        pci_functions.c.provider_id == pci_providers.c.id, pci_functions.c.instance_uuid == instance_uuid
-    )
-    query = sa.select(*_PROVIDER).where(sa.or_(has_function, pci_providers.c.burned_for == instance_uuid))
-    return fetch_all(tx, ProviderRecord, query.order_by(pci_providers.c.id))
+    """Return the devices of which an instance has a function, and those that it has burned, even after it was freed."""
+    has_function = _claimed_by(attach_handles.c.instance_uuid == instance_uuid)
+    query = _BOTH.where(sa.or_(has_function, devices.c.burned_for == instance_uuid))
+    return _records(tx, query.order_by(devices.c.id))
 
 
-def is_claimed(tx: Connection, provider: ProviderRecord) -> bool:
-    """Return whether an instance has one of the provider's functions."""
+def is_claimed(tx: Connection, device_id: int) -> bool:
+    """Return whether an instance has one of the functions of a device by its flavor."""
     query = sa.select(sa.func.count()).where(
-        pci_functions.c.provider_id == provider.id, pci_functions.c.instance_uuid.is_not(None)
+        attach_handles.c.deployable_id == deployables.c.id,
+        deployables.c.device_id == device_id,
+        attach_handles.c.instance_uuid.is_not(None),
     )
     return bool(tx.execute(query).scalar_one())
 
 
-def count_unreadable(tx: Connection) -> list[tuple[str, int]]:
-    """Return each host with functions on record, and how many of them are withheld as unreadable."""
-    unreadable = sa.case((pci_providers.c.unreadable_reason.is_not(None), 1), else_=0)
-    query = (
-        sa.select(pci_providers.c.hostname, sa.func.sum(unreadable))
-        .join(pci_functions, pci_functions.c.provider_id == pci_providers.c.id)
-        .group_by(pci_providers.c.hostname)
-        .order_by(pci_providers.c.hostname)
-    )
-    return [(host, int(count)) for host, count in tx.execute(query)]
-
-
 def owners(tx: Connection) -> dict[int, dict[str, str | None]]:
-    """Return the instance of each function, or None, by provider id and address."""
-    of = pci_functions.c
+    """Return the instance of each function that flavors ask for, or None, by device id and address."""
     found: dict[int, dict[str, str | None]] = {}
-    for row in tx.execute(sa.select(of.provider_id, of.address, of.instance_uuid)):
-        found.setdefault(row.provider_id, {})[row.address] = row.instance_uuid
+    for function in functions(tx):
+        found.setdefault(function.provider_id, {})[function.address] = function.instance_uuid
     return found
-
-
-def swap(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any], *, idle: bool = False) -> bool:
-    """Write the burn columns of a provider, if its row still has the version of *provider*.
-
-    :param idle: write only if no instance has a function of the provider.
-    :returns: whether the row was written; False if it was changed concurrently.
-    """
-    statement = pci_providers.update().where(
-        pci_providers.c.id == provider.id, pci_providers.c.state_version == provider.state_version
-    )
-    if idle:
-        statement = statement.where(~_CLAIMED)
-    written = statement.values(state_version=provider.state_version + 1, updated_at=utcnow(), **values)
-    return tx.execute(written).rowcount == 1
-
-
-def note_withheld(tx: Connection, provider: ProviderRecord, *, withheld: bool) -> bool:
-    """Record whether Autoclave has reserved a doubted provider, if its row is unchanged.
-
-    The version is kept, because the burn has not changed.
-
-    :returns: whether the row was written.
-    """
-    of = pci_providers.c
-    statement = pci_providers.update().where(
-        of.id == provider.id,
-        of.state_version == provider.state_version,
-        of.outdated.is_(provider.outdated),
-        of.withheld.is_(provider.withheld),
-    )
-    return tx.execute(statement.values(withheld=withheld)).rowcount == 1
-
-
-def describe(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any]) -> None:
-    """Write the descriptive columns of a provider; only :func:`swap` writes its burn columns."""
-    tx.execute(pci_providers.update().where(pci_providers.c.id == provider.id).values(**values))
 
 
 def describe_function(tx: Connection, function: FunctionRecord, values: Mapping[str, Any]) -> None:
     """Write the descriptive columns of a function; only :func:`claim` and :func:`free` write its instance."""
-    tx.execute(pci_functions.update().where(pci_functions.c.id == function.id).values(**values))
+    now = {
+        "address": function.address,
+        "dev_type": function.dev_type,
+        "vendor_id": function.vendor_id,
+        "product_id": function.product_id,
+        "managed": function.managed,
+        "missing": function.missing,
+        **values,
+    }
+    statement = attach_handles.update().where(attach_handles.c.id == function.id)
+    tx.execute(statement.values(attach_info=_info(now), missing=now["missing"]))
 
 
 def claim(tx: Connection, function_ids: Sequence[int], instance_uuid: str) -> bool:
@@ -315,25 +340,19 @@ def claim(tx: Connection, function_ids: Sequence[int], instance_uuid: str) -> bo
 
     :returns: whether all were assigned; if not, the caller must not commit.
     """
-    statement = pci_functions.update().where(
-        pci_functions.c.id.in_(function_ids),
-        pci_functions.c.instance_uuid.is_(None),
-        pci_functions.c.missing.is_(False),
+    statement = attach_handles.update().where(
+        attach_handles.c.id.in_(function_ids),
+        attach_handles.c.instance_uuid.is_(None),
+        attach_handles.c.missing.is_(False),
     )
     taken = tx.execute(statement.values(instance_uuid=instance_uuid, updated_at=utcnow())).rowcount
     return taken == len(function_ids)
 
 
-def free(tx: Connection, instance_uuid: str) -> int:
-    """Free all functions of an instance, and return their number. Burned functions stay burned."""
-    statement = pci_functions.update().where(pci_functions.c.instance_uuid == instance_uuid)
-    return int(tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount)
-
-
-def take_back(tx: Connection, function: FunctionRecord) -> bool:
+def free(tx: Connection, function: FunctionRecord) -> bool:
     """Free a function if it still has the instance of *function*; return whether it was freed."""
-    statement = pci_functions.update().where(
-        pci_functions.c.id == function.id, pci_functions.c.instance_uuid == function.instance_uuid
+    statement = attach_handles.update().where(
+        attach_handles.c.id == function.id, attach_handles.c.instance_uuid == function.instance_uuid
     )
     return tx.execute(statement.values(instance_uuid=None, updated_at=utcnow())).rowcount == 1
 
@@ -341,32 +360,15 @@ def take_back(tx: Connection, function: FunctionRecord) -> bool:
 def delete_functions(tx: Connection, function_ids: Iterable[int]) -> None:
     """Remove functions that no instance has."""
     tx.execute(
-        pci_functions.delete().where(
-            pci_functions.c.id.in_(list(function_ids)), pci_functions.c.instance_uuid.is_(None)
+        attach_handles.delete().where(
+            attach_handles.c.id.in_(list(function_ids)), attach_handles.c.instance_uuid.is_(None)
         )
     )
 
 
-def delete(tx: Connection, provider: ProviderRecord) -> bool:
-    """Remove a provider with its functions, if it is unchanged, idle, and either not burned or released.
-
-    :returns: whether it was removed.
-    """
-    found = get(tx, provider.uuid, lock=True)
-    if found is None or found.state_version != provider.state_version or is_claimed(tx, found):
-        return False
-    if found.burned and not found.release_pending:
-        return False
-    if found.serial is not None:
-        remove(tx, found.serial, found.uuid)
-    tx.execute(pci_functions.delete().where(pci_functions.c.provider_id == provider.id))
-    tx.execute(pci_providers.delete().where(pci_providers.c.id == provider.id))
-    return True
-
-
 @dataclass(frozen=True)
 class BurnedView:
-    """Represent a burned provider. Only whole devices are one-time-use, and these have one function."""
+    """Represent a burned device. Only whole devices are one-time-use, and these have one function."""
 
     provider: ProviderRecord
     functions: Sequence[FunctionRecord]
@@ -379,27 +381,22 @@ class BurnedView:
     @property
     def missing(self) -> bool:
         """Return whether it is no longer on its host, or in the configuration there."""
-        return all(each.missing for each in self.functions)
+        return self.provider.device.missing
 
 
 def list_all(tx: Connection, hostname: str | None = None) -> list[BurnedView]:
-    """Return all burned providers, of one host or of all, with two queries."""
-    query = (
-        sa.select(*columns(FunctionRecord, pci_functions))
-        .join(pci_providers, pci_functions.c.provider_id == pci_providers.c.id)
-        .where(pci_providers.c.burned.is_(True))
-        .order_by(pci_functions.c.address)
-    )
-    if hostname is not None:
-        query = query.where(pci_providers.c.hostname == hostname)
-    functions: dict[int, list[FunctionRecord]] = defaultdict(list)
-    for function in fetch_all(tx, FunctionRecord, query):
-        functions[function.provider_id].append(function)
-    return [BurnedView(each, functions[each.id]) for each in providers(tx, hostname, burned=True)]
+    """Return all burned devices that flavors ask for, of one host or of all."""
+    burned = providers(tx, hostname, burned=True)
+    own: dict[int, list[FunctionRecord]] = defaultdict(list)
+    if burned:
+        query = _FUNCTION.where(devices.c.burned_at.is_not(None))
+        for function in _functions(tx, query if hostname is None else query.where(devices.c.hostname == hostname)):
+            own[function.provider_id].append(function)
+    return [BurnedView(each, own[each.id]) for each in burned]
 
 
 def view(tx: Connection, provider: ProviderRecord) -> BurnedView:
-    """Return the burned view of one provider."""
+    """Return the burned view of one device."""
     return BurnedView(provider, functions_of(tx, provider))
 
 

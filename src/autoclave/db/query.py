@@ -100,6 +100,7 @@ _IS_SET: Mapping[Withheld, sa.ColumnElement[bool]] = {
     Withheld.MISSING: devices.c.missing.is_(True),
     Withheld.EXCLUDED: devices.c.excluded_reason.is_not(None),
     Withheld.UNREADABLE: devices.c.unreadable_reason.is_not(None),
+    Withheld.OUTDATED: devices.c.outdated.is_(True),
     Withheld.HELD: sa.or_(devices.c.held.is_(True), devices.c.forgetting.is_(True)),
     Withheld.MAINTAINING: sa.or_(devices.c.status == DeviceStatus.MAINTAINING, devices.c.host_maintained.is_(True)),
 }

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from autoclave.db.columns import JSONText, counter, enum_column, flag, metadata, moment, timestamps, utcnow
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.reclaim import Reclaim, RequestedBy
 
 
 class DeviceType(StrEnum):
@@ -56,6 +57,8 @@ devices = sa.Table(
     sa.Column("std_board_info", sa.Text),
     sa.Column("vendor_board_info", sa.Text),
     sa.Column("hostname", sa.String(255), nullable=False),
+    sa.Column("requested_by", enum_column(RequestedBy, "requested_by"), nullable=False, default=RequestedBy.PROFILE),
+    sa.Column("reclaim", enum_column(Reclaim, "reclaim"), nullable=False),
     sa.Column("status", enum_column(DeviceStatus, "device_status"), nullable=False, default=DeviceStatus.ENABLED),
     sa.Column("device_state", enum_column(DeviceState, "device_state")),
     sa.Column("pci_address", sa.String(16), nullable=False),
@@ -77,6 +80,12 @@ devices = sa.Table(
     flag("missing"),
     sa.Column("excluded_reason", sa.Text),
     sa.Column("unreadable_reason", sa.Text),
+    flag("outdated"),
+    sa.Column("waiting_for", sa.Text),
+    flag("withheld"),
+    sa.Column("burned_at", moment()),
+    sa.Column("burned_for", sa.String(36), index=True),
+    flag("burn_confirmed"),
     sa.Column("agent_run_id", sa.String(36)),
     sa.Column("progress_percent", sa.Float),
     sa.Column("progress_step", sa.Text),
@@ -138,6 +147,8 @@ attach_handles = sa.Table(
     sa.Column("attach_type", enum_column(AttachType, "attach_type"), nullable=False),
     sa.Column("attach_info", sa.Text, nullable=False),
     sa.Column("identity", sa.String(255), nullable=False),
+    sa.Column("instance_uuid", sa.String(36), index=True),
+    flag("missing"),
     *timestamps(),
     sa.UniqueConstraint("deployable_id", "identity"),
 )
@@ -330,32 +341,6 @@ instances = sa.Table(
     *timestamps(),
 )
 
-pci_providers = sa.Table(
-    "pci_providers",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("uuid", sa.String(36), nullable=False, unique=True),
-    sa.Column("hostname", sa.String(255), nullable=False),
-    sa.Column("address", sa.String(16), nullable=False),
-    sa.Column("serial", sa.String(64)),
-    sa.Column("resource_class", sa.String(255), nullable=False),
-    sa.Column("traits", sa.Text, nullable=False),
-    sa.Column("total", sa.Integer, nullable=False),
-    flag("one_time_use"),
-    flag("burned"),
-    flag("burn_confirmed"),
-    sa.Column("burned_at", moment()),
-    sa.Column("burned_for", sa.String(36)),
-    flag("release_pending"),
-    sa.Column("waiting_for", sa.Text),
-    flag("outdated"),
-    sa.Column("unreadable_reason", sa.Text),
-    flag("withheld"),
-    counter("state_version", 1),
-    *timestamps(),
-    sa.UniqueConstraint("hostname", "address"),
-)
-
 burned_cards = sa.Table(
     "burned_cards",
     metadata,
@@ -363,23 +348,6 @@ burned_cards = sa.Table(
     sa.Column("serial", sa.String(64), nullable=False, unique=True),
     sa.Column("rp_uuid", sa.String(36), nullable=False),
     sa.Column("created_at", moment(), nullable=False, default=utcnow),
-)
-
-pci_functions = sa.Table(
-    "pci_functions",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("provider_id", sa.Integer, sa.ForeignKey("pci_providers.id"), nullable=False, index=True),
-    sa.Column("hostname", sa.String(255), nullable=False),
-    sa.Column("address", sa.String(16), nullable=False),
-    sa.Column("dev_type", sa.String(16), nullable=False),
-    sa.Column("vendor_id", sa.String(4), nullable=False),
-    sa.Column("product_id", sa.String(4), nullable=False),
-    sa.Column("managed", sa.Boolean(create_constraint=False), nullable=False),
-    sa.Column("instance_uuid", sa.String(36), index=True),
-    flag("missing"),
-    *timestamps(),
-    sa.UniqueConstraint("hostname", "address"),
 )
 
 provider_config_additions = sa.Table(

@@ -14,6 +14,7 @@ from autoclave.db import handles as handle_rows
 from autoclave.db import history, pci
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
+from autoclave.db.pci import FUNCTIONS_DRIVER
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.exceptions import StateConflict
@@ -30,28 +31,30 @@ from autoclave.lifecycle.transitions import NOT_THERE, THERE_AGAIN, Cause, miss,
 from autoclave.rules.device_lifecycle import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout, difference
 from autoclave.rules.plain_text import tells_apart
+from autoclave.rules.reclaim import Reclaim
 
 
 def require_not_lent(tx: Connection, hostname: str, addresses: AbstractSet[str]) -> None:
-    """Require that no instance has one of the functions by its flavor, and that none is burned.
+    """Require that flavors do not ask for one of the functions.
 
     Neither a new configuration entry nor another provider in Placement ends a burn.
 
     :param addresses: addresses of functions of the host, and of their slot.
-    :raises StateConflict: a function is in use by an instance, or burned.
+    :raises StateConflict: a function is in use by an instance, burned, or still on record as a flavor's.
     """
     functions = pci.functions(tx, hostname)
-    for provider in pci.providers(tx, hostname):
+    for provider in pci.providers(tx, hostname, driver=FUNCTIONS_DRIVER):
         own = [each for each in functions if each.provider_id == provider.id]
         if addresses.isdisjoint({provider.address, *(each.address for each in own)}):
             continue
         holder = next((each.instance_uuid for each in own if each.instance_uuid is not None), None)
         if holder is not None:
             raise StateConflict(f"instance {holder} has it by its flavor, until that is deleted")
-        if provider.burned:
+        if provider.device.device_state is DeviceState.SPENT:
             raise StateConflict(
-                f"it is burned; clean it, and run `autoclave burned release {hostname}/{provider.address}`"
+                f"it is burned; clean it, and run `autoclave device release {hostname}/{provider.address}`"
             )
+        raise StateConflict("flavors ask for it until the agent has followed the changed [pci] device_spec")
 
 
 _WAS_AWAY = (
@@ -125,7 +128,7 @@ def observe(
     distrust = _distrusted(device, found, known_dirty=drive is not None and history.contains(tx, *drive))
     if (policy := _policy_change(device, changes)) is not None:
         remark(tx, device, "policy", replace(cause, reason=policy), {})
-    if distrust is not None and device.device_state is DeviceState.AVAILABLE:
+    if distrust is not None and device.device_state in (DeviceState.AVAILABLE, DeviceState.SPENT):
         told = replace(cause, reason=distrust)
         if distrust is _WAS_AWAY and drive is not None:
             changes |= {"found_serial": drive[0], "found_drive_model": drive[1]}
@@ -156,8 +159,8 @@ def _attach(
     if changes:
         attach_as_found(tx, deployable, known, changes)
     free = sum(not use.in_use for use in known) - len(changes.gone) + len(changes.new)
-    # A device of an erasable type is released only by its erase.
-    if device.device_state is DeviceState.ALLOCATED and changes.new and not device.supports_cleaning:
+    # A device that is erased or held is returned only by that.
+    if device.device_state is DeviceState.ALLOCATED and changes.new and device.reclaim is Reclaim.NONE:
         device = swap(tx, device, Event.RELEASE, replace(cause, reason="the card has more to offer than it had"))
     elif device.device_state is DeviceState.AVAILABLE and changes.gone and not free:
         device = swap(tx, device, Event.USED_UP, replace(cause, reason="the card has less to offer than it had"))
@@ -224,8 +227,7 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
     same = _same_drive(device, found)
     # A guest or an erase has read the device; a discovery has, if it found the drive on record.
     if device.unreadable_reason is not None and (same or device.device_state is not DeviceState.AVAILABLE):
-        changes["unreadable_reason"] = None
-        changes |= debt(device)
+        changes["unreadable_reason"] = None  # settle() lowers what Autoclave has reserved for that alone
     # An available device is present again only if discovery identified it as the one that left.
     if device.missing and (same or device.device_state is not DeviceState.AVAILABLE):
         changes["missing"] = False
@@ -234,12 +236,12 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         return changes
     if device.device_state is DeviceState.ALLOCATED:
         # The functions that a guest has reveal nothing about the rest of the card.
-        if same and not device.supports_cleaning and device.excluded_reason != found.excluded:
+        if same and not device.is_drive and device.excluded_reason != found.excluded:
             changes["excluded_reason"] = found.excluded
         return changes
     if (device.serial, device.drive_model) == (None, None) != (found.serial, found.drive_model):
         changes |= {"serial": found.serial, "drive_model": found.drive_model}
-    if same and device.supports_cleaning and device.serial is not None and found.serial is None:
+    if same and device.is_drive and device.serial is not None and found.serial is None:
         changes["serial"] = None  # from now on its slot identifies the drive
     if same and found.by_slot and found.serial not in (None, device.serial):
         changes["serial"] = found.serial
@@ -254,8 +256,12 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
         changes["excluded_reason"] = found.excluded
         if found.excluded is None:
             changes |= debt(device)
-    if not device.supports_cleaning and device.type.value != found.device_type:
+    if not device.is_drive and device.type.value != found.device_type:
         changes["type"] = DeviceType(found.device_type)
+    if device.reclaim is not found.reclaim and device.device_state is not DeviceState.SPENT:
+        changes["reclaim"] = found.reclaim
+    if device.requested_by is not found.requested_by:
+        changes["requested_by"] = found.requested_by
     changes |= _layout_changes(device, found)
     if device.std_board_info != board_info(found):
         changes["std_board_info"] = board_info(found)
@@ -293,6 +299,10 @@ def _policy_change(device: DeviceRecord, changes: Mapping[str, Any]) -> str | No
         before, after = device.cleanup_action, json.loads(changes["std_board_info"]).get("cleanup_action")
         if before != after:
             said.append(f"cleanup_action is {after or 'none'}, and was {before or 'none'}")
+    if "reclaim" in changes:
+        said.append(f"reclaim is {changes['reclaim']}, and was {device.reclaim}")
+    if "requested_by" in changes:
+        said.append(f"it is for a {changes['requested_by']}, and was for a {device.requested_by}")
     if "excluded_reason" in changes:
         why = changes["excluded_reason"]
         said.append(f"excluded: {why}" if why else f"no longer excluded: {device.excluded_reason}")
@@ -308,7 +318,7 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
         if said and device.device_state is not DeviceState.AVAILABLE:
             return None
         return (
-            f"another {'drive' if device.supports_cleaning else 'card'} is in the slot: "
+            f"another {'drive' if device.is_drive else 'card'} is in the slot: "
             f"{_words(found.drive_model, found.serial)}, where {_words(device.drive_model, device.serial)} was; accept "
             "it with `autoclave device accept`, or put the known one back"
         )
@@ -318,7 +328,7 @@ def _distrusted(device: DeviceRecord, found: DiscoveredDevice | Sighting, known_
         return f"somebody else may have written to it while it was offered: {found.exposed}"
     if known_dirty:
         return f"drive {(drive_of(device, found) or ('',))[0]} came back without having been cleaned"
-    if device.missing and device.supports_cleaning and _same_drive(device, found):
+    if device.missing and device.is_drive and _same_drive(device, found):
         return _WAS_AWAY
     if (changed := _layout_difference(device, found)) is not None:
         return f"its layout was changed while it was available: {changed}"
@@ -348,7 +358,7 @@ def _same_drive(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> boo
         return False
     if device.serial is None and device.drive_model is None:
         return (device.vendor, device.model) == (found.vendor, found.product)
-    if found.by_slot and (found.serial is None or not device.supports_cleaning):
+    if found.by_slot and (found.serial is None or not device.is_drive):
         return device.drive_model == found.drive_model
     if found.serial is None and not tells_apart(device.serial):
         return device.drive_model == found.drive_model

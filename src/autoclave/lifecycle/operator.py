@@ -16,17 +16,16 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
-from autoclave.db import history
+from autoclave.db import history, pci
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.tables import DeviceStatus
-from autoclave.exceptions import Conflict, NotFound, PlacementError
+from autoclave.exceptions import Conflict, NotFound, PlacementError, PlacementNotFound
 from autoclave.lifecycle.attach_handles import without_action
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.transitions import Cause, note_dirty, remark, swap
 from autoclave.placement.provider_tree import delete_provider
-from autoclave.rules.burn import Reading
-from autoclave.rules.device_lifecycle import DeviceState, Event, must_be_reserved, shown_state
+from autoclave.rules.device_lifecycle import DeviceState, Event, Reading, must_be_reserved, shown_state
 
 LOG = logging.getLogger(__name__)
 
@@ -98,11 +97,20 @@ def hold(ports: Ports, uuid: str, cause: Cause) -> bool:
 
 
 def release(ports: Ports, uuid: str, cause: Cause) -> bool:
-    """End a hold of Autoclave, or one set directly in Placement. A device that is not clean stays reserved.
+    """End a hold of Autoclave, or one set directly in Placement; or release a spent device that is not held.
+
+    A device that is not clean stays reserved.
 
     :returns: whether Placement is reconciled.
     :raises NotFound: no such device.
+    :raises Conflict: see :func:`release_spent`.
+    :raises PlacementError: see :func:`release_spent`.
     """
+    with ports.db.read() as tx:
+        found = device_rows.get(tx, uuid)
+    if found is not None and found.device_state is DeviceState.SPENT and not found.held:
+        release_spent(ports, uuid, cause)
+        return tell_placement(ports, uuid)
 
     def changes(device: DeviceRecord) -> dict[str, Any]:
         return {"held": False, "hold_reason": None, "rewritten": False, **debt(device)}
@@ -110,8 +118,55 @@ def release(ports: Ports, uuid: str, cause: Cause) -> bool:
     return say(ports, uuid, "release_hold", "held no longer", cause, changes)
 
 
+def release_spent(ports: Ports, uuid: str, cause: Cause, burned_for: str | None = None) -> None:
+    """Record that the operator has cleaned a spent device. The caller reconciles Placement.
+
+    The device is not offered while Placement is unreachable or the device is missing.
+
+    :param cause: the operator, for the history.
+    :param burned_for: release only if this instance burned the device; None for any instance.
+    :raises NotFound: no such device.
+    :raises Conflict: the device is not burned, was burned by another instance, is in use, or another card is in its
+        slot.
+    :raises PlacementError: Placement could not report its usage; nothing is recorded.
+    """
+    with ports.db.read() as tx:
+        found = device_rows.get(tx, uuid)
+        deployables = device_rows.deployables_of(tx, [found.id]) if found else []
+    if found is None:
+        raise NotFound(f"Device not found with uuid={uuid}")
+    used = any(_is_used(ports, each) for each in deployables)
+
+    def note(tx: Connection) -> None:
+        device = require(tx, uuid)
+        if device.burned_at is None:
+            raise Conflict(f"{device.slot} is not burned: there is nothing to release.")
+        if device.device_state is DeviceState.AVAILABLE:
+            return  # released already
+        if used or device.device_state is not DeviceState.SPENT:
+            holder = f"instance {device.burned_for}" if device.burned_for else "an instance"
+            raise Conflict(f"{device.slot} is in use by {holder}: delete that first.")
+        if burned_for not in (None, device.burned_for):
+            raise Conflict(
+                f"{device.slot} was burned by instance {device.burned_for}, not by {burned_for}: it may not have been "
+                "cleaned since."
+            )
+        swap(tx, device, Event.RELEASE, cause)
+
+    ports.db.transact(note)
+
+
+def _is_used(ports: Ports, deployable: DeployableRecord) -> bool:
+    try:
+        return bool(ports.placement.get_usages(deployable.rp_uuid).get(deployable.resource_class))
+    except PlacementNotFound:
+        return False  # Placement deletes no provider that has allocations.
+
+
 def is_held(ports: Ports, uuid: str) -> bool:
     """Return whether :func:`release` can end a hold: one of Autoclave, or one set directly in Placement.
+
+    A spent device can be released as well.
 
     An unreachable Placement is assumed to have one. If the device is reserved for another reason, none can be detected.
 
@@ -122,6 +177,8 @@ def is_held(ports: Ports, uuid: str) -> bool:
         deployables = device_rows.deployables_of(tx, [device.id]) if device else []
     if device is None:
         raise NotFound(f"Device not found with uuid={uuid}")
+    if device.device_state is DeviceState.SPENT:
+        return True
     if device.held or device.release_pending or must_be_reserved(device.offer):
         return device.held
     try:
@@ -278,6 +335,10 @@ def _refuse_to_forget(tx: Connection, device: DeviceRecord) -> None:
     holders = arq_rows.active_of_device(tx, device.id)
     if holders:
         raise Conflict(f"Device {device.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
+    if pci.is_claimed(tx, device.id):
+        raise Conflict(f"Device {device.uuid} is in use by an instance: delete that first.")
+    if device.device_state is DeviceState.SPENT:
+        raise Conflict(f"Device {device.uuid} is spent: clean and release it first, so that it is not offered again.")
     if device.device_state in (DeviceState.PENDING_CLEANING, DeviceState.CLEANING):
         raise Conflict(f"Device {device.uuid} is being cleaned: wait until that has ended.")
 

@@ -43,7 +43,7 @@ def register(
     """Insert a device with its related rows. Its provider's uuid is committed before the provider is created.
 
     :raises DBDuplicateEntry: the slot is in the database already.
-    :raises StateConflict: it is a function for flavors that is in use by an instance, or burned.
+    :raises StateConflict: flavors still ask for one of its functions.
     """
     require_not_lent(tx, hostname, {found.pci_address, *(each.identity for each in found.attach_handles)})
     device_type = DeviceType(found.device_type)
@@ -63,11 +63,14 @@ def register(
         )
     )
     address = PCIAddress.parse(found.pci_address)
+    rp_uuid = provider.uuid if provider else str(uuid.uuid4())
     device_id = device_rows.insert(
         tx,
         {
             "uuid": str(uuid.uuid4()),
             "type": device_type,
+            "requested_by": found.requested_by,
+            "reclaim": found.reclaim,
             "vendor": found.vendor,
             "model": found.product,
             "std_board_info": board_info(found),
@@ -97,7 +100,7 @@ def register(
             "name": provider_name(hostname, address, found.name),
             "num_accelerators": len(found.attach_handles),
             "device_id": device_id,
-            "rp_uuid": provider.uuid if provider else str(uuid.uuid4()),
+            "rp_uuid": rp_uuid,
             "resource_class": found.resource_class,
             "driver_name": driver_name,
         },

@@ -180,6 +180,8 @@ def finish_unbind(
         return Released(failed, clean=False)
     if device.device_state is not DeviceState.ALLOCATED:
         return Released(device, clean=False)
+    if device.is_held_back:
+        return Released(swap(tx, device, Event.SPEND, cause, locked=True), clean=False)
     if not device.supports_cleaning:
         return Released(swap(tx, device, Event.RELEASE, cause, locked=True), clean=False)
     if not_cleaned is not None:
@@ -203,7 +205,7 @@ def _why_not_cleaned(ports: Ports, device: DeviceRecord | None) -> str | None:
     if device is None:
         return "its host was not known"
     if not device.supports_cleaning:
-        return "its type is not cleaned"  # unused: such a device is released without cleaning
+        return "its policy is not to clean it"  # unused: such a device is released without cleaning
     return ports.cleaners.why_not(device.hostname)
 
 

@@ -1,14 +1,16 @@
 """Reconcile Placement with the database.
 
-Only this module writes ``reserved`` of device providers. A device is offered only after its
-provider has the traits that describe it.
+Only this module writes ``reserved`` of devices, whoever asks for them. The database decides and Placement follows, so
+interrupted work can be finished later. A device is offered only after its provider has the traits that describe it.
 
-Nova may also write a provider, if its ``[pci] device_spec`` matches the device. It replaces the resource class,
-reserves nothing, and may give the device to a guest without Autoclave. Such a device is withheld as rewritten.
+Nova may also write the provider of a device of profiles, if its ``[pci] device_spec`` matches the device. It replaces
+the resource class, reserves nothing, and may give the device to a guest without Autoclave. Such a device is withheld as
+rewritten.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,6 +22,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import arqs as arq_rows
 from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
+from autoclave.db import pci
 from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
@@ -29,15 +32,16 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
     PlacementUnavailable,
+    StateConflict,
     TraitsMissing,
 )
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.transitions import Cause, remark, swap
+from autoclave.lifecycle.transitions import Cause, end_burn, remark, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import ProviderState, by_generation, put_inventories, whole_record
 from autoclave.placement.records import Inventory, Traits
-from autoclave.rules.burn import Reading
-from autoclave.rules.device_lifecycle import Actor, DeviceState, Event, must_be_reserved
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event, Reading, Verdict, must_be_reserved, verdict
+from autoclave.rules.reclaim import RequestedBy
 from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA
 
 LOG = logging.getLogger(__name__)
@@ -107,7 +111,7 @@ def fail_rewritten(tx: Connection, device: DeviceRecord, cause: Cause) -> Device
     :param device: its row, locked by this transaction.
     :returns: the device in ``error``; None if it was not rewritten, or is still in use.
     """
-    in_reach = device.device_state in (DeviceState.AVAILABLE, DeviceState.ALLOCATED)
+    in_reach = device.device_state in (DeviceState.AVAILABLE, DeviceState.ALLOCATED, DeviceState.SPENT)
     if not device.rewritten or not in_reach or arq_rows.active_of_device(tx, device.id):
         return None
     return swap(tx, device, Event.REWRITTEN, _because(device, cause))
@@ -120,7 +124,7 @@ def _note(tx: Connection, device_uuid: str) -> DeviceRecord | None:
     cause = _because(device, Cause(Actor.PLACEMENT, OWNER_NOVA))
     changes: dict[str, object] = {"rewritten": True}
     in_use = arq_rows.active_of_device(tx, device.id)
-    if device.device_state is DeviceState.AVAILABLE and not in_use:
+    if device.device_state in (DeviceState.AVAILABLE, DeviceState.SPENT) and not in_use:
         return swap(tx, device, Event.REWRITTEN, cause, changes)
     if device.device_state is not DeviceState.ERROR and not device.held:
         changes |= {"held": True, "hold_reason": cause.reason}
@@ -139,6 +143,8 @@ class Settled(StrEnum):
     """Raised because another service has written the provider."""
     RAISED = "raised"
     LOWERED = "lowered"
+    CONFIRMED = "confirmed"
+    """The spent device is now known to be idle and reserved."""
     UNCHANGED = "unchanged"
     OPERATORS_HOLD = "operator's hold"
     GONE = "gone"
@@ -150,12 +156,17 @@ def settle(
     device_uuid: str,
     fresh: Mapping[str, ProviderState] = MappingProxyType({}),
 ) -> Settled:
-    """Write the ``reserved`` that the row demands, and the whole inventory if there is none yet.
+    """Write the ``reserved`` that the row demands, and the whole inventory if there is none yet; or confirm a spent
+    device, or note its release.
 
     The generation is read before the row, so that a change committed after reading the row makes the PUT fail. Raising
     always writes, even an equal value: the PUT increments the generation and defeats a slower writer. Lowering needs
-    ``release_pending``, and clears it if the row is still unchanged. It also needs the traits at the generation of the
-    write, or a request that forbids one of them could get the device.
+    ``release_pending`` or ``withheld``, and clears it if the row is still unchanged. It also needs the traits at the
+    generation of the write, or a request that forbids one of them could get the device.
+
+    Confirming a spent device is also a PUT: if it succeeds, ``reserved`` has not been lowered in the meantime. A
+    lowered ``reserved`` counts as a release only if it was read after that PUT. So the generation must still be the
+    same after the confirmation was read from the row.
 
     :param fresh: the device's providers as just read or written, by uuid.
     :raises PlacementUnavailable: no answer; the write may have been applied. Reconciling again is always safe.
@@ -174,11 +185,12 @@ def settle(
         outcome, row = _settle_provider(db, placement, rp_uuid, fresh.get(rp_uuid))
         outcomes.append(outcome)
         if outcome is Settled.LOWERED and row is not None:
-            lowered_from.append((row.state_version, row.release_number))
+            lowered_from.append(row)
     if Settled.GONE in outcomes:
         return Settled.GONE
-    if lowered_from and len(lowered_from) == len(providers) and len(set(lowered_from)) == 1:
-        _clear_debt(db, device_uuid, *lowered_from[0])
+    versions = {(row.state_version, row.release_number) for row in lowered_from}
+    if lowered_from and len(lowered_from) == len(providers) and len(versions) == 1:
+        _clear_debt(db, lowered_from[0])
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
 
 
@@ -223,44 +235,154 @@ def _attempt(
         deployable, row = found
         must = must_be_reserved(row.offer)
         traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
-    if not row.rewritten and _has_others(present.records, deployable) and is_rewritten(placement, rp_uuid):
+        added = pci.added_classes(tx, rp_uuid) if row.is_function else frozenset()
+    others = present.records.keys() - {deployable.resource_class} - added
+    if not row.rewritten and others and not row.is_function and is_rewritten(placement, rp_uuid):
         # Record this before overwriting the evidence of it.
         note_rewritten(db, row.uuid)
         return None
     total = deployable.num_accelerators
-    known = present.records.get(deployable.resource_class)
-    reading = Reading(known.total, known.reserved, total) if known else None
-    if must:
-        outcome, reserved = Settled.REWRITTEN if row.rewritten else Settled.RAISED, total
-    elif row.release_pending or reading is None:
-        outcome, reserved = Settled.LOWERED, 0
-    elif reading.is_full:
-        outcome, reserved = Settled.OPERATORS_HOLD, total
-    else:
-        outcome, reserved = Settled.UNCHANGED, min(reading.reserved, total)
+    reading = _reading(present.records, deployable, row, others)
+    judged = verdict(row.reserving, reading)
+    if judged is Verdict.RELEASED:
+        _require_unchanged(placement, rp_uuid, present.generation)
+        _note_release(db, row, deployable)
+        return None  # Continue as with any release: lower by a PUT, which defeats a slower writer about to raise again.
+    if judged is Verdict.CONFIRM and placement.get_usages(rp_uuid).get(deployable.resource_class):
+        judged = Verdict.KEEP  # the allocation briefly outlives the use when its instance is deleted
     if reading is not None and reading.total != total:
         _report_total(deployable, row, reading)
-    # Other classes are left from a drive that was replaced by accept, or from a former driver.
-    others = _reserved_others(present.records, deployable.resource_class) if others_in_use else {}
-    wanted = {**others, deployable.resource_class: whole_record(total, reserved)}
-    stands = outcome in (Settled.OPERATORS_HOLD, Settled.UNCHANGED) and present.records == wanted
-    if not stands:
-        if outcome is Settled.LOWERED:
-            require_traits(placement, rp_uuid, present.generation, traits | {OWNER_CYBORG}, fresh)
+    wanted = {name: kept for name, kept in present.records.items() if name in added}
+    wanted[deployable.resource_class] = whole_record(total, _reserved(judged, reading, total))
+    if others_in_use:
+        if others and row.is_function and not must:
+            _report_class(deployable, others)
+            return Settled.UNCHANGED, row
+        # Other classes are left from a drive that was replaced by accept, or from a former driver. Allocations prevent
+        # their removal.
+        wanted |= {name: replace(present.records[name], reserved=present.records[name].total) for name in others}
+    if judged in _WRITES or present.records != wanted:
+        if deployable.resource_class not in present.records:
+            placement.ensure_resource_class(deployable.resource_class)
+        if judged is Verdict.LOWER:
+            require_traits(placement, rp_uuid, present.generation, traits | _owner(row), fresh)
+        if judged is Verdict.WITHHOLD and not row.withheld:
+            return _withhold(db, placement, present.generation, wanted, deployable, row)
         put_inventories(placement, rp_uuid, present.generation, wanted)
-    elif outcome is Settled.OPERATORS_HOLD:
+    elif judged is Verdict.HOLD:
         # The row is newer than the inventory: a pending release may have completed in between.
         _require_unchanged(placement, rp_uuid, present.generation)
     _note_published(db, deployable, total)
-    if outcome is Settled.OPERATORS_HOLD:
+    if judged is Verdict.CONFIRM and not _confirm(db, row):
+        return None
+    return _outcome(judged, deployable, row), row
+
+
+_WRITES = frozenset({Verdict.RAISE, Verdict.WITHHOLD, Verdict.LOWER, Verdict.CONFIRM})
+
+
+def _owner(row: DeviceRecord) -> frozenset[str]:
+    """Return the traits of the owner of a device's provider; those of a flavor's device are among its own."""
+    return frozenset({OWNER_CYBORG}) if row.requested_by is RequestedBy.PROFILE else frozenset()
+
+
+def _reading(
+    records: Mapping[str, Inventory], deployable: DeployableRecord, row: DeviceRecord, others: AbstractSet[str]
+) -> Reading | None:
+    ours = deployable.num_accelerators
+    known = records.get(deployable.resource_class)
+    if known is not None:
+        return Reading(known.total, known.reserved, ours)
+    if not row.is_function or row.burned_at is not None:
+        return None
+    former = (Reading(records[name].total, records[name].reserved, ours) for name in sorted(others))
+    return next((each for each in former if each.is_full), None)  # held under its former resource class
+
+
+def _reserved(judged: Verdict, reading: Reading | None, total: int) -> int:
+    if judged is Verdict.LOWER:
+        return 0
+    if judged in (Verdict.RAISE, Verdict.WITHHOLD) or reading is None or reading.is_full:
+        return total
+    return min(reading.reserved, total)
+
+
+def _withhold(
+    db: Database,
+    placement: PlacementClient,
+    generation: int,
+    wanted: Mapping[str, Inventory],
+    deployable: DeployableRecord,
+    row: DeviceRecord,
+) -> tuple[Settled, DeviceRecord | None] | None:
+    """Reserve a doubted device, after recording that Autoclave does so; the hold of another writer is never lowered.
+
+    :returns: the outcome, or None to start again because the row has changed.
+    :raises PlacementConflict: another writer was first, and may hold the device.
+    """
+    if not db.transact(lambda tx: device_rows.note_withheld(tx, row, withheld=True)):
+        return None
+    noted = replace(row, withheld=True)
+    try:
+        put_inventories(placement, deployable.rp_uuid, generation, wanted)
+    except PlacementConflict:
+        db.transact(lambda tx: device_rows.note_withheld(tx, noted, withheld=False))
+        raise
+    _note_published(db, deployable, deployable.num_accelerators)
+    return Settled.RAISED, noted
+
+
+def _confirm(db: Database, row: DeviceRecord) -> bool:
+    cause = Cause(Actor.PLACEMENT, "", reason="it was seen idle, with reserved=total")
+
+    def write(tx: Connection) -> None:
+        swap(tx, row, Event.CONFIRM, cause, {"burn_confirmed": True, "state_reason": row.state_reason})
+
+    return _if_unchanged(db, write)
+
+
+def _note_release(db: Database, row: DeviceRecord, deployable: DeployableRecord) -> None:
+    cause = Cause(Actor.PLACEMENT, "", reason="reserved was lowered there; Placement does not record by whom")
+    if _if_unchanged(db, lambda tx: swap(tx, row, Event.RELEASE_SEEN, cause)):
+        LOG.info("%s (provider %s) was released in Placement.", row.slot, deployable.rp_uuid)
+
+
+def _if_unchanged(db: Database, write: Callable[[Connection], object]) -> bool:
+    """Write a transition, and return whether the row was unchanged."""
+    try:
+        db.transact(write)
+    except StateConflict as error:
+        LOG.debug("Starting again: %s", error)
+        return False
+    return True
+
+
+def _outcome(judged: Verdict, deployable: DeployableRecord, row: DeviceRecord) -> Settled:
+    if judged is Verdict.HOLD:
         LOG.warning(
             "Device %s (%s) is available, but Placement has reserved=%d without Autoclave having asked for it: "
             "taken for an operator's hold and left alone. Lower it there, or run `autoclave device release`.",
             row.uuid,
             deployable.name,
-            total,
+            deployable.num_accelerators,
         )
-    return outcome, row
+        return Settled.OPERATORS_HOLD
+    if judged is Verdict.LOWER and (row.burned_at is not None or row.withheld):
+        why = "was released" if row.burned_at is not None else "was withheld"
+        LOG.info("%s %s, and is offered again.", row.slot, why)
+    if judged in (Verdict.RAISE, Verdict.WITHHOLD):
+        return Settled.REWRITTEN if row.rewritten else Settled.RAISED
+    return {Verdict.LOWER: Settled.LOWERED, Verdict.CONFIRM: Settled.CONFIRMED}.get(judged, Settled.UNCHANGED)
+
+
+def _report_class(deployable: DeployableRecord, others: AbstractSet[str]) -> None:
+    LOG.warning(
+        "Provider %s should have the class %s, but allocations of the class %s use it. Autoclave leaves it unchanged "
+        "until they are gone.",
+        deployable.rp_uuid,
+        deployable.resource_class,
+        ", ".join(sorted(others)),
+    )
 
 
 def _note_published(db: Database, deployable: DeployableRecord, total: int) -> None:
@@ -286,10 +408,6 @@ def _report_total(deployable: DeployableRecord, row: DeviceRecord, reading: Read
     )
 
 
-def _has_others(records: Mapping[str, Inventory], deployable: DeployableRecord) -> bool:
-    return bool(records.keys() - {deployable.resource_class})
-
-
 def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int) -> None:
     """Require that the provider has not been written since *generation* was read.
 
@@ -301,11 +419,6 @@ def _require_unchanged(placement: PlacementClient, rp_uuid: str, generation: int
         raise PlacementConflict(f"provider {rp_uuid} is at generation {now}, no longer at {generation}")
 
 
-def _reserved_others(records: Mapping[str, Inventory], resource_class: str) -> dict[str, Inventory]:
-    """Return the inventories of other classes, fully reserved: allocations prevent their removal."""
-    return {name: replace(kept, reserved=kept.total) for name, kept in records.items() if name != resource_class}
-
-
 _PAID = devices.update().where(
     devices.c.uuid == sa.bindparam("key"),
     devices.c.state_version == sa.bindparam("version"),
@@ -313,10 +426,16 @@ _PAID = devices.update().where(
 )
 
 
-def _clear_debt(db: Database, device_uuid: str, state_version: int, release_number: int) -> None:
+def _clear_debt(db: Database, row: DeviceRecord) -> None:
     # Compare-and-swap on the version: a release that became pending since must stay.
-    which = {"key": device_uuid, "version": state_version, "number": release_number}
-    db.transact(lambda tx: tx.execute(_PAID, {**which, "release_pending": False, "updated_at": utcnow()}))
+    which = {"key": row.uuid, "version": row.state_version, "number": row.release_number}
+
+    def write(tx: Connection) -> None:
+        paid = {"release_pending": False, "withheld": False, "updated_at": utcnow()}
+        if tx.execute(_PAID, {**which, **paid}).rowcount and row.burned_at is not None:
+            end_burn(tx, row)
+
+    db.transact(write)
 
 
 ROUND = 50
@@ -344,8 +463,8 @@ def settle_others(db: Database, placement: PlacementClient, device: DeviceRecord
 
     No agent need serve their hosts. Failures of Placement are logged.
     """
-    # Devices that are not erased may share a serial number, so it identifies none of them.
-    if device.serial is None or not device.supports_cleaning:
+    # Devices other than drives may share a serial number, so it identifies none of them.
+    if device.serial is None or not device.is_drive:
         return
     with db.read() as tx:
         others = device_rows.with_drive(tx, device.serial, device.drive_model or "")

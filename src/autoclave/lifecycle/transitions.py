@@ -1,7 +1,6 @@
 """Change the state of a device by compare-and-swap, with its history.
 
-One statement changes a device's state. Burning, releasing and offering a one-time-use device work
-in the same way. Its history is stored under the uuid of its resource provider, and outlives the provider.
+One statement changes a device's state, whoever asks for the device.
 """
 
 from collections.abc import Mapping
@@ -14,12 +13,11 @@ from sqlalchemy.engine import Connection
 from autoclave.db import devices as device_rows
 from autoclave.db import history, pci
 from autoclave.db.columns import utcnow
-from autoclave.db.devices import DeviceRecord
-from autoclave.db.pci import ProviderRecord
-from autoclave.db.tables import arqs, devices
+from autoclave.db.devices import NOT_BURNED, DeviceRecord
+from autoclave.db.tables import arqs, attach_handles, deployables, devices
 from autoclave.exceptions import StateConflict
-from autoclave.rules.burn import BurnEvent
-from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, transition
+from autoclave.rules.reclaim import Reclaim
+from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, must_be_reserved, transition
 
 # Built once: building a statement takes as long as executing it.
 _MOVE = devices.update().where(
@@ -28,7 +26,12 @@ _MOVE = devices.update().where(
     devices.c.state_version == sa.bindparam("version"),
 )
 _MOVE_IF_NOBODY_HOLDS_IT = _MOVE.where(
-    ~sa.exists().where(arqs.c.device_id == sa.bindparam("holder_of"), arqs.c.state.in_(list(ACTIVE)))
+    ~sa.exists().where(arqs.c.device_id == sa.bindparam("holder_of"), arqs.c.state.in_(list(ACTIVE))),
+    ~sa.exists().where(
+        attach_handles.c.deployable_id == deployables.c.id,
+        deployables.c.device_id == sa.bindparam("holder_of"),
+        attach_handles.c.instance_uuid.is_not(None),
+    ),
 )
 
 
@@ -78,12 +81,15 @@ _NOBODY_HOLDS_IT = frozenset(
         Event.MISSED_CLEANUP,
         Event.CLEAN_AGAIN,
         Event.RELEASE,
+        Event.SPEND,
         Event.CANNOT_CLEAN,
         Event.QUARANTINE,
         Event.REWRITTEN,
     }
 )
-"""Events that an active ARQ on the device forbids; this rejects late and duplicate messages."""
+"""Events that an active ARQ or a claim on the device forbids; this rejects late and duplicate messages."""
+_TAKES = frozenset({Event.BIND, Event.CLAIM})
+"""Events by which an instance gets the device."""
 
 
 def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
@@ -92,10 +98,14 @@ def note_dirty(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
     A dirty drive stays dirty in another slot, or in its own after its device was forgotten. Other rows with the same
     drive are no longer offered.
     """
-    if device.device_state is DeviceState.AVAILABLE or not device.supports_cleaning or device.serial is None:
+    if device.device_state is DeviceState.AVAILABLE or not _is_known_drive(device):
         return
-    if history.add(tx, device.serial, device.drive_model or "", device.uuid):
+    if history.add(tx, device.serial or "", device.drive_model or "", device.uuid):
         _end_other_offers(tx, device, cause)
+
+
+def _is_known_drive(device: DeviceRecord) -> bool:
+    return device.is_drive and device.supports_cleaning and device.serial is not None
 
 
 def _end_other_offers(tx: Connection, device: DeviceRecord, cause: Cause) -> None:
@@ -137,8 +147,9 @@ def swap(
 ) -> DeviceRecord:
     """Move *device* along the edge of *event*, if it has not changed since the caller read it.
 
-    The caller's transaction writes all of it or nothing: state, version, pending release, history and ledger of dirty
-    drives. Becoming available makes the release of ``reserved`` pending; leaving that state cancels it.
+    The caller's transaction writes all of it or nothing: state, version, pending release, history and the ledgers of
+    dirty drives and burned cards. Becoming available makes the release of ``reserved`` pending, if the device had to be
+    reserved; leaving that state cancels it.
 
     :param changes: other columns to write in the same statement.
     :param locked: this transaction has locked the row before reading *device*, and has not written it since. The result
@@ -157,11 +168,11 @@ def swap(
         ) from None
     if cause.actor not in edge.actors:
         raise ValueError(f"{cause.actor.value} must not cause {event.value}")
-    if event is Event.RELEASE and device.supports_cleaning:
-        raise ValueError(f"device {device.uuid} is of a type that is erased: it must not be released without that")
+    if event is Event.RELEASE and edge.source is DeviceState.ALLOCATED and device.reclaim is not Reclaim.NONE:
+        raise ValueError(f"the policy of device {device.uuid} is {device.reclaim}: it must not return as it is")
 
-    has_drive = device.supports_cleaning and device.serial is not None
-    if event is Event.BIND and has_drive:
+    takes_drive = event in _TAKES and _is_known_drive(device)
+    if takes_drive:
         # First: a concurrent bind of the same drive by another row waits here, before it locks any row of this
         # function.
         _claim_drive(tx, device)
@@ -169,7 +180,7 @@ def swap(
         "device_state": edge.target,
         "state_version": device.state_version + 1,
         "state_reason": cause.reason,
-        "release_pending": edge.target is DeviceState.AVAILABLE,
+        "release_pending": edge.target is DeviceState.AVAILABLE and must_be_reserved(device.offer),
         "progress_percent": None,
         "progress_step": None,
         "progress_stalled": False,
@@ -179,6 +190,8 @@ def swap(
     if device.was_away or event is Event.CLEANED:
         # The found drive is accepted or cleaned away; before cleaning, the worker verified that it is the known one.
         values |= {"found_serial": None, "found_drive_model": None, "found_layout": None}
+    if event in (Event.TAKE_BIND_BACK, Event.ACCEPT, Event.CLEANED):
+        values |= NOT_BURNED
     if event in (Event.CLEAN_AGAIN, Event.ACCEPT):
         values["rewritten"] = False  # the operator has resolved it; another write will be detected again
     values |= changes or {}
@@ -194,15 +207,31 @@ def swap(
     tell_history(tx, device, edge.source, edge.target, event.value, cause)
     moved = replace(device, **values) if locked else device_rows.get_by_id(tx, device.id)
     assert moved is not None, "the row that this transaction has just updated"
-    if event is Event.BIND and has_drive:
+    if moved.burned_at is not None and device.burned_at is None:
+        note_burned_card(tx, moved)
+    if takes_drive:
         _end_other_offers(tx, moved, cause)  # the drive is in the ledger already
     else:
         note_dirty(tx, moved, cause)
-    if moved.serial is not None and event is Event.CLEANED:
+    if moved.is_drive and moved.serial is not None and event is Event.CLEANED:
         history.remove(tx, moved.serial, moved.drive_model or "")
-    elif moved.serial is not None and event in (Event.TAKE_BIND_BACK, Event.ACCEPT):
+    elif moved.is_drive and moved.serial is not None and event in (Event.TAKE_BIND_BACK, Event.ACCEPT):
         history.take_back(tx, moved.serial, moved.drive_model or "", moved.uuid)
     return moved
+
+
+def note_burned_card(tx: Connection, device: DeviceRecord) -> None:
+    """Enter the card of a burned device into the ledger of burned cards, if its serial number identifies it."""
+    if device.is_function and device.serial is not None:
+        pci.note(tx, device.serial, device.uuid)
+
+
+def end_burn(tx: Connection, device: DeviceRecord) -> None:
+    """Record that a released device is offered again: it is burned no longer, and neither is its card."""
+    told = Cause(Actor.PLACEMENT, "", reason="Placement has reserved=0 for it")
+    remark(tx, device, "offer", told, NOT_BURNED)
+    if device.is_function and device.serial is not None:
+        pci.remove(tx, device.serial, device.uuid)
 
 
 def _has_several_handles(tx: Connection, device: DeviceRecord) -> bool:
@@ -215,68 +244,6 @@ def remark(tx: Connection, device: DeviceRecord, event: str, cause: Cause, chang
     if changes:
         device_rows.update(tx, device, changes)
     tell_history(tx, device, device.device_state, device.device_state, event, cause)
-
-
-_SEEN = {
-    BurnEvent.CONFIRM: "it was seen idle, with reserved=total",
-    BurnEvent.RELEASE_SEEN: "somebody has lowered reserved there; Placement does not say who",
-    BurnEvent.OFFER: "it has been told that reserved is 0",
-}
-
-
-def move(
-    tx: Connection,
-    provider: ProviderRecord,
-    event: BurnEvent,
-    cause: Cause | None,
-    values: Mapping[str, Any],
-    *,
-    idle: bool = False,
-) -> bool:
-    """Write *values* if the row still has the version of *provider*, and the event in the same transaction.
-
-    :param cause: None if the change follows from Placement, and no caller requested it.
-    :param idle: write only if no instance has a function of the provider.
-    :returns: whether the row was written.
-    """
-    if not pci.swap(tx, provider, values, idle=idle):
-        return False
-    record(tx, provider, replace(provider, **values), event, cause)
-    if "burned" in values:
-        _keep_ledger(tx, provider.uuid)
-    return True
-
-
-def _keep_ledger(tx: Connection, rp_uuid: str) -> None:
-    """Enter a burned card into the ledger, or remove the card in the slot when it is released."""
-    provider = pci.get(tx, rp_uuid)
-    if provider is None or provider.serial is None:
-        return
-    if provider.burned:
-        pci.note(tx, provider.serial, rp_uuid)
-    else:
-        pci.remove(tx, provider.serial, rp_uuid)
-
-
-def record(
-    tx: Connection, before: ProviderRecord | None, after: ProviderRecord, event: BurnEvent, cause: Cause | None
-) -> None:
-    """Append an event to the history of a provider.
-
-    :param before: the provider before the change; None if it was just inserted.
-    """
-    history.append(
-        tx,
-        device_uuid=after.uuid,
-        serial=after.serial,
-        from_state=before.burn_state.value if before else None,
-        to_state=after.burn_state.value,
-        event=event.value,
-        actor=str(cause) if cause else "Placement",
-        request_id=cause.request_id if cause else None,
-        reason=cause.reason if cause else _SEEN.get(event),
-        evidence={"hostname": after.hostname, "pci_address": after.address, **(cause.evidence if cause else {})},
-    )
 
 
 NOT_THERE = "it was not in its slot when it was to be erased"

@@ -20,6 +20,8 @@ class DeviceState(StrEnum):
     """The instance released the device; a worker will erase it."""
     CLEANING = "cleaning"
     """A worker erases the device."""
+    SPENT = "spent"
+    """An instance has had the one-time-use device; it waits for the operator's release."""
     ERROR = "error"
     """The device is not proved clean, or is suspect; it waits for the operator."""
 
@@ -28,9 +30,14 @@ class Event(StrEnum):
     """List the events that change the state of a device."""
 
     BIND = "bind"
+    CLAIM = "claim"
+    BURN = "burn"
     USED_UP = "used_up"
     TAKE_BIND_BACK = "take_bind_back"
     RELEASE = "release"
+    RELEASE_SEEN = "release_seen"
+    SPEND = "spend"
+    CONFIRM = "confirm"
     REQUEST_CLEANING = "request_cleaning"
     MISSED_CLEANUP = "missed_cleanup"
     CANNOT_CLEAN = "cannot_clean"
@@ -73,36 +80,51 @@ def _edge(source: DeviceState, event: Event, target: DeviceState, meaning: str, 
 _S, _E, _A = DeviceState, Event, Actor
 
 TRANSITIONS: tuple[Transition, ...] = (
-    _edge(_S.AVAILABLE, _E.BIND, _S.ALLOCATED, "an accelerator request wins the device", _A.CONDUCTOR),
+    _edge(_S.AVAILABLE, _E.BIND, _S.ALLOCATED, "an accelerator request gets the device", _A.CONDUCTOR),
+    _edge(_S.AVAILABLE, _E.CLAIM, _S.ALLOCATED, "an instance gets the last free function by its flavor", _A.AGENT),
+    _edge(_S.AVAILABLE, _E.BURN, _S.SPENT, "somebody else has, or had, the one-time-use device", _A.AGENT),
     _edge(_S.AVAILABLE, _E.USED_UP, _S.ALLOCATED, "instances have all that the card offers now", _A.AGENT),
     _edge(_S.ALLOCATED, _E.TAKE_BIND_BACK, _S.AVAILABLE, "the bind failed before any guest saw it", _A.CONDUCTOR),
     _edge(
         _S.ALLOCATED,
         _E.RELEASE,
         _S.AVAILABLE,
-        "unbound, or more was found; needs no cleaning",
+        "returned, or more was found; needs no cleaning",
         _A.CONDUCTOR,
         _A.AGENT,
+        _A.OPERATOR,
     ),
-    _edge(_S.ALLOCATED, _E.REQUEST_CLEANING, _S.PENDING_CLEANING, "unbound; the agent was told", _A.AGENT),
-    _edge(_S.ALLOCATED, _E.MISSED_CLEANUP, _S.PENDING_CLEANING, "allocated, but no request holds it", _A.AGENT),
-    _edge(_S.ALLOCATED, _E.CANNOT_CLEAN, _S.ERROR, "unbound, and its agent cannot clean", _A.CONDUCTOR),
+    _edge(_S.ALLOCATED, _E.BURN, _S.ALLOCATED, "it becomes one-time-use while an instance has it", _A.AGENT),
+    _edge(_S.ALLOCATED, _E.SPEND, _S.SPENT, "the one-time-use device was returned", *_A),
+    _edge(
+        _S.ALLOCATED, _E.REQUEST_CLEANING, _S.PENDING_CLEANING, "returned; the agent was asked to clean it", _A.AGENT
+    ),
+    _edge(_S.ALLOCATED, _E.MISSED_CLEANUP, _S.PENDING_CLEANING, "allocated, but no instance holds it", _A.AGENT),
+    _edge(_S.ALLOCATED, _E.CANNOT_CLEAN, _S.ERROR, "returned, and its agent cannot clean it", _A.CONDUCTOR),
     _edge(_S.PENDING_CLEANING, _E.START_CLEANING, _S.CLEANING, "a worker has the device's lock", _A.AGENT),
     _edge(_S.PENDING_CLEANING, _E.CLEANING_FAILED, _S.ERROR, "the worker could not begin", _A.AGENT),
     _edge(_S.PENDING_CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died before the erase", _A.AGENT, _A.OPERATOR),
     _edge(_S.CLEANING, _E.CLEANED, _S.AVAILABLE, "the erase was proved", _A.AGENT),
     _edge(_S.CLEANING, _E.CLEANING_FAILED, _S.ERROR, "the erase failed or timed out", _A.AGENT),
     _edge(_S.CLEANING, _E.CRASH_RECOVERY, _S.ERROR, "its agent died during the erase", _A.AGENT, _A.OPERATOR),
+    _edge(_S.SPENT, _E.BURN, _S.SPENT, "an unknown consumer has allocated it since", _A.AGENT),
+    _edge(_S.SPENT, _E.CONFIRM, _S.SPENT, "it was seen idle, with reserved=total in Placement", *_A),
+    _edge(_S.SPENT, _E.RELEASE, _S.AVAILABLE, "the operator has cleaned it and releases it", _A.OPERATOR),
+    _edge(_S.SPENT, _E.RELEASE_SEEN, _S.AVAILABLE, "reserved was lowered in Placement since", _A.PLACEMENT),
+    _edge(_S.SPENT, _E.DISTRUST, _S.ERROR, "another card is in the slot", *_A),
+    _edge(_S.SPENT, _E.REWRITTEN, _S.ERROR, "another service has rewritten its provider", *_A),
     _edge(_S.ERROR, _E.CLEAN_AGAIN, _S.PENDING_CLEANING, "POST /v2/devices/{uuid}/clean", _A.AGENT),
-    _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "nobody vouches any more for what is on it", *_A),
-    _edge(
-        _S.AVAILABLE, _E.QUARANTINE, _S.ERROR, "a backup was restored: nobody knows who has had it since", _A.OPERATOR
-    ),
-    _edge(_S.ALLOCATED, _E.QUARANTINE, _S.ERROR, "likewise, and no request in Bound has it", _A.OPERATOR),
+    _edge(_S.AVAILABLE, _E.DISTRUST, _S.ERROR, "it may have been written to since it was clean", *_A),
+    _edge(_S.AVAILABLE, _E.QUARANTINE, _S.ERROR, "a backup was restored, so its users since are unknown", _A.OPERATOR),
+    _edge(_S.ALLOCATED, _E.QUARANTINE, _S.ERROR, "the same, and no request in Bound has it", _A.OPERATOR),
     _edge(_S.AVAILABLE, _E.REWRITTEN, _S.ERROR, "another service has rewritten its provider", *_A),
     _edge(_S.ALLOCATED, _E.REWRITTEN, _S.ERROR, "the same, and it was returned since", *_A),
     _edge(
-        _S.ERROR, _E.ACCEPT, _S.AVAILABLE, "the operator vouches for it: it was away, or is not cleaned", _A.OPERATOR
+        _S.ERROR,
+        _E.ACCEPT,
+        _S.AVAILABLE,
+        "the operator accepts it as clean: it was away, or is not cleaned",
+        _A.OPERATOR,
     ),
     _edge(_S.AVAILABLE, _E.BACKFILL, _S.ALLOCATED, "a service of the release before has bound it", *_A),
 )
@@ -110,7 +132,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 _BY_SOURCE_AND_EVENT = {(edge.source, edge.event): edge for edge in TRANSITIONS}
 
-IDLE_STATES = frozenset({DeviceState.AVAILABLE, DeviceState.ERROR})
+IDLE_STATES = frozenset({DeviceState.AVAILABLE, DeviceState.SPENT, DeviceState.ERROR})
 """The states in which no component uses the device. Its cleanup action may change only here."""
 BEING_CLEANED = frozenset({DeviceState.PENDING_CLEANING, DeviceState.CLEANING})
 """The states in which a worker erases the device, or is about to."""
@@ -160,7 +182,12 @@ BINDABLE = frozenset({ARQState.INITIAL, ARQState.UNBOUND})
 
 
 class Offer(NamedTuple):
-    """Hold the columns of a device that decide whether it is offered."""
+    """Hold the columns of a device that decide whether it is offered.
+
+    :param outdated: its host or its configuration has changed, and the device follows when it is free.
+    :param lent: a device that instances get by flavor and that returns uncleaned. While instances have all of it, their
+        allocations keep others away, as in Nova.
+    """
 
     device_state: DeviceState | None
     maintaining: bool
@@ -168,11 +195,18 @@ class Offer(NamedTuple):
     excluded: bool
     missing: bool
     unreadable: bool
+    outdated: bool = False
+    lent: bool = False
 
     @property
     def withheld(self) -> list[str]:
         """Return the names of the fields that keep an ``available`` device from being offered."""
-        return [name for name in self._fields[1:] if getattr(self, name)]
+        return [why.value for why in Withheld if getattr(self, why)]
+
+    @property
+    def doubted(self) -> bool:
+        """Return whether nothing but a doubt keeps the device from being offered: it is unreadable or outdated."""
+        return _state_allows(self) and set(self.withheld) in _DOUBTS
 
 
 class Withheld(StrEnum):
@@ -184,10 +218,15 @@ class Withheld(StrEnum):
     """The configuration excludes the device, or no allowed erase is supported."""
     UNREADABLE = "unreadable"
     """The agent could not read the device for too long."""
+    OUTDATED = "outdated"
+    """The host or its configuration has changed, and the device follows when it is free."""
     HELD = "held"
     """An operator holds the device, or it is being forgotten."""
     MAINTAINING = "maintaining"
     """The device is disabled, or its host is in maintenance."""
+
+
+_DOUBTS = ({Withheld.UNREADABLE}, {Withheld.OUTDATED}, {Withheld.UNREADABLE, Withheld.OUTDATED})
 
 
 SHOWN_STATES = (*(state.value for state in DeviceState), *(why.value for why in Withheld))
@@ -213,7 +252,85 @@ def must_be_reserved(offer: Offer) -> bool:
 
     A device whose state is unknown (None: a row not yet backfilled) is not offered.
     """
-    return offer.device_state is not DeviceState.AVAILABLE or any(offer[1:])
+    return not _state_allows(offer) or bool(offer.withheld)
+
+
+def _state_allows(offer: Offer) -> bool:
+    lent_out = offer.lent and offer.device_state is DeviceState.ALLOCATED
+    return lent_out or offer.device_state is DeviceState.AVAILABLE
+
+
+class Reading(NamedTuple):
+    """Hold the inventory of the provider's resource class in Placement.
+
+    Other clients may replace the whole record, so no field is judged by another field alone.
+
+    :param ours: the total that Autoclave wrote, or will write.
+    """
+
+    total: int
+    reserved: int
+    ours: int
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether all that Autoclave offers is reserved, even if another client raised the total."""
+        return self.reserved >= min(self.total, self.ours)
+
+
+class Verdict(StrEnum):
+    """List the actions on an inventory."""
+
+    RAISE = "raise"
+    """Write ``reserved=total``, even over an equal value: the new generation defeats a slower, outdated writer."""
+    WITHHOLD = "withhold"
+    """Record that Autoclave reserves the device for a doubt, then write ``reserved=total``."""
+    LOWER = "lower"
+    """Write ``reserved=0``, and clear the pending release."""
+    RELEASED = "released"
+    """Make the spent device available: the operator has lowered ``reserved``."""
+    CONFIRM = "confirm"
+    """Write ``reserved=total`` and confirm the spent device, unless Placement has a user of the provider."""
+    KEEP = "keep"
+    """Leave ``reserved`` unchanged."""
+    HOLD = "hold"
+    """Leave ``reserved=total``: an operator holds the device in Placement."""
+
+
+class Reserving(NamedTuple):
+    """Hold the columns of a device that decide what ``reserved`` must be.
+
+    :param confirmed: the spent device was seen idle with ``reserved=total``.
+    :param release_pending: Autoclave must lower ``reserved``.
+    :param withheld: Autoclave has reserved the device for a doubt, and has not lowered ``reserved`` since.
+    """
+
+    offer: Offer
+    confirmed: bool
+    release_pending: bool
+    withheld: bool
+
+
+def verdict(device: Reserving, reading: Reading | None) -> Verdict:
+    """Return the action for a device and the inventory that was read before it.
+
+    A lowered ``reserved`` releases a spent device only after its confirmation. An earlier change cannot refer to the
+    device as its last instance left it.
+
+    :param reading: None if the provider has no inventory of its class, which does not indicate a release.
+    """
+    offer = device.offer
+    if offer.device_state is DeviceState.SPENT and reading is not None:
+        if reading.is_full:
+            return Verdict.KEEP if device.confirmed else Verdict.CONFIRM
+        return Verdict.RELEASED if device.confirmed else Verdict.RAISE
+    if offer.doubted:
+        return Verdict.KEEP if reading is not None and reading.is_full else Verdict.WITHHOLD
+    if must_be_reserved(offer):
+        return Verdict.RAISE
+    if reading is None or device.release_pending or device.withheld:
+        return Verdict.LOWER
+    return Verdict.HOLD if reading.is_full else Verdict.KEEP
 
 
 def is_taken(holders: int, handles: int) -> bool:

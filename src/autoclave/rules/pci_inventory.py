@@ -16,6 +16,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import json_options, resource_names
 from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import pci_resource_class
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
@@ -200,6 +201,11 @@ class Match:
         return bool(self.entry.extra.get("one_time_use", False))
 
     @property
+    def reclaim(self) -> Reclaim:
+        """Return the reclaim policy."""
+        return Reclaim.HOLD if self.one_time_use else Reclaim.NONE
+
+    @property
     def traits(self) -> frozenset[str]:
         """Return all traits of its provider."""
         given: frozenset[str] = self.entry.extra.get("traits", frozenset())
@@ -254,15 +260,17 @@ class PCIProvider:
 
     :param address: the function in the slot; for virtual functions, their physical function.
     :param traits: all traits that the provider should have.
-    :param one_time_use: it stays reserved after its instance until the operator releases it.
+    :param reclaim: its reclaim policy.
     :param functions: the functions that instances can claim, in bus order.
     """
 
     address: PCIAddress
     resource_class: str
     traits: frozenset[str]
-    one_time_use: bool
+    reclaim: Reclaim
     functions: tuple[ClaimableFunction, ...]
+    cleanup_action: str | None = None
+    """The method that cleans it, if its policy is to erase."""
 
     @property
     def total(self) -> int:
@@ -303,7 +311,7 @@ def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> 
             continue
         first = members[0]
         claimable = tuple(_claimable(match) for match in members)
-        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.one_time_use, claimable))
+        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.reclaim, claimable))
     return Translation(tuple(providers), faults)
 
 

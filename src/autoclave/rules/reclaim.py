@@ -43,3 +43,15 @@ RESET = "reset"
 """The method that resets a device. It proves nothing about the memory of the device, so it is not shown as an erase."""
 COMMAND = "command"
 """The method that runs a program of the operator. Its exit status 0 counts as the operator's word."""
+
+
+class BurnState(StrEnum):
+    """List the states in which ``burned`` shows a one-time-use device."""
+
+    NOT_BURNED = "not_burned"
+    BURNED = "burned"
+    """An instance has, or had, the device."""
+    CONFIRMED = "confirmed"
+    """The device was seen idle and reserved after its burn."""
+    RELEASED = "released"
+    """An operator declared the device clean; Placement has yet to be updated."""

@@ -1,9 +1,4 @@
-"""Claim PCI functions of one host for instances (one-time-use specification).
-
-One transaction assigns the functions to the instance, and burns those that are one-time-use. Then Placement is
-reconciled, before the guest can run. After a crash in between, the instance still has its functions, and the next
-period reserves the burned devices.
-"""
+"""Claim devices of one host for instances by their flavors (one-time-use specification)."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,13 +8,14 @@ from sqlalchemy.engine import Connection
 
 from autoclave.db import devices, pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
-from autoclave.exceptions import ClaimRefused, TraitsMissing
-from autoclave.lifecycle.burn import burn, settle_provider
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import ClaimRefused, StateConflict, TraitsMissing
+from autoclave.lifecycle import claims
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.burn import BurnState, may_be_claimed
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, DeviceState, must_be_reserved
 from autoclave.rules.resource_request import ALIAS_KEY
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +39,7 @@ class ResourceTracker:
         *,
         at_least: int = 0,
     ) -> list[FunctionRecord]:
-        """Assign to the instance its allocation of this host's functions, and burn one-time-use devices.
+        """Give the instance its allocation of this host's devices, and burn those that are one-time-use.
 
         A repeated claim has the same result.
 
@@ -75,32 +71,35 @@ class ResourceTracker:
         return claimed
 
     def settle(self, instance_uuid: str, *, but: Collection[str] = ()) -> frozenset[str]:
-        """Ensure that devices burned by the instance are reserved, before its guest runs and before they are freed.
+        """Ensure that devices of the instance that must not be offered are reserved.
 
-        :param but: providers that are reconciled already.
-        :returns: the other providers of its burned devices.
+        Call this before its guest runs, and before they are freed.
+
+        :param but: devices that are reconciled already.
+        :returns: its other devices that had to be reserved.
         :raises PlacementError: a device may not be reserved.
         """
         with self._ports.db.read() as tx:
-            burned = {each.uuid for each in pci.providers_of_instance(tx, instance_uuid) if each.burned}
-        for rp_uuid in sorted(burned.difference(but)):
-            settle_provider(self._ports.db, self._ports.placement, rp_uuid)
-        return frozenset(burned.difference(but))
+            held = pci.providers_of_instance(tx, instance_uuid)
+        reserved = {each.device.uuid for each in held if must_be_reserved(each.device.offer)}.difference(but)
+        for device_uuid in sorted(reserved):
+            settle(self._ports.db, self._ports.placement, device_uuid)
+        return frozenset(reserved)
 
     def _settle_confirmed(self, allocation: ConsumerAllocations) -> None:
-        """Reconcile allocated providers whose burn is confirmed.
+        """Reconcile allocated devices that are spent and confirmed.
 
-        If an operator has lowered ``reserved`` since the last period, this ends the burn. If another writer has changed
-        the inventory, such as its ``total``, the device stays burned, and the claim is refused.
+        If an operator has lowered ``reserved`` since the last period, this releases the device. If another writer has
+        changed the inventory, such as its ``total``, the device stays spent, and the claim is refused.
         """
         with self._ports.db.read() as tx:
             rows = [row for row in pci.providers(tx, self._host) if row.uuid in allocation.allocations]
         for row in rows:
-            if row.burn_state is BurnState.CONFIRMED:
+            if row.device.device_state is DeviceState.SPENT and row.device.burn_confirmed:
                 try:
-                    settle_provider(self._ports.db, self._ports.placement, row.uuid)
+                    settle(self._ports.db, self._ports.placement, row.device.uuid)
                 except TraitsMissing as error:
-                    LOG.debug("A release of %s is pending until its traits stand: %s", row.address, error)
+                    LOG.debug("A release of %s is pending until its traits are complete: %s", row.address, error)
 
     def functions_of(self, instance_uuid: str) -> list[FunctionRecord]:
         """Return the functions of the instance."""
@@ -112,24 +111,21 @@ class ResourceTracker:
         with self._ports.db.read() as tx:
             return pci.providers_of_instance(tx, instance_uuid)
 
-    def free(self, instance_uuid: str) -> None:
-        """Take all functions back. Burned devices stay burned. Call :meth:`settle` before this."""
-        self._ports.db.transact(lambda tx: pci.free(tx, instance_uuid))
+    def free(self, instance_uuid: str) -> list[DeviceRecord]:
+        """Take all functions back, and return their devices. Call :meth:`settle` before this."""
+        cause = Cause(Actor.AGENT, self._host)
+        return self._ports.db.transact(lambda tx: claims.free(tx, instance_uuid, cause))
 
-    def withhold(self, instance_uuid: str) -> None:
-        """Reserve the providers that the instance leaves and that must not be offered until their rows are up to date.
+    def withhold(self, devices: Collection[DeviceRecord]) -> None:
+        """Reserve the devices that an instance has left and that must not be offered.
 
-        Call this after :meth:`free`, while the instance still has its allocation, which names the providers. The next
-        period updates the rows, or reads the functions again.
+        Call this after :meth:`free`, while the instance still has its allocation.
 
-        :raises PlacementError: a provider may not be reserved.
+        :raises PlacementError: a device may not be reserved.
         """
-        with self._ports.db.read() as tx:
-            doubted = [row for row in pci.providers(tx, self._host) if row.in_doubt]
-        held = self._ports.placement.get_allocations(instance_uuid).allocations if doubted else {}
-        for row in doubted:
-            if row.uuid in held:
-                settle_provider(self._ports.db, self._ports.placement, row.uuid)
+        for device in devices:
+            if must_be_reserved(device.offer):
+                settle(self._ports.db, self._ports.placement, device.uuid)
 
     def _claim(
         self,
@@ -192,17 +188,23 @@ class ResourceTracker:
         if row.in_doubt:
             raise ClaimRefused(
                 f"{row.address} of {self._host} is given to no further instance: "
-                f"{row.unreadable_reason or row.waiting_for or 'its configuration has changed'}"
+                f"{row.device.unreadable_reason or row.device.waiting_for or 'its configuration has changed'}"
             )
-        if not may_be_claimed(row.facts(claimed=sum(each.instance_uuid is not None for each in own))):
+        if row.device.device_state is DeviceState.SPENT:
             raise ClaimRefused(
                 f"{row.address} of {self._host} is burned, and was not released: Placement must not have allocated it. "
                 "Its reserved amount was lowered before Autoclave had seen it idle, or its total was changed. Release "
-                "it with `autoclave burned release`, or by reserved=0 in Placement"
+                f"it with `autoclave device release {self._host}/{row.address}`, or by reserved=0 in Placement"
             )
-        if not pci.claim(tx, [each.id for each in free[:amount]], instance_uuid):
-            raise ClaimRefused(f"{row.address} of {self._host} was given to another instance at the same moment")
-        if not burn(tx, row, instance_uuid, self._ports.clock(), Cause(Actor.AGENT, self._host)):
-            raise ClaimRefused(f"{row.address} of {self._host} was changed at the same moment")
+        if must_be_reserved(row.device.offer):
+            state = row.device.device_state or "in no known state"
+            raise ClaimRefused(
+                f"{row.address} of {self._host} must not be claimed: it is {', '.join(row.device.offer.withheld) or state}"
+            )
+        cause = Cause(Actor.AGENT, self._host)
+        try:
+            claims.claim(tx, row.device, own, free[:amount], instance_uuid, cause, self._ports.clock())
+        except StateConflict as error:
+            raise ClaimRefused(str(error)) from None
         if row.one_time_use:
             LOG.info("%s of %s is burned for instance %s.", row.address, self._host, instance_uuid)

@@ -11,10 +11,12 @@ from datetime import datetime, timedelta
 
 from oslo_config import cfg
 from oslo_log import log as logging
+from sqlalchemy.engine import Connection
 
 from autoclave.conf.agent import allowed_host_devices
+from autoclave.db import devices as device_rows
 from autoclave.db import pci
-from autoclave.db.pci import ProviderRecord
+from autoclave.db.pci import FUNCTIONS_DRIVER, ProviderRecord
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.block import hidden_program, programs_with_open
 from autoclave.hardware.host import HostPaths
@@ -22,8 +24,7 @@ from autoclave.hardware.pci_functions import HostFunctions, card_serial
 from autoclave.hardware.sysfs import pci_function, vfio_nodes
 from autoclave.lifecycle.guests_seen import UNSEEN
 from autoclave.lifecycle.ports import Ports
-from autoclave.lifecycle.transitions import Cause, move
-from autoclave.rules.burn import BurnEvent
+from autoclave.lifecycle.transitions import Cause, remark
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import (
@@ -34,6 +35,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
+from autoclave.rules.reclaim import Reclaim
 from autoclave.virt.domains import Domains, domains_of
 
 LOG = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class PCIBus:
             if it.address != provider.address:
                 continue  # virtual functions
             try:
-                serial = card_serial(self._paths, it.address, vital_product_data=provider.one_time_use)
+                serial = card_serial(self._paths, it.address, vital_product_data=provider.reclaim is Reclaim.HOLD)
             except HardwareError as error:
                 LOG.debug("The serial of %s is not known: %s", it.address, error)
                 continue
@@ -205,7 +207,7 @@ class UnreadableFunctions:
 
     def _rows(self) -> list[tuple[ProviderRecord, set[str]]]:
         with self._ports.db.read() as tx:
-            rows = pci.providers(tx, self._host)
+            rows = pci.providers(tx, self._host, driver=FUNCTIONS_DRIVER)
             functions = pci.functions(tx, self._host)
         addresses: defaultdict[int, set[str]] = defaultdict(set)
         for each in functions:
@@ -220,23 +222,33 @@ class UnreadableFunctions:
         now = self._ports.clock()
         since = self._since.setdefault(row.uuid, now)
         # A provider that is withheld stays so without further patience; only its reason may change.
-        if row.unreadable_reason is not None or now - since >= self._patience:
+        if row.device.unreadable_reason is not None or now - since >= self._patience:
             self._write(row, why)
 
     def _write(self, row: ProviderRecord, why: str | None) -> None:
         """Write the reason if it has changed. If the row has changed, the next period retries."""
-        if why == row.unreadable_reason:
+        known = row.device.unreadable_reason
+        if why == known:
             return
-        cause = Cause(Actor.AGENT, self._host, reason=why or "its agent can tell again what is in the slot")
-        event = BurnEvent.READABLE if why is None else BurnEvent.UNREADABLE
-        values = {"unreadable_reason": why}
-        if why is not None and row.unreadable_reason is not None:
-            self._ports.db.transact(lambda tx: pci.describe(tx, row, values))
-        elif self._ports.db.transact(lambda tx: move(tx, row, event, cause, values)):
-            if why is None:
-                LOG.info("%s of %s can be read again.", row.address, self._host)
+        cause = Cause(Actor.AGENT, self._host, reason=why or "it was read again")
+
+        def write(tx: Connection) -> bool:
+            device = device_rows.get_by_id(tx, row.id, lock=True)
+            if device is None or device.state_version != row.device.state_version:
+                return False
+            values = {"unreadable_reason": why}
+            if why is not None and known is not None:
+                device_rows.update(tx, device, values)
             else:
-                LOG.warning("%s of %s is not offered until it can be read: %s", row.address, self._host, why)
+                remark(tx, device, "readable" if why is None else "unreadable", cause, values)
+            return True
+
+        if not self._ports.db.transact(write) or (why is not None and known is not None):
+            return
+        if why is None:
+            LOG.info("%s of %s can be read again.", row.address, self._host)
+        else:
+            LOG.warning("%s of %s is not offered until it can be read: %s", row.address, self._host, why)
 
 
 def _first(reasons: Mapping[str, str], row: ProviderRecord, addresses: Collection[str]) -> str | None:

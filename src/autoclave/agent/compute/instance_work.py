@@ -18,19 +18,20 @@ from autoclave.db import images
 from autoclave.db import instances as instance_rows
 from autoclave.db.arqs import ARQView
 from autoclave.db.engine import Database
+from autoclave.db.devices import DeviceRecord
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType
 from autoclave.exceptions import ApiError, GuestError, PlacementNotFound, StateConflict
-from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.ports import Ports
+from autoclave.lifecycle.reserve import settle
 from autoclave.lifecycle.tenants import guest_ended, guest_starts
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
 from autoclave.objects.instance_action import GivenFunction, instance_action
 from autoclave.rpc.conductor_api import ConductorAPI
 from autoclave.rpc.notifications import Notification, Notifications
-from autoclave.rules.device_lifecycle import Actor, ARQState
+from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
 from autoclave.rules.flavor_image import DiskFormat, disk_format_of, firmware_of
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
@@ -173,6 +174,7 @@ class InstanceWork:
 
     :param run_id: id of this run of the agent; work of other runs has ended.
     :param begin_step: reports that the period progresses and is not stuck.
+    :param clean: begins to clean a device that an instance has returned.
     """
 
     ports: Ports
@@ -184,6 +186,7 @@ class InstanceWork:
     host: str
     run_id: str
     begin_step: Callable[[], None]
+    clean: Callable[[RequestContext, DeviceRecord], None]
     locks: InstanceLocks = field(default_factory=InstanceLocks)
 
     def get(self, instance_uuid: str) -> InstanceRecord | None:
@@ -240,17 +243,26 @@ class InstanceWork:
         """
         settled = self.tracker.settle(instance_uuid)
         self._delete_arqs(context, instance_uuid)
-        self.tracker.free(instance_uuid)
-        # Until :meth:`free`, a sync with a new one_time_use mark may have burned devices of the instance.
-        burned = settled | self.tracker.settle(instance_uuid, but=settled)
-        self.tracker.withhold(instance_uuid)
+        freed = self.tracker.free(instance_uuid)
+        # Until :meth:`free`, a sync with a new policy may have burned devices of the instance.
+        settled |= self.tracker.settle(instance_uuid, but=settled)
+        self.tracker.withhold([device for device in freed if device.uuid not in settled])
         try:
             self.ports.placement.delete_allocations(instance_uuid)
         except PlacementNotFound:
             LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
-        for rp_uuid in sorted(burned):
-            # Confirm the burn now, so that a client may release the device once it is notified of the deletion.
-            settle_provider(self.ports.db, self.ports.placement, rp_uuid)
+        for device in freed:
+            self._move_on(context, device)
+
+    def _move_on(self, context: RequestContext, device: DeviceRecord) -> None:
+        """Clean a device that its instance has left, or reconcile it.
+
+        This confirms a spent device, so that a client may release it once it is notified of the deletion.
+        """
+        if device.supports_cleaning and device.device_state is DeviceState.ALLOCATED:
+            self.clean(context, device)
+        elif device.device_state is DeviceState.SPENT or device.release_pending:
+            settle(self.ports.db, self.ports.placement, device.uuid)
 
     def cut_short(self, what: str) -> GuestError:
         """Return the error for work on an instance that was interrupted with an earlier run of the agent.

@@ -1,41 +1,36 @@
-"""Reconcile the rows and providers of a host's PCI functions; ``lifecycle.burn`` writes their inventories."""
+"""Reconcile the devices that ``[pci] device_spec`` selects with the host and with Placement."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.agent.compute.functions import PCIBus, UnreadableFunctions
-from autoclave.agent.device_tree import LoweredReserved, known_devices
+from autoclave.agent.device_tree import DeviceProviders, KnownDevice, known_devices, known_functions
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.instances import InstanceRecord
-from autoclave.db.pci import AdditionKind, ProviderRecord
-from autoclave.exceptions import (
-    HardwareError,
-    PlacementConflict,
-    PlacementError,
-    PlacementNotFound,
+from autoclave.db.pci import ProviderRecord
+from autoclave.exceptions import HardwareError, PlacementError, PlacementNotFound
+from autoclave.lifecycle.claims import burn_for_unknown
+from autoclave.lifecycle.pci_inventory import (
+    Adopted,
+    Changes,
+    apply,
+    cards_differ,
+    changes,
+    follow_cards,
+    withdraw,
 )
-from autoclave.lifecycle import burn
-from autoclave.lifecycle.burn import Settled, burn_for_unknown, is_settled, settle_provider
-from autoclave.lifecycle.pci_inventory import Adopted, Changes, apply, changes
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.transitions import Cause
-from autoclave.placement.provider_tree import (
-    ProviderState,
-    change_traits,
-    create_provider,
-    delete_provider,
-    provider_named,
-)
-from autoclave.placement.records import Inventory, Provider
-from autoclave.rules.burn import BurnState
+from autoclave.placement.provider_tree import delete_provider, provider_named
+from autoclave.placement.records import Provider
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.instance_states import TaskState
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import PCIProvider
+from autoclave.rules.reclaim import BurnState, Reclaim
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)
@@ -47,9 +42,7 @@ _COMING = frozenset({TaskState.SCHEDULING, TaskState.SPAWNING})
 
 
 class PCITree:
-    """Reconcile the rows of the host's PCI functions, and their providers in Placement.
-
-    A provider is skipped if its generation and its row have not changed since it was last verified.
+    """Reconcile the devices with the host, and their providers in Placement.
 
     :param unreadable_patience: seconds for which a function may be unreadable.
     """
@@ -59,11 +52,13 @@ class PCITree:
         self._bus = bus
         self._host = host
         self._unreadable = UnreadableFunctions(ports, host, unreadable_patience)
-        self._verified: dict[str, tuple[object, ...]] = {}
-        self._lowered = LoweredReserved()
+        self._providers = DeviceProviders(ports, host, known_functions)
         self._told: frozenset[str] = frozenset()
-        self.made = False
-        """Whether the last :meth:`sync` has created a provider."""
+
+    @property
+    def made(self) -> bool:
+        """Return whether the last :meth:`sync` has created a provider."""
+        return self._providers.made
 
     def observe(self, tree: Sequence[Provider]) -> list[ProviderRecord]:
         """Reconcile the rows with the host; return the rows whose providers must be removed.
@@ -100,25 +95,7 @@ class PCITree:
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
         """Reconcile each provider independently; return the last failure, if any."""
-        present = {provider.uuid: provider for provider in tree}
-        with self._ports.db.read() as tx:
-            rows = pci.providers(tx, self._host)
-            claimed = Counter(
-                each.provider_id for each in pci.functions(tx, self._host) if each.instance_uuid is not None
-            )
-            added = pci.of_host(tx, self._host)
-        failure: PlacementError | None = None
-        self.made = False
-        for row in rows:
-            traits = row.trait_names | {
-                each.name for each in added if each.rp_uuid == row.uuid and each.kind is AdditionKind.TRAIT
-            }
-            try:
-                self._sync_one(root, tree, present.get(row.uuid), row, claimed[row.id], traits)
-            except PlacementError as error:
-                LOG.warning("Provider %s is not as it should be yet: %s", self._name(row), error)
-                failure = error
-        return failure
+        return self._providers.sync(root, tree, self._burn_for_unknown)
 
     def withdraw(self, rows: Sequence[ProviderRecord]) -> None:
         """Remove providers that are no longer configured, then their rows.
@@ -132,7 +109,7 @@ class PCITree:
             except PlacementError as error:
                 LOG.warning("Provider %s, of which nothing is configured, cannot go yet: %s", self._name(row), error)
                 continue
-            if self._ports.db.transact(lambda tx, row=row: pci.delete(tx, row)):  # type: ignore[misc]
+            if self._ports.db.transact(lambda tx, row=row: withdraw(tx, row)):  # type: ignore[misc]
                 LOG.info(
                     "Provider %s is gone: its function is not there, or not configured, any more.", self._name(row)
                 )
@@ -141,9 +118,9 @@ class PCITree:
         """Detect, before anything is offered, cards that were burned in another slot."""
         serials = self._bus.serials(wanted)
         with self._ports.db.read() as tx:
-            if not burn.differs(tx, self._host, serials):
+            if not cards_differ(tx, self._host, serials):
                 return
-        self._ports.db.transact(lambda tx: burn.follow(tx, self._host, serials, self._ports.clock()))
+        self._ports.db.transact(lambda tx: follow_cards(tx, self._host, serials, self._ports.clock()))
 
     def _changes(self, wanted: Sequence[PCIProvider], unreadable: frozenset[str]) -> Changes:
         with self._ports.db.read() as tx:
@@ -200,69 +177,16 @@ class PCITree:
             held[row.address] = Adopted(row.uuid, used)
         return held
 
-    def _sync_one(
-        self,
-        root: str,
-        tree: Sequence[Provider],
-        present: Provider | None,
-        row: ProviderRecord,
-        claimed: int,
-        traits: frozenset[str],
-    ) -> None:
-        generation = present.generation if present else None
-        fingerprint = (generation, row.state_version, row.resource_class, row.total, row.outdated, claimed, traits)
-        if present is not None and self._verified.get(row.uuid) == fingerprint:
-            return
-        made = self._make(root, tree, row) if present is None else None
-        # Traits first, so that a reader of the inventory finds the owner.
-        state = change_traits(self._ports.placement, row.uuid, lambda _known: traits, made)
-        inventories = state.known_inventories or self._ports.placement.get_inventories(row.uuid)
-        settled = is_settled(self._ports.db, row.uuid, inventories)
-        record = inventories.records.get(row.resource_class)
-        if not settled:
-            self._settle(row, claimed, record, state.with_inventories(inventories))
-        elif record is not None and record.reserved >= row.total:
-            self._lowered.saw_full(row.uuid, (row.state_version, claimed))
-        else:
-            self._lowered.saw(row.uuid)
-        # After reconciling: a release ends an earlier burn, but not one by a later allocation.
-        if row.one_time_use and not claimed and self._burn_for_unknown(row.uuid):
-            self._settle(row, claimed, None)
-        elif settled and not state.wrote and present and inventories.generation == present.generation:
-            self._verified[row.uuid] = fingerprint
-
-    def _settle(
-        self, row: ProviderRecord, claimed: int, record: Inventory | None, fresh: ProviderState | None = None
-    ) -> None:
-        """Reconcile *row*'s inventory, and report one that has too little reserved.
-
-        :param record: the inventory in Placement; None if there was none, or it was inspected before.
-        :param fresh: the provider as read since *row* was read.
-        """
-        outcome = settle_provider(self._ports.db, self._ports.placement, row.uuid, (row, fresh) if fresh else None)
-        if outcome is not Settled.RAISED or record is None or record.reserved >= row.total or not row.burned:
-            return
-        with self._ports.db.read() as tx:
-            now = pci.get(tx, row.uuid)
-            now_claimed = (
-                0 if now is None else sum(each.instance_uuid is not None for each in pci.functions_of(tx, now))
-            )
-        self._lowered.report(
-            row.uuid,
-            (row.state_version, claimed),
-            None if now is None else (now.state_version, now_claimed),
-            f"Provider {self._name(row)} had reserved={record.reserved}, but {row.address} is burned and must not be "
-            f"offered: raised to {row.total}.",
-        )
-
-    def _burn_for_unknown(self, rp_uuid: str) -> bool:
-        """Burn a provider that has a consumer without an instance on record; return whether it was burned.
+    def _burn_for_unknown(self, entry: KnownDevice) -> bool:
+        """Burn a device that has a consumer without an instance on record; return whether it was burned.
 
         An allocation increments the generation, so an unchanged provider costs no request. A consumer that comes and
         goes between two periods is not detected.
         """
+        if entry.device.reclaim is not Reclaim.HOLD or entry.claimed:
+            return False
         with self._ports.db.read() as tx:
-            row = pci.get(tx, rp_uuid)
+            row = pci.get(tx, entry.deployable.rp_uuid)
         if row is None or row.burn_state is BurnState.BURNED:
             return False
         consumers = self._consumers(row)
@@ -289,16 +213,6 @@ class PCITree:
             return {}
         with self._ports.db.read() as tx:
             return {consumer: instance_rows.get(tx, consumer) for consumer in consumers}
-
-    def _make(self, root: str, tree: Sequence[Provider], row: ProviderRecord) -> ProviderState:
-        taken = provider_named(tree, self._name(row))
-        if taken is not None:
-            raise PlacementConflict(
-                f"it has the uuid {taken.uuid} in Placement, and {row.uuid} here: delete the foreign one"
-            )
-        state = create_provider(self._ports.placement, row.uuid, self._name(row), root)
-        self.made = True
-        return state
 
     def _name(self, row: ProviderRecord) -> str:
         return provider_name(row.hostname, PCIAddress.parse(row.address))
