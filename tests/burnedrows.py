@@ -1,21 +1,78 @@
 """Devices of one time use for tests of those who ask what is burned, and release it."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from autoclave.db import pci
+from sqlalchemy.engine import Connection
+
+from autoclave.db import attributes, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
-from autoclave.lifecycle.burn import Settled, burn, settle_provider
+from autoclave.db.tables import DeviceType
+from autoclave.lifecycle import claims
+from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.reclaim import Reclaim
 
 CLASS = "CUSTOM_PCI_10DE_25B6"
 TRAIT = "HW_PCI_ONE_TIME_USE"
 OPERATOR = Cause(Actor.OPERATOR, "ops", "req-1")
+
+
+def insert(
+    tx: Connection,
+    rp_uuid: str,
+    host: str,
+    address: str,
+    functions: Sequence[str],
+    *,
+    resource_class: str = CLASS,
+    traits: Sequence[str] = (),
+    **values: Any,
+) -> None:
+    """Insert a device that flavors ask for, with its functions, as an agent does.
+
+    :param values: other columns of the device.
+    """
+    device = {
+        "uuid": rp_uuid,
+        "type": DeviceType.PCI,
+        "vendor": "10de",
+        "model": "25b6",
+        "hostname": host,
+        "pci_address": address,
+        "reclaim": Reclaim.HOLD,
+        "device_state": DeviceState.AVAILABLE,
+        **values,
+    }
+    deployable = {
+        "name": f"{host}_{address.upper()}",
+        "num_accelerators": len(functions),
+        "resource_class": resource_class,
+    }
+    device_id = pci.insert_function_device(tx, device, deployable)
+    known = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": True}
+    pci.insert_functions(tx, device_id, [{"address": each, **known} for each in functions])
+    made = pci.get(tx, rp_uuid)
+    assert made is not None
+    named = {f"trait{number}": trait for number, trait in enumerate(traits)}
+    attributes.replace(tx, made.deployable.id, {"rc": resource_class, **named})
+
+
+def claim(tx: Connection, rp_uuid: str, instance: str) -> None:
+    """Give the first free function of a device to an instance, as its agent does."""
+    provider = pci.get(tx, rp_uuid, lock=True)
+    assert provider is not None
+    own = pci.functions_of(tx, provider)
+    wanted = next(each for each in own if each.instance_uuid is None)
+    cause = Cause(Actor.AGENT, provider.hostname)
+    claims.claim(tx, provider.device, own, [wanted], instance, cause, utcnow())
 
 
 @dataclass
@@ -29,20 +86,8 @@ class OneTimeUse:
     def add(self, address: str = "0000:81:00.0", resource_class: str = CLASS) -> str:
         """A clean device that is offered; the uuid of its provider."""
         rp_uuid = str(uuid.uuid4())
-        row = {
-            "uuid": rp_uuid,
-            "hostname": self.host,
-            "address": address,
-            "resource_class": resource_class,
-            "traits": f'["{TRAIT}"]',
-            "total": 1,
-            "one_time_use": True,
-        }
-        function = {"hostname": self.host, "address": address, "dev_type": "type-PCI", "managed": True}
         with self.db.write() as tx:
-            provider_id = pci.insert_provider(tx, row)
-            ids = {"provider_id": provider_id, "vendor_id": "10de", "product_id": "25b6"}
-            pci.insert_functions(tx, [{**function, **ids}])
+            insert(tx, rp_uuid, self.host, address, [address], resource_class=resource_class, traits=[TRAIT])
         root = self.placement.find_provider(self.host)
         if root is None:
             root = self.placement.create_provider(str(uuid.uuid4()), self.host)
@@ -57,16 +102,14 @@ class OneTimeUse:
         resources = {rp_uuid: {self.row(rp_uuid).resource_class: 1}}
         self.placement.put_allocations(ConsumerAllocations(instance, resources, None, "project", "user"))
         with self.db.write() as tx:
-            provider = self.row(rp_uuid)
-            assert pci.claim(tx, [each.id for each in pci.functions_of(tx, provider)], instance)
-            assert burn(tx, provider, instance, utcnow(), Cause(Actor.AGENT, self.host))
+            claim(tx, rp_uuid, instance)
         assert self.settle(rp_uuid) is Settled.RAISED
         return instance
 
     def delete(self, instance: str) -> None:
         """Delete the instance; its host's agent has not looked at the device since."""
         with self.db.write() as tx:
-            pci.free(tx, instance)
+            claims.free(tx, instance, Cause(Actor.AGENT, self.host))
         self.placement.delete_allocations(instance)
 
     def use_up(self, rp_uuid: str) -> str:
@@ -91,7 +134,7 @@ class OneTimeUse:
 
     def settle(self, rp_uuid: str) -> Settled:
         """What the agent does in every period."""
-        return settle_provider(self.db, self.placement, rp_uuid)
+        return settle(self.db, self.placement, rp_uuid)
 
     def row(self, rp_uuid: str) -> ProviderRecord:
         with self.db.read() as tx:

@@ -1,17 +1,16 @@
 """A database and a Placement with one host's providers of PCI functions, for tests of what becomes of ``reserved``."""
 
-import json
 import uuid
 from typing import Any
 
 import pytest
 
+import burnedrows
 from autoclave.db import pci
-from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
-from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.burn import Settled, settle_provider
+from autoclave.lifecycle import claims
+from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor
@@ -36,43 +35,20 @@ class PCIWorld:
         self.root = self.onlooker.create_provider(str(uuid.uuid4()), HOST).uuid
 
     def add(self, address: str = GPU, total: int = 1, **values: Any) -> str:
-        """A provider and its functions, as the agent makes them; returns its uuid."""
-        row: dict[str, Any] = {
-            "uuid": str(uuid.uuid4()),
-            "hostname": HOST,
-            "address": address,
-            "resource_class": CLASS,
-            "traits": json.dumps([]),
-            "total": total,
-            "one_time_use": True,
-            **values,
-        }
+        """A device and its functions, as the agent makes them; returns the uuid of both it and its provider."""
+        made = str(uuid.uuid4())
+        functions = [f"{address[:-1]}{number}" for number in range(total)]
         with self.db.write() as tx:
-            provider_id = pci.insert_provider(tx, row)
-            pci.insert_functions(
-                tx,
-                [
-                    {
-                        "provider_id": provider_id,
-                        "hostname": HOST,
-                        "address": f"{address[:-1]}{number}",
-                        "dev_type": "type-PCI",
-                        "vendor_id": "10de",
-                        "product_id": "25b6",
-                        "managed": True,
-                    }
-                    for number in range(total)
-                ],
-            )
-        self.make(row["uuid"], address)
-        return str(row["uuid"])
+            burnedrows.insert(tx, made, HOST, address, functions, **values)
+        self.make(made, address)
+        return made
 
     def make(self, rp_uuid: str, address: str = GPU) -> None:
         """Make the provider in Placement, without inventory."""
         self.onlooker.create_provider(rp_uuid, f"{HOST}_{address.upper()}", self.root)
 
     def settle(self, rp_uuid: str) -> Settled:
-        return settle_provider(self.db, self.placement, rp_uuid)
+        return settle(self.db, self.placement, rp_uuid)
 
     def row(self, rp_uuid: str) -> ProviderRecord:
         with self.db.read() as tx:
@@ -111,14 +87,11 @@ class PCIWorld:
     def claim(self, rp_uuid: str, instance: str = ONE) -> None:
         """The transaction in which an instance gets a device."""
         with self.db.write() as tx:
-            provider = pci.get(tx, rp_uuid)
-            assert provider is not None
-            assert pci.claim(tx, [pci.functions_of(tx, provider)[0].id], instance)
-            assert burning.burn(tx, provider, instance, utcnow(), Cause(Actor.AGENT, HOST))
+            burnedrows.claim(tx, rp_uuid, instance)
 
     def free(self, instance: str = ONE) -> None:
         with self.db.write() as tx:
-            pci.free(tx, instance)
+            claims.free(tx, instance, Cause(Actor.AGENT, HOST))
 
     def use_up(self, rp_uuid: str, instance: str = ONE) -> None:
         """The whole life of an instance; its device is idle and burned afterwards, and that is confirmed."""

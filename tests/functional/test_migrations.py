@@ -27,7 +27,7 @@ from oldrows import address, column, insert, old_device
 
 pytestmark = pytest.mark.matrix
 
-HEAD = "0018_published_totals"
+HEAD = "0019_one_inventory"
 
 
 @pytest.fixture

@@ -180,6 +180,13 @@ class Cleanup:
             return self.begin(context, device, Event.CLEAN_AGAIN, "asked for by the operator")
         return self.begin(context, device, Event.REQUEST_CLEANING, "released by its instance")
 
+    def begin_returned(self, context: RequestContext, device: DeviceRecord) -> None:
+        """Begin to clean a device that an instance has returned; the periodic check finds one that is missed.
+
+        :raises DatabaseUnavailable: nothing was changed.
+        """
+        self.begin(context, device, Event.REQUEST_CLEANING, "returned by its instance")
+
     def begin(self, context: RequestContext, device: DeviceRecord, event: Event, reason: str) -> bool:
         """Move *device* to ``pending_cleaning`` and submit it to a worker; return False if it changed or the agent
         stops.

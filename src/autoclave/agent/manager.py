@@ -167,7 +167,16 @@ class AgentManager:
             unreadable_patience=conf.agent.unreadable_patience,
         )
         self._compute = (
-            ComputeHost(conf, ports, root, compute, host=host, run_id=self._run_id, begin_step=self._begin_step)
+            ComputeHost(
+                conf,
+                ports,
+                root,
+                compute,
+                host=host,
+                run_id=self._run_id,
+                begin_step=self._begin_step,
+                clean=self._cleanup.begin_returned,
+            )
             if compute
             else None
         )

@@ -13,18 +13,18 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.schema import STRING
 from autoclave.db import agents as agent_rows
-from autoclave.db import arqs, device_views, pci
+from autoclave.db import arqs, device_views
 from autoclave.db.device_views import Census
 from autoclave.db.engine import Database
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_CONDITIONS = ("held", "missing", "excluded", "unreadable", "maintaining", "stalled", "rewritten")
+_CONDITIONS = ("held", "missing", "excluded", "unreadable", "outdated", "maintaining", "stalled", "rewritten")
 
 
 class Fleet:
-    """Collect the metrics with four queries for each scrape, so that all processes return the same numbers."""
+    """Collect the metrics with three queries for each scrape, so that all processes return the same numbers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,18 +33,9 @@ class Fleet:
         with self._database.read() as tx:
             census = device_views.census(tx)
             owed = arqs.count(tx)
-            functions = pci.count_unreadable(tx)
             seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
         yield _by_state(census)
         yield _by_condition(census)
-        unread = GaugeMetricFamily(
-            "autoclave_functions_condition",
-            "PCI functions for flavors that their agent cannot look at, and that are not offered for that.",
-            labels=["host", "condition"],
-        )
-        for host, count in functions:
-            unread.add_metric([host, "unreadable"], count)
-        yield unread
         agents = GaugeMetricFamily(
             "autoclave_agent_last_seen_seconds", "When a host's agent was last seen, in Unix time.", labels=["host"]
         )
@@ -58,11 +49,14 @@ class Fleet:
 
 def _by_state(census: Iterable[Census]) -> "Metric":
     family = GaugeMetricFamily(
-        "autoclave_devices", "Devices by the state that they are shown with.", labels=["host", "type", "state"]
+        "autoclave_devices",
+        "Devices by the state that they are shown with.",
+        labels=["host", "type", "requested_by", "reclaim", "state"],
     )
-    counted: Counter[tuple[str, str, str]] = Counter()
+    counted: Counter[tuple[str, ...]] = Counter()
     for line in census:
-        counted[line.hostname, line.device_type, line.state or "unknown"] += line.count
+        who, policy = line.requested_by.value, line.reclaim.value
+        counted[line.hostname, line.device_type, who, policy, line.state or "unknown"] += line.count
     for labels, count in sorted(counted.items()):
         family.add_metric(labels, count)
     return family
@@ -71,8 +65,8 @@ def _by_state(census: Iterable[Census]) -> "Metric":
 def _by_condition(census: Iterable[Census]) -> "Metric":
     family = GaugeMetricFamily(
         "autoclave_devices_condition",
-        "Devices that are held, missing, excluded, unreadable or in maintenance, whose cleaning stands still, or whose "
-        "provider another service has rewritten.",
+        "Devices that are held, missing, excluded, unreadable, outdated or in maintenance, whose cleaning is stalled, "
+        "or whose provider another service has rewritten.",
         labels=["host", "condition"],
     )
     counted: Counter[tuple[str, str]] = Counter()

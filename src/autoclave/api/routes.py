@@ -83,6 +83,7 @@ def _operator(api: Api) -> dict[str, Resource]:
     of_device = {
         "": operator_devices.Device(api),
         "/history": operator_devices.History(api),
+        "/clean": actions.Clean(api),
         "/hold": actions.Hold(api),
         "/release": actions.Release(api),
         "/accept": actions.Accept(api),

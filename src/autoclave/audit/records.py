@@ -82,7 +82,7 @@ def read(db: Database, now: datetime) -> Records:
     :raises DatabaseUnavailable: the database does not answer.
     """
     with db.read() as tx:
-        devices = device_rows.list_all(tx)
+        devices = [device for device in device_rows.list_all(tx) if not device.is_function]
         deployables = device_rows.deployables_of(tx)
         attributes = attribute_rows.discovered(tx, None)
         arqs = arq_rows.active(tx)
@@ -92,7 +92,8 @@ def read(db: Database, now: datetime) -> Records:
         roots = tuple(Root(each.rp_uuid, each.hostname) for each in compute_hosts.list_all(tx))
         asking = arq_rows.named_instances(tx)
         seen = {agent.hostname: agent.last_seen for agent in agent_rows.list_all(tx)}
-    wanted = _wanted(deployables, attributes)
+    lent_ids = {each.id for each in providers}
+    wanted = _wanted((each for each in deployables if each.device_id not in lent_ids), attributes)
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
     rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
@@ -171,15 +172,17 @@ def _lent(provider: ProviderRecord, owners: Mapping[str, str | None]) -> Lent:
     claims = {address: owner for address, owner in owners.items() if owner is not None}
     return Lent(
         uuid=provider.uuid,
+        device=provider.device.uuid,
         host=provider.hostname,
         address=provider.address,
-        version=(provider.state_version, 0),
-        facts=provider.facts(claimed=len(claims)),
+        version=(provider.device.state_version, provider.device.release_number),
+        reserving=provider.device.reserving,
+        reclaim=provider.device.reclaim,
         resource_class=provider.resource_class,
         total=provider.total,
         functions=frozenset(owners),
         claims=claims,
-        unreadable=provider.unreadable_reason,
+        unreadable=provider.device.unreadable_reason,
     )
 
 

@@ -19,9 +19,8 @@ from autoclave.exceptions import (
     PlacementUnavailable,
     StateConflict,
 )
-from autoclave.lifecycle.burn import settle_provider
 from autoclave.lifecycle.reclaim import TakenBack, distrust, on_record, quarantine, take_back
-from autoclave.lifecycle.reserve import raise_reserved
+from autoclave.lifecycle.reserve import raise_reserved, settle
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import GENERATIONS_OF_NOTHING, ConsumerAllocations, Resources
@@ -29,7 +28,6 @@ from autoclave.rules.audit.devices import SILENCE, unproved
 from autoclave.rules.audit.instances import Part, lacking
 from autoclave.rules.audit.kinds import Fix
 from autoclave.rules.audit.model import Finding, Guest, Instance, Lent, Row
-from autoclave.rules.burn import must_be_reserved
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 
 
@@ -168,13 +166,9 @@ class Remedies:
                 yield f"error, {_TOLD[told]}"
 
     def _burn(self, lent: Lent) -> str:
-        if not must_be_reserved(lent.facts):
+        if not lent.must_be_reserved:
             return "nothing: it was released meanwhile"
-        try:
-            settle_provider(self.db, self.placement, lent.uuid)
-        except PlacementError:
-            return _TOLD[False]
-        return _TOLD[True]
+        return _TOLD[raise_reserved(self.db, self.placement, lent.device)]
 
     def _distrust(self, row: Row, reason: str) -> str:
         try:
@@ -232,12 +226,11 @@ class TakingBack:
         return guests or {}
 
     def _told(self, taken: TakenBack) -> str:
-        provider = taken.provider
         what = "no instance has it" if taken.instance_uuid is None else f"taken back from {taken.instance_uuid}"
-        if provider.burned:
+        if taken.device.burned_at is not None:
             what += "; it stays burned until it is released"
         try:
-            settle_provider(self._db, self._placement, provider.uuid)
+            settle(self._db, self._placement, taken.device.uuid)
         except PlacementError as error:
             what += f"; Placement will be told later: {error}"
         return what

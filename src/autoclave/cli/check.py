@@ -27,6 +27,7 @@ from autoclave.rules.pci_inventory import (
     translate,
 )
 from autoclave.rules.provider_config import AddedInventory
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import pci_resource_class
 
 
@@ -221,7 +222,7 @@ class CheckPCIDeviceSpec(CheckEntries):
         for fault in translated.faults.values():
             raise fault
         for it in translated.providers:
-            of_all = (it.address.upper, it.resource_class, _names(it.traits), it.one_time_use)
+            of_all = (it.address.upper, it.resource_class, _names(it.traits), it.reclaim is Reclaim.HOLD)
             told |= {function.address: (*of_all, function.managed, "flavors") for function in it.functions}
         for device in devices:
             spec = index.first_match(device.vendor_id, device.product_id, device.address, device.physfn)

@@ -9,10 +9,14 @@ from cliff import command
 from autoclave.cli.client import add_service, service_of
 from autoclave.cli.main import Cell, Fields, Rows, in_words, with_details
 from autoclave.rules.device_lifecycle import SHOWN_STATES
+from autoclave.rules.reclaim import Reclaim, RequestedBy
 
 _DEVICES = "/autoclave/v1/devices"
-_LIST_COLUMNS = ("uuid", "hostname", "pci_address", "device_state", "progress", "serial", "waiting_for")
-_FILTERS = ("hostname", "type", "device_state", "limit", "marker")
+_LIST_COLUMNS = (
+    *("uuid", "hostname", "pci_address", "requested_by", "reclaim", "device_state"),
+    *("progress", "serial", "waiting_for"),
+)
+_FILTERS = ("hostname", "type", "requested_by", "reclaim", "device_state", "limit", "marker")
 _HISTORY = ("at", "event", "to_state", "actor", "reason", "proof")
 _HISTORY_DETAILS = (
     "from_state",
@@ -53,6 +57,10 @@ def _progress(progress: Mapping[str, Any]) -> str:
     return f"{percent}{progress['step']}{'' if left is None else f', {in_words(left)} left'}"
 
 
+def _functions(functions: Iterable[Mapping[str, Any]]) -> str:
+    return "\n".join(f"{each['pci_address']} {each['instance_uuid']}" for each in functions)
+
+
 def _arqs(arqs: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(f"{arq['uuid']} {arq['state']}" for arq in arqs)
 
@@ -61,7 +69,12 @@ def _second(at: str) -> str:
     return f"{at[:10]} {at[11:19]} UTC"
 
 
-_SHOWN: Mapping[str, Callable[[Any], str]] = {"progress": _progress, "arqs": _arqs, "at": _second}
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "progress": _progress,
+    "arqs": _arqs,
+    "functions": _functions,
+    "at": _second,
+}
 
 
 class DeviceList(Rows):
@@ -75,6 +88,12 @@ class DeviceList(Rows):
         add_service(parser)
         parser.add_argument("--host", dest="hostname", metavar="HOST", help="only of this host")
         parser.add_argument("--type", type=str.upper, help="only of this type, such as NVME or GPU")
+        parser.add_argument(
+            "--requested-by", choices=[each.value for each in RequestedBy], help="only those that these ask for"
+        )
+        parser.add_argument(
+            "--reclaim", choices=[each.value for each in Reclaim], help="only those with this reclaim policy"
+        )
         parser.add_argument(
             "--state", dest="device_state", choices=SHOWN_STATES, help="only those that are shown with this state"
         )
@@ -158,9 +177,7 @@ class DeviceClean(_OfOperator):
 
         :raises AutoclaveError: the service does not answer, or the device cannot be cleaned now.
         """
-        service = service_of(parsed_args)
-        uuid = service.ask("GET", f"{_DEVICES}/{parsed_args.device}")["uuid"]
-        service.ask("POST", f"/v2/devices/{uuid}/clean", _because(parsed_args), version="accelerator 2.5")
+        service_of(parsed_args).ask("POST", f"{_DEVICES}/{parsed_args.device}/clean", _because(parsed_args))
         self.app.stdout.write(f"{parsed_args.device}: its host was asked to clean it\n")
 
 
@@ -187,7 +204,7 @@ class DeviceHold(_Say):
 
 
 class DeviceRelease(_Say):
-    """End a hold. A device that is not clean stays reserved."""
+    """End a hold; or release a spent device, which you have cleaned. A device that is not clean stays reserved."""
 
     what = "release"
 

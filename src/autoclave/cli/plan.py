@@ -40,6 +40,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.simulator.host import Fleet
@@ -121,7 +122,7 @@ class _Slot:
         )
 
     def _action(self, provider: PCIProvider) -> str:
-        return BURNED_AFTER_USE if provider.one_time_use else RETURNS_UNCLEANED
+        return BURNED_AFTER_USE if provider.reclaim is Reclaim.HOLD else RETURNS_UNCLEANED
 
     @property
     def _refused(self) -> list[str]:
@@ -170,7 +171,7 @@ class _Slot:
         return {
             "provider": provider_name(host, provider.address),
             "resource_class": provider.resource_class,
-            "reserved": burned if provider.one_time_use else "0",
+            "reserved": burned if provider.reclaim is Reclaim.HOLD else "0",
             "traits": sorted(provider.traits),
         }
 

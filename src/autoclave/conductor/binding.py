@@ -12,7 +12,8 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles
 from autoclave.db.arqs import ARQRecord
-from autoclave.db.devices import DeployableRecord, DeviceRecord
+from autoclave.db.columns import utcnow
+from autoclave.db.devices import DeployableRecord, DeviceRecord, burned_for
 from autoclave.exceptions import ApiError, AutoclaveError, BadRequest, Conflict, NotFound, PlacementError, StateConflict
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requests import Begun, begin_unbind, complete_unbind, take_bind_back
@@ -30,6 +31,7 @@ from autoclave.rules.device_lifecycle import (
     Offer,
     must_be_reserved,
 )
+from autoclave.rules.reclaim import Reclaim, RequestedBy
 
 LOG = logging.getLogger(__name__)
 

@@ -260,7 +260,8 @@ def list_all(
     tx: Connection,
     *,
     device_type: str | None = None,
-    requested_by: RequestedBy | None = None,
+    requested_by: str | None = None,
+    reclaim: str | None = None,
     hostname: str | None = None,
     states: Iterable[DeviceState] | None = None,
     shown_state: str | None = None,
@@ -280,7 +281,9 @@ def list_all(
         # As text, so that an unknown type is no error. No CAST: MariaDB would compare its result without case.
         query = query.where(sa.type_coerce(devices.c.type, sa.String) == device_type)
     if requested_by is not None:
-        query = query.where(devices.c.requested_by == requested_by)
+        query = query.where(devices.c.requested_by == RequestedBy(requested_by))
+    if reclaim is not None:
+        query = query.where(devices.c.reclaim == Reclaim(reclaim))
     if hostname is not None:
         query = query.where(devices.c.hostname == hostname)
     if states is not None:

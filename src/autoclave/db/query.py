@@ -125,6 +125,13 @@ def is_shown(state: str) -> sa.ColumnElement[bool]:
     return _SHOWN.in_((state,))
 
 
+def _is_shown_to_clients(state: str) -> sa.ColumnElement[bool]:
+    """Return the condition that the accelerator API shows *state*, which has none for a spent device but ``error``."""
+    if state == DeviceState.SPENT:
+        return sa.false()
+    return _SHOWN.in_((state, DeviceState.SPENT.value) if state == DeviceState.ERROR else (state,))
+
+
 Condition = sa.ColumnElement[bool]
 
 
@@ -154,7 +161,7 @@ _OF_DEPLOYABLE: Mapping[str, Callable[[str], Condition]] = {
 
 _OF_DEVICE: Mapping[str, Callable[[str], Condition]] = {
     "board": lambda value: devices.c.model == value,
-    "availability": is_shown,
+    "availability": _is_shown_to_clients,
 }
 
 FIELDS = (*_OF_DEPLOYABLE, *_OF_DEVICE)

@@ -67,7 +67,8 @@ def free(tx: Connection, instance_uuid: str, cause: Cause) -> list[DeviceRecord]
     freed = []
     for device_id in sorted(own):  # in a fixed order, which prevents deadlocks
         device = device_rows.get_by_id(tx, device_id, lock=True)
-        if device is not None and all([pci.free(tx, each) for each in own[device_id]]):
+        given = [pci.free(tx, each) for each in own[device_id]]
+        if device is not None and any(given):
             freed.append(leave(tx, device, _told(tx, cause, "returned by", instance_uuid)))
     return freed
 

@@ -24,12 +24,12 @@ from autoclave.db import devices as device_rows
 from autoclave.db import hosts, instances, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
+from autoclave.db.pci import FUNCTIONS_DRIVER
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
-from autoclave.lifecycle.transitions import Cause, record, remark
+from autoclave.lifecycle.transitions import Cause, remark
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import delete_provider, rename_provider
 from autoclave.placement.records import Provider
-from autoclave.rules.burn import BurnEvent
 
 LOG = logging.getLogger(__name__)
 
@@ -179,12 +179,10 @@ class HostRename:
         moved = hosts.is_known(tx, self._old)
         hosts.rename(tx, self._old, self._new)
         devices = device_rows.list_all(tx, hostname=self._new)
-        providers = pci.providers(tx, self._new)
         for device in devices if moved else ():
             remark(tx, device, "host_renamed", self._cause, {})
-        for provider in providers if moved else ():
-            record(tx, provider, provider, BurnEvent.HOST_RENAMED, self._cause)
-        return Carried(len(devices), len(providers), len(instances.on_host(tx, self._new)))
+        functions = len(pci.providers(tx, self._new, driver=FUNCTIONS_DRIVER))
+        return Carried(len(devices) - functions, functions, len(instances.on_host(tx, self._new)))
 
 
 def require_settled_name(tx: Connection, hostname: str) -> None:

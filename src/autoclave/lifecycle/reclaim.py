@@ -8,10 +8,9 @@ The agent normally takes PCI functions back when it deletes their instance. If t
 must do so, after verifying that no guest has the function.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
@@ -23,20 +22,19 @@ from autoclave.db import devices as device_rows
 from autoclave.db import hosts as host_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db.agents import AgentRecord
-from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.hosts import ComputeHostRecord
-from autoclave.db.pci import FunctionRecord, ProviderRecord
+from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, StateConflict
+from autoclave.lifecycle.claims import leave
 from autoclave.lifecycle.operator import tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requests import end_unbind, fail_bind
 from autoclave.lifecycle.reserve import raise_reserved, settle_others
-from autoclave.lifecycle.transitions import Cause, miss, move, swap
+from autoclave.lifecycle.transitions import Cause, miss, remark, swap
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import change_inventories, delete_provider, reserve_all
-from autoclave.rules.burn import BurnEvent
 from autoclave.rules.device_lifecycle import BEING_CLEANED, ARQState, DeviceState, Event
 from autoclave.rules.instance_states import UNSETTLED
 
@@ -181,27 +179,27 @@ class TakenBack:
     """Report what became of one function.
 
     :param instance_uuid: the instance that had it; None if none had, and nothing was done.
-    :param provider: the provider as it is now.
+    :param device: its device as it is now.
     """
 
     address: str
     instance_uuid: str | None
-    provider: ProviderRecord
+    device: DeviceRecord
 
 
 def take_back(db: Database, host: str, addresses: Sequence[str], cause: Cause) -> list[TakenBack]:
-    """Take functions of one host back, all or none, each with an event in its provider's history.
+    """Take functions of one host back, all or none, each with an event in its device's history.
 
-    A device that is or must be burned is left burned and unconfirmed. From then on no instance may claim it, whatever
-    Placement has. It must be confirmed idle and reserved, and then be released. The caller must reconcile the providers
-    afterwards.
+    Each device then moves on by its reclaim policy. A one-time-use device is spent and unconfirmed: no instance may
+    claim it, whatever Placement has, until it was seen idle and reserved, and was released. The caller must reconcile
+    the devices afterwards.
 
     :raises NotFound: the host has no such function on record.
     :raises Conflict: its instance is on the host, or is being built or deleted.
     """
 
     def work(tx: Connection) -> list[TakenBack]:
-        owned = {each.id: each for each in pci.providers(tx, host, lock=True)}
+        owned = {each.id: each.device for each in pci.providers(tx, host, lock=True)}
         taken = []
         for address, function in on_record(tx, host, addresses).items():
             before = owned[function.provider_id]
@@ -209,7 +207,7 @@ def take_back(db: Database, host: str, addresses: Sequence[str], cause: Cause) -
                 _require_not_there(tx, function, function.instance_uuid)
                 owned[before.id] = _take(tx, before, function, function.instance_uuid, cause)
             taken.append((address, function.instance_uuid, before.id))
-        return [TakenBack(address, instance, owned[provider]) for address, instance, provider in taken]
+        return [TakenBack(address, instance, owned[device_id]) for address, instance, device_id in taken]
 
     return db.transact(work)
 
@@ -243,16 +241,11 @@ def _require_not_there(tx: Connection, function: FunctionRecord, instance_uuid: 
 
 
 def _take(
-    tx: Connection, provider: ProviderRecord, function: FunctionRecord, instance_uuid: str, cause: Cause
-) -> ProviderRecord:
-    values: Mapping[str, Any] = {}
-    if provider.burned:
-        # The confirmation and the release, if any, are older than this use.
-        values = {"burn_confirmed": False, "release_pending": False}
-    elif provider.one_time_use:
-        values = pci.burned_for(instance_uuid, utcnow())
+    tx: Connection, device: DeviceRecord, function: FunctionRecord, instance_uuid: str, cause: Cause
+) -> DeviceRecord:
     why = f"taken back from instance {instance_uuid}" + (f": {cause.reason}" if cause.reason else "")
     told = replace(cause, reason=why, evidence={"function": function.address, "instance": instance_uuid})
-    if not pci.take_back(tx, function) or not move(tx, provider, BurnEvent.TAKE_BACK, told, values):
+    if not pci.free(tx, function):
         raise Conflict(f"{function.address} of {function.hostname} was changed at the same moment.")
-    return replace(provider, state_version=provider.state_version + 1, **values)
+    remark(tx, device, "take_back", told, {})
+    return leave(tx, device, told)

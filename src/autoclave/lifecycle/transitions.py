@@ -16,8 +16,8 @@ from autoclave.db.columns import utcnow
 from autoclave.db.devices import NOT_BURNED, DeviceRecord
 from autoclave.db.tables import arqs, attach_handles, deployables, devices
 from autoclave.exceptions import StateConflict
-from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.device_lifecycle import ACTIVE, Actor, DeviceState, Event, must_be_reserved, transition
+from autoclave.rules.reclaim import Reclaim
 
 # Built once: building a statement takes as long as executing it.
 _MOVE = devices.update().where(

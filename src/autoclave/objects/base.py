@@ -63,9 +63,6 @@ class RequestContext(context.RequestContext):  # type: ignore[misc]
         return cls(is_admin=True, roles=["admin"], request_id=request_id)
 
 
-CLEANED_TYPE = "NVME"
-"""The only device type that is erased between two instances."""
-
 _SINCE_1_3 = ("device_state", "state_version")
 
 
@@ -77,10 +74,10 @@ class Device(AutoclaveObject):
     version, so a late or duplicate message fails.
 
     Versions: 1.2 precedes the NVMe specification; 1.3 adds ``device_state`` (from the specification) and
-    ``state_version`` (an addition).
+    ``state_version`` (an addition); 1.4 adds the state ``spent``, which an older receiver reads as ``error``.
     """
 
-    VERSION = "1.3"
+    VERSION = "1.4"
 
     fields = {  # noqa: RUF012 - oslo.versionedobjects reads it under this name and fills it per class
         "id": fields.IntegerField(),
@@ -115,11 +112,9 @@ class Device(AutoclaveObject):
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
         """Remove the fields that an agent of *target_version* does not know from *primitive*."""
         super().obj_make_compatible(primitive, target_version)
-        if versionutils.convert_version_to_tuple(target_version) < (1, 3):
+        version = versionutils.convert_version_to_tuple(target_version)
+        if version < (1, 4) and primitive.get("device_state") == DeviceState.SPENT.value:
+            primitive["device_state"] = DeviceState.ERROR.value
+        if version < (1, 3):
             for name in _SINCE_1_3:
                 primitive.pop(name, None)
-
-    @property
-    def supports_cleaning(self) -> bool:
-        """Return whether the device is erased after its instance (by type, as in the NVMe specification)."""
-        return self.type == CLEANED_TYPE

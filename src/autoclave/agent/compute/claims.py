@@ -7,8 +7,8 @@ from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.db import devices, pci
-from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import ClaimRefused, StateConflict, TraitsMissing
 from autoclave.lifecycle import claims
 from autoclave.lifecycle.ports import Ports
@@ -197,10 +197,8 @@ class ResourceTracker:
                 f"it with `autoclave device release {self._host}/{row.address}`, or by reserved=0 in Placement"
             )
         if must_be_reserved(row.device.offer):
-            state = row.device.device_state or "in no known state"
-            raise ClaimRefused(
-                f"{row.address} of {self._host} must not be claimed: it is {', '.join(row.device.offer.withheld) or state}"
-            )
+            why = ", ".join(row.device.offer.withheld) or row.device.device_state or "in no known state"
+            raise ClaimRefused(f"{row.address} of {self._host} must not be claimed: it is {why}")
         cause = Cause(Actor.AGENT, self._host)
         try:
             claims.claim(tx, row.device, own, free[:amount], instance_uuid, cause, self._ports.clock())

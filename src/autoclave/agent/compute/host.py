@@ -20,6 +20,7 @@ from autoclave.agent.compute.pci_tree import PCITree
 from autoclave.agent.compute.provider_config import ProviderAdditions
 from autoclave.agent.device_tree import RootProvider
 from autoclave.db import hosts
+from autoclave.db.devices import DeviceRecord
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.hardware.command import Commands
 from autoclave.hardware.host import HostPaths
@@ -153,6 +154,7 @@ class ComputeHost:
 
     :param root: shared with discovery, so that both use one request.
     :param begin_step: see :class:`InstanceWork`.
+    :param clean: see :class:`InstanceWork`.
     :raises InvalidConfiguration: ``[pci] device_spec`` or the provider config cannot be read.
     """
 
@@ -166,6 +168,7 @@ class ComputeHost:
         host: str,
         run_id: str,
         begin_step: Callable[[], None],
+        clean: Callable[[RequestContext, DeviceRecord], None],
     ) -> None:
         bus = PCIBus(conf, parts.paths)
         config = provider_config.load(conf.compute.provider_config_location)
@@ -190,6 +193,7 @@ class ComputeHost:
                 host=host,
                 run_id=run_id,
                 begin_step=begin_step,
+                clean=clean,
             )
         )
 

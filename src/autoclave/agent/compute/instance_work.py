@@ -17,8 +17,8 @@ from autoclave.db import arqs as arq_rows
 from autoclave.db import images
 from autoclave.db import instances as instance_rows
 from autoclave.db.arqs import ARQView
-from autoclave.db.engine import Database
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.engine import Database
 from autoclave.db.instances import InstanceRecord
 from autoclave.db.pci import FunctionRecord
 from autoclave.db.tables import AttachType

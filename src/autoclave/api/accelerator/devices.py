@@ -16,25 +16,24 @@ from typing import Any
 import falcon
 
 from autoclave.api import microversion, query
-from autoclave.api.admin.actions import Action, say
-from autoclave.api.admin.devices import SAID, VALIDATE_REASON_IF_ANY, waiting_for
+from autoclave.api.admin.actions import Action, clean, say
+from autoclave.api.admin.devices import SAID, VALIDATE_REASON_IF_ANY
 from autoclave.api.context import Api
 from autoclave.api.microversion import DEVICE_STATE, DEVICE_STATUS
 from autoclave.api.operation import Asked, Operation, Resource
 from autoclave.api.query import Argument, Page, public_url, resource_link
 from autoclave.api.schema import LINKS, STRING, TIMESTAMP, UUID, listed, nullable, one_of, shape, since
-from autoclave.db import arqs as arq_rows
 from autoclave.db import devices
 from autoclave.db import devices as device_rows
 from autoclave.db.devices import DeviceRecord, DeviceSummary
 from autoclave.db.query import BY_ID, FIELDS, NEWEST_FIRST, Order
 from autoclave.db.tables import DeviceStatus, DeviceType
-from autoclave.exceptions import BadRequest, Conflict, NotFound
+from autoclave.exceptions import BadRequest, NotFound
 from autoclave.lifecycle import operator
-from autoclave.lifecycle.transitions import Cause
-from autoclave.rules.device_lifecycle import SHOWN_STATES, Actor, DeviceState, Withheld, shown_state
+from autoclave.rules.device_lifecycle import SHOWN_STATES, DeviceState, Withheld
+from autoclave.rules.reclaim import RequestedBy
 
-_STATES = [state for state in SHOWN_STATES if state != Withheld.MAINTAINING]
+_STATES = [state for state in SHOWN_STATES if state not in (Withheld.MAINTAINING, DeviceState.SPENT)]
 """List the states of the filter; ``status`` shows maintenance instead."""
 
 DEVICE = shape(
@@ -117,13 +116,6 @@ def _order(fields: Mapping[str, str], filtered: bool, sort_keys: Collection[str]
     return Order(key, default.descending if direction is None else direction == "desc")
 
 
-_NOT_NOW: Mapping[DeviceState | None, str] = {
-    None: "is in no known state: run the online data migrations first",
-    DeviceState.AVAILABLE: "is available: it is clean already",
-    DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
-    DeviceState.CLEANING: "is cleaning: it is being cleaned",
-}
-
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "type", "vendor", "model", "hostname")
 
 _ARGUMENTS = (
@@ -189,43 +181,8 @@ class DeviceClean(Resource):
         fails={409: "Its state, its holder or a concurrent change does not allow it now; the text says which."},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
-        context, reason = asked.context, asked.body.get("reason")
-        record = _find(self._api, uuid)
-        if not record.supports_cleaning:
-            raise BadRequest(f"Device {record.uuid} does not support cleaning: its type is {record.type.value}.")
-        if record.device_state in _NOT_NOW:
-            raise Conflict(_why_not_now(record))
-        with self._api.ports.db.read() as tx:
-            holders = arq_rows.active_of_device(tx, record.id)
-        if record.device_state is DeviceState.ALLOCATED:
-            raise Conflict(f"Device {record.uuid} is allocated: {_why_allocated(record, bool(holders))}.")
-        if record.was_replaced:
-            raise Conflict(f"Device {record.uuid} cannot be cleaned yet. {waiting_for(record)}")
-        if holders:
-            raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
-        cleaners = self._api.ports.cleaners
-        refusal = cleaners.why_not(record.hostname)
-        if refusal is not None:
-            raise BadRequest(f"The agent of host {record.hostname} does not support cleaning: {refusal}.")
-        cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, reason)
-        operator.ask_to_clean(self._api.ports, record.uuid, cause)
-        cleaners.clean(context, record)
+        clean(self._api, _find(self._api, uuid), asked)
         resp.status = falcon.HTTP_202
-
-
-def _why_not_now(record: DeviceRecord) -> str:
-    shown = shown_state(record.offer)
-    if record.device_state is DeviceState.AVAILABLE and shown != DeviceState.AVAILABLE:
-        return (
-            f"Device {record.uuid} is {shown}, and needs no cleaning. {waiting_for(record) or 'It is being forgotten.'}"
-        )
-    return f"Device {record.uuid} {_NOT_NOW[record.device_state]}."
-
-
-def _why_allocated(record: DeviceRecord, held: bool) -> str:
-    if held:
-        return "an instance has it"
-    return f"its instance is gone, and the agent of host {record.hostname} has yet to clean it; see that it runs"
 
 
 def _find(api: Api, uuid: str) -> DeviceRecord:
@@ -233,7 +190,7 @@ def _find(api: Api, uuid: str) -> DeviceRecord:
     if canonical is not None:
         with api.ports.db.read() as tx:
             record = device_rows.get(tx, canonical)
-        if record is not None:
+        if record is not None and record.requested_by is RequestedBy.PROFILE:
             return record
     raise _not_found(uuid)
 
@@ -264,7 +221,9 @@ def _shown(found: Sequence[DeviceSummary], version: microversion.Microversion, b
             device["status"] = row.status
     if version >= microversion.DEVICE_STATE:
         for device, row in zip(shown, found, strict=True):
-            device["device_state"] = row.device_state
+            # The specification has no state for a device that waits for its release.
+            spent = row.device_state == DeviceState.SPENT
+            device["device_state"] = DeviceState.ERROR.value if spent else row.device_state
     return shown
 
 
@@ -273,10 +232,7 @@ _ANSWERS = {200: None, 202: SAID}
 
 class _Switch(Resource):
     def _switch(self, resp: falcon.Response, asked: Asked, uuid: str, switch: Action) -> None:
-        device = query.canonical(uuid)
-        if device is None:
-            raise NotFound(f"Device not found with uuid={uuid}")
-        say(self._api.ports, resp, asked, device, switch)
+        say(self._api.ports, resp, asked, _find(self._api, uuid).uuid, switch)
 
 
 class DeviceDisable(_Switch):

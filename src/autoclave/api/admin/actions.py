@@ -6,24 +6,35 @@ The decision is recorded before the answer: 200 if Placement agrees, 202 if Plac
 accelerator requests; only services may ``DELETE`` requests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import falcon
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
 
 from autoclave.api.accelerator.arqs import delete_requests
-from autoclave.api.admin.devices import SAID, VALIDATE_REASON_IF_ANY, VALIDATE_TAKE_BACK, VALIDATE_WITH_REASON, find
+from autoclave.api.admin.devices import (
+    SAID,
+    VALIDATE_REASON_IF_ANY,
+    VALIDATE_TAKE_BACK,
+    VALIDATE_WITH_REASON,
+    find,
+    waiting_for,
+)
+from autoclave.api.context import Api
 from autoclave.api.operation import Asked, Operation, Resource
+from autoclave.db import arqs as arq_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import handles as handle_rows
-from autoclave.exceptions import Conflict, PlacementConflict, RPCError
+from autoclave.db import pci
+from autoclave.db.devices import DeviceRecord
+from autoclave.exceptions import BadRequest, Conflict, PlacementConflict, RPCError
 from autoclave.lifecycle import operator
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.requests import note_take_back, to_take_back
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, DeviceState, shown_state
 
 LOG = logging.getLogger(__name__)
 
@@ -48,13 +59,76 @@ def say(ports: Ports, resp: falcon.Response, asked: Asked, uuid: str, action: Ac
     return settled
 
 
+_NOT_NOW: Mapping[DeviceState | None, str] = {
+    None: "has no known state; run the online data migrations first",
+    DeviceState.AVAILABLE: "is available: it is clean already",
+    DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
+    DeviceState.CLEANING: "is cleaning: it is being cleaned",
+}
+
+
+def clean(api: Api, record: DeviceRecord, asked: Asked) -> None:
+    """Ask the agent of a device to clean it again, for the caller and with the reason of the body.
+
+    The agent makes the transition with the version in the message. Of several requests one succeeds; a late one finds
+    another version and fails.
+
+    :raises BadRequest: the device, or the agent of its host, does not support cleaning.
+    :raises Conflict: its state, its holder or a concurrent change does not allow it now.
+    """
+    context, reason = asked.context, asked.body.get("reason")
+    if record.device_state is DeviceState.SPENT:
+        raise Conflict(
+            f"Device {record.uuid} is spent: Autoclave does not clean it. Clean it yourself, then release it by "
+            f"`autoclave device release {record.hostname}/{record.pci_address}`."
+        )
+    if not record.supports_cleaning:
+        raise BadRequest(
+            f"Device {record.uuid} does not support cleaning: its type is {record.type.value}, and its reclaim policy "
+            f"is {record.reclaim.value}."
+        )
+    if record.device_state in _NOT_NOW:
+        raise Conflict(_why_not_now(record))
+    with api.ports.db.read() as tx:
+        holders = arq_rows.active_of_device(tx, record.id)
+        claimed = pci.is_claimed(tx, record.id)
+    if record.device_state is DeviceState.ALLOCATED:
+        raise Conflict(f"Device {record.uuid} is allocated: {_why_allocated(record, bool(holders) or claimed)}.")
+    if record.was_replaced:
+        raise Conflict(f"Device {record.uuid} cannot be cleaned yet. {waiting_for(record)}")
+    if holders:
+        raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
+    cleaners = api.ports.cleaners
+    refusal = cleaners.why_not(record.hostname)
+    if refusal is not None:
+        raise BadRequest(f"The agent of host {record.hostname} does not support cleaning: {refusal}.")
+    cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id, reason)
+    operator.ask_to_clean(api.ports, record.uuid, cause)
+    cleaners.clean(context, record)
+
+
+def _why_not_now(record: DeviceRecord) -> str:
+    shown = shown_state(record.offer)
+    if record.device_state is DeviceState.AVAILABLE and shown != DeviceState.AVAILABLE:
+        return (
+            f"Device {record.uuid} is {shown}, and needs no cleaning. {waiting_for(record) or 'It is being forgotten.'}"
+        )
+    return f"Device {record.uuid} {_NOT_NOW[record.device_state]}."
+
+
+def _why_allocated(record: DeviceRecord, held: bool) -> str:
+    if held:
+        return "an instance has it"
+    return f"its instance is gone, and the agent of host {record.hostname} has yet to clean it; see that it runs"
+
+
 _ACT = "autoclave:device:act"
 _ANSWERS = {200: SAID, 202: SAID}
 
 
 def _release(ports: Ports, uuid: str, cause: Cause) -> bool:
     if not operator.is_held(ports, uuid):
-        raise Conflict(f"Device {uuid} is not held; what it waits for, if anything, is shown with it.")
+        raise Conflict(f"Device {uuid} is neither held nor spent; what it waits for, if anything, is shown with it.")
     return operator.release(ports, uuid, cause)
 
 
@@ -102,17 +176,38 @@ class Release(_Act):
     """See :func:`autoclave.lifecycle.operator.release`."""
 
     @Operation(
-        "End a hold",
+        "End a hold, or release a spent device, which is clean",
         rule=_ACT,
         waits=True,
         body=VALIDATE_REASON_IF_ANY,
         answers=_ANSWERS,
-        fails={409: "The device is not held."},
+        fails={409: "The device is neither held nor spent, or it is in use; the text says which."},
     )
     def on_post(
         self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
     ) -> None:
         self._act(resp, asked, device, address, _release)
+
+
+class Clean(Resource):
+    """Clean a device again, whoever asks for it."""
+
+    @Operation(
+        "Clean a device again",
+        rule="cyborg:device:clean",
+        waits=True,
+        body=VALIDATE_REASON_IF_ANY,
+        body_optional=True,
+        answers={202: None},
+        fails={409: "Its state, its holder or a concurrent change does not allow it now; the text says which."},
+    )
+    def on_post(
+        self, _req: falcon.Request, resp: falcon.Response, asked: Asked, device: str, address: str | None = None
+    ) -> None:
+        with self._api.ports.db.read() as tx:
+            record = find(tx, device, address)
+        clean(self._api, record, asked)
+        resp.status = falcon.HTTP_202
 
 
 class Accept(_Act):

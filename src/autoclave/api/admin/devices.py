@@ -29,6 +29,7 @@ from autoclave.rules.audit.devices import SILENCE
 from autoclave.rules.device_lifecycle import BEING_CLEANED, SHOWN_STATES, ARQState, DeviceState, shown_state
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reclaim import BurnState, Reclaim, RequestedBy, guarantee
 
 REASON = {"type": "string", "minLength": 1, "maxLength": 1000, "pattern": r"\S", "x-message": "say why, in words"}
 
@@ -55,7 +56,7 @@ TAKE_BACK: dict[str, Any] = {
 """Name the deleted server by ``instance_uuid``, if several servers share the device."""
 VALIDATE_TAKE_BACK = compiled(TAKE_BACK)
 
-_STATE = nullable(one_of(DeviceState))
+_STATE = nullable(one_of((*DeviceState, *BurnState)))
 DEVICE = shape(
     "OperatorDevice",
     {
@@ -63,6 +64,9 @@ DEVICE = shape(
         "hostname": STRING,
         "pci_address": STRING,
         "type": one_of(DeviceType),
+        "requested_by": {**one_of(RequestedBy), "description": "Who asks for it: device profiles, or flavors."},
+        "reclaim": {**one_of(Reclaim), "description": "What becomes of it after each instance."},
+        "guarantee": {**STRING, "description": "What its next instance can expect."},
         "vendor": STRING,
         "model": STRING,
         "serial": nullable(STRING),
@@ -93,6 +97,14 @@ DEVICE = shape(
                 "seconds_left": nullable(NUMBER),
             },
         ),
+        "burned_for": {**nullable(UUID), "description": "The instance that has burned the one-time-use device."},
+        "burned_at": nullable(TIMESTAMP),
+        "burn_confirmed": {
+            **BOOLEAN,
+            "description": "The spent device was seen idle and reserved. Since then, lowering reserved in Placement "
+            "releases it.",
+        },
+        "outdated": {**BOOLEAN, "description": "Its configuration has changed, and it follows when it is free."},
         "rp_uuid": nullable(UUID),
         "rp_name": nullable(STRING),
         "resource_class": nullable(STRING),
@@ -100,6 +112,11 @@ DEVICE = shape(
         "arqs": {
             "type": "array",
             "items": shape("Holder", {"uuid": UUID, "state": one_of(ARQState), "instance_uuid": nullable(UUID)}),
+        },
+        "functions": {
+            "type": "array",
+            "description": "The functions that instances have by their flavors.",
+            "items": shape("HeldFunction", {"pci_address": STRING, "instance_uuid": UUID}),
         },
         "agent_last_seen": nullable(TIMESTAMP),
         "waiting_for": {
@@ -146,6 +163,8 @@ _GET = "autoclave:device:get"
 _FILTERS = (
     Argument("hostname", "Only devices of this host."),
     Argument("type", "Only devices of this type, such as NVME."),
+    Argument("requested_by", "Only devices that device profiles, or flavors, ask for.", one_of(RequestedBy)),
+    Argument("reclaim", "Only devices with this reclaim policy.", one_of(Reclaim)),
     Argument("device_state", "Only devices that are shown with this state.", one_of(SHOWN_STATES)),
     *query.PAGING,
 )
@@ -164,6 +183,8 @@ class Devices(Resource):
                 tx,
                 hostname=asked.query.get("hostname"),
                 device_type=asked.query.get("type"),
+                requested_by=asked.query.get("requested_by"),
+                reclaim=asked.query.get("reclaim"),
                 shown_state=asked.query.get("device_state"),
                 after=page.marker,
                 limit=page.limit,
@@ -272,6 +293,8 @@ def waiting_for(
         _missing(device),
         f"It cannot be looked at: {device.unreadable_reason}; see to the cause." if device.unreadable_reason else None,
         _error(device),
+        _spent(device),
+        device.waiting_for,
         _held(device),
         _maintained(device),
         _host_maintained(device),
@@ -297,8 +320,11 @@ def function_waits_for(provider: ProviderRecord) -> str | None:
 
     :returns: None if nothing does.
     """
-    unreadable = provider.unreadable_reason
-    reasons = (f"It cannot be looked at: {unreadable}; see to the cause." if unreadable else None, provider.waiting_for)
+    unreadable = provider.device.unreadable_reason
+    reasons = (
+        f"It cannot be looked at: {unreadable}; see to the cause." if unreadable else None,
+        provider.device.waiting_for,
+    )
     return " ".join(reason for reason in reasons if reason) or None
 
 
@@ -341,6 +367,15 @@ def _error(device: DeviceRecord) -> str | None:
     return f"It is not trusted{why}: see to the cause, then accept it."
 
 
+def _spent(device: DeviceRecord) -> str | None:
+    if device.device_state is not DeviceState.SPENT:
+        return None
+    return (
+        f"An instance has had it: clean it, then release it by `autoclave device release "
+        f"{device.hostname}/{device.pci_address}`."
+    )
+
+
 def _maintained(device: DeviceRecord) -> str | None:
     if device.status is not DeviceStatus.MAINTAINING:
         return None
@@ -375,6 +410,9 @@ def view_of(view: DeviceView) -> dict[str, Any]:
         "hostname": record.hostname,
         "pci_address": record.pci_address,
         "type": record.type.value,
+        "requested_by": record.requested_by.value,
+        "reclaim": record.reclaim.value,
+        "guarantee": guarantee(record.reclaim, record.cleanup_action),
         "vendor": record.vendor,
         "model": record.model,
         "serial": record.serial,
@@ -402,6 +440,10 @@ def view_of(view: DeviceView) -> dict[str, Any]:
             "stalled": record.progress_stalled,
             "seconds_left": record.progress_seconds_left,
         },
+        "burned_for": record.burned_for,
+        "burned_at": record.burned_at,
+        "burn_confirmed": record.burn_confirmed,
+        "outdated": record.outdated,
         "rp_uuid": provider.rp_uuid if provider else None,
         "rp_name": provider.name if provider else None,
         "resource_class": provider.resource_class if provider else None,
@@ -409,6 +451,12 @@ def view_of(view: DeviceView) -> dict[str, Any]:
         "arqs": [
             {"uuid": holder.uuid, "state": holder.state, "instance_uuid": holder.instance_uuid}
             for holder in view.holders
+            if holder.uuid is not None
+        ],
+        "functions": [
+            {"pci_address": holder.address, "instance_uuid": holder.instance_uuid}
+            for holder in view.holders
+            if holder.address is not None
         ],
         "agent_last_seen": view.agent_last_seen,
         "waiting_for": waiting_for(record, silence(view, utcnow()), view.host_disabled, view.holders),

@@ -75,6 +75,6 @@ def _shown(function: FunctionRecord, provider: ProviderRecord) -> dict[str, Any]
         "burned": provider.burned,
         "instance_uuid": function.instance_uuid,
         "missing": function.missing,
-        "unreadable_reason": provider.unreadable_reason,
+        "unreadable_reason": provider.device.unreadable_reason,
         "waiting_for": function_waits_for(provider),
     }

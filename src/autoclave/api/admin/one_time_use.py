@@ -1,4 +1,4 @@
-"""Serve ``/autoclave/v1/burned``: burned one-time-use devices and their release.
+"""Serve ``/autoclave/v1/burned``: a view of the devices that are burned, and their release.
 
 A path names a device by the uuid of its resource provider, or as ``hostname/pci_address``. A device that is reserved
 in Placement for another reason is not burned, and not listed.
@@ -23,12 +23,12 @@ from autoclave.db import history, pci
 from autoclave.db import pci as burned_rows
 from autoclave.db.pci import BurnedView, ProviderRecord
 from autoclave.exceptions import BadRequest, NotFound, PlacementError
-from autoclave.lifecycle.burn import ask_release
+from autoclave.lifecycle.operator import release_spent, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.transitions import Cause
-from autoclave.rules.burn import BurnEvent, BurnState
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reclaim import BurnState
 
 RELEASE: dict[str, Any] = {
     "type": "object",
@@ -80,7 +80,7 @@ BURNED = shape(
 )
 BURNED_LIST = listed("BurnedDevices", "burned", BURNED)
 
-_STATE = one_of(BurnState)
+_STATE = one_of((*DeviceState, *BurnState))
 BURN_HISTORY = listed(
     "BurnHistory",
     "events",
@@ -88,9 +88,12 @@ BURN_HISTORY = listed(
         "BurnEvent",
         {
             "at": TIMESTAMP,
-            "event": one_of(BurnEvent),
-            "from_state": {**nullable(_STATE), "description": "null: it was not on record before."},
-            "to_state": _STATE,
+            "event": STRING,
+            "from_state": {
+                **nullable(_STATE),
+                "description": "null: it was not on record before. Events of older releases have other states.",
+            },
+            "to_state": nullable(_STATE),
             "serial": {**nullable(STRING), "description": "Of the card; null: it has none, or none is known."},
             "actor": {**STRING, "description": "Who did it; Placement: what was found there, or told to it."},
             "request_id": nullable(STRING),
@@ -146,7 +149,7 @@ class History(Resource):
 
 
 class Release(Resource):
-    """Serve ``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.burn.ask_release`.
+    """Serve ``POST /autoclave/v1/burned/{provider}/release``: see :func:`autoclave.lifecycle.operator.release_spent`.
 
     Answer 200 if Placement offers the device again, 202 if Placement or the device is away.
     """
@@ -170,12 +173,8 @@ class Release(Resource):
         burned_for = asked.body.get("burned_for")
         reason = asked.body.get("reason")
         cause = Cause(Actor.OPERATOR, asked.context.user_id or "", asked.context.request_id, reason)
-        try:
-            ask_release(ports.db, ports.placement, found.uuid, cause, burned_for and burned_for.lower())
-        except PlacementError as error:
-            if not _is_pending(ports, found.uuid):
-                raise
-            LOG.warning("Placement does not know yet that %s was released: %s", where, error)
+        release_spent(ports, found.device.uuid, cause, burned_for and burned_for.lower())
+        tell_placement(ports, found.device.uuid)
         LOG.info("%s was released by %s, request %s", where, asked.context.user_id, asked.context.request_id)
         settled = not _is_pending(ports, found.uuid)
         resp.status = falcon.HTTP_200 if settled else falcon.HTTP_202
@@ -185,7 +184,7 @@ class Release(Resource):
 def _is_pending(ports: Ports, rp_uuid: str) -> bool:
     with ports.db.read() as tx:
         found = pci.get(tx, rp_uuid)
-    return found is not None and found.release_pending
+    return found is not None and found.device.release_pending
 
 
 def _find(tx: Connection, provider: str, address: str | None) -> ProviderRecord:
@@ -240,12 +239,12 @@ def _shown(view: BurnedView, offered: bool | None) -> dict[str, Any]:
         "serial": provider.card_serial,
         "resource_class": provider.resource_class,
         "one_time_use": provider.one_time_use,
-        "burned_for": provider.burned_for,
-        "burned_at": provider.burned_at.replace(tzinfo=UTC).isoformat() if provider.burned_at else None,
+        "burned_for": provider.device.burned_for,
+        "burned_at": provider.device.burned_at.replace(tzinfo=UTC).isoformat() if provider.device.burned_at else None,
         "in_use": view.instance_uuid is not None,
         "instance_uuid": view.instance_uuid,
-        "confirmed": provider.burn_confirmed,
-        "release_pending": provider.release_pending,
+        "confirmed": provider.device.burn_confirmed,
+        "release_pending": provider.device.release_pending,
         "missing": view.missing,
         "offered": offered,
         "waiting_for": _waiting_for(view, offered=bool(offered)),
@@ -256,27 +255,27 @@ def _waiting_for(view: BurnedView, *, offered: bool) -> str | None:
     if view.instance_uuid is not None:
         waits = function_waits_for(view.provider)
         return waits if waits is None or waits.endswith(".") else f"{waits}."
-    unreadable = view.provider.unreadable_reason
+    unreadable = view.provider.device.unreadable_reason
     if unreadable is None:
         return _idle_waits_for(view, offered=offered)
     return f"It cannot be looked at: {unreadable}; see to the cause. {_idle_waits_for(view, offered=offered)}"
 
 
 def _idle_waits_for(view: BurnedView, *, offered: bool) -> str:
-    if view.provider.release_pending and view.missing:
+    if view.provider.device.release_pending and view.missing:
         return f"It was released, and is not there: the agent of {view.provider.hostname} takes it from the record."
-    if view.provider.release_pending and view.provider.unreadable_reason is not None:
+    if view.provider.device.release_pending and view.provider.device.unreadable_reason is not None:
         return "It was released, and is offered then."
-    if view.provider.release_pending and view.provider.outdated:
+    if view.provider.device.release_pending and view.provider.device.outdated:
         return "It was released: its agent follows the changed [pci] device_spec before it is offered."
-    if view.provider.release_pending:
+    if view.provider.device.release_pending:
         return "It was released: Placement has to be told."
-    if offered and view.provider.burn_confirmed:
+    if offered and view.provider.device.burn_confirmed:
         return "It was released in Placement, and is offered: its agent takes note in its next period."
     if offered:
         return "Placement offers it by somebody's hand: its agent reserves it again, and has to see it idle."
     if view.missing:
         return f"{view.provider.hostname}, or [pci] device_spec there, has it no more: put it back, or release it."
-    if not view.provider.burn_confirmed:
+    if not view.provider.device.burn_confirmed:
         return "Its agent has to see it idle. Then clean it, and release it."
     return "Clean it, and release it."

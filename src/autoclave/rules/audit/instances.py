@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding, Found, Guest, Instance, Lent, Root
-from autoclave.rules.burn import Reading, Verdict, must_be_reserved, verdict
+from autoclave.rules.device_lifecycle import DeviceState, Reading, Verdict, verdict
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 _NAMED = 8
@@ -31,16 +32,16 @@ def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
         return
     reading = Reading(stock.total, stock.reserved, lent.total)
     seen = f"reserved={stock.reserved} of {stock.total}"
-    if must_be_reserved(lent.facts):
+    if lent.must_be_reserved:
         if reading.is_full and stock.reserved >= stock.total:
             return
-        if verdict(lent.facts, reading) is Verdict.RELEASED:
+        if verdict(lent.reserving, reading) is Verdict.RELEASED:
             yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, which counts as its release")
         else:
             yield about_lent(Kind.RESERVED_TOO_LOW, lent, f"{seen}, while {_why(lent, reading)}")
-    elif lent.facts.release_pending:
+    elif lent.reserving.release_pending:
         yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, and it was released")
-    elif lent.facts.withheld:
+    elif lent.reserving.withheld:
         yield about_lent(Kind.RELEASE_UNFINISHED, lent, f"{seen}, and it is withheld no longer")
     elif reading.is_full and reading.total:
         yield about_lent(Kind.FUNCTION_HELD, lent, f"{seen}, and no instance has burned it")
@@ -48,11 +49,16 @@ def of_lent(lent: Lent, found: Found | None) -> Iterator[Finding]:
 
 def _why(lent: Lent, reading: Reading) -> str:
     """Return why all of it must be reserved."""
-    if not lent.facts.burned or lent.facts.release_pending:
-        return f"it cannot be read: {lent.unreadable}" if lent.unreadable else "its entry in [pci] device_spec changed"
+    offer = lent.reserving.offer
+    if offer.device_state is DeviceState.AVAILABLE or (offer.device_state is DeviceState.ALLOCATED and offer.lent):
+        if offer.outdated and lent.unreadable is None:
+            return "its entry in [pci] device_spec changed"
+        return f"it cannot be read: {lent.unreadable}" if lent.unreadable else f"it is {', '.join(offer.withheld)}"
     if reading.is_full:
-        return f"it is burned and its total is {lent.total}"
-    return f"it is burned and {'in use' if lent.facts.claimed else 'not yet seen idle'}"
+        return f"it is {offer.device_state} and its total is {lent.total}"
+    if lent.reclaim is not Reclaim.HOLD and offer.device_state is not DeviceState.SPENT:
+        return f"it is {offer.device_state}"
+    return f"it is burned and {'not yet seen idle' if offer.device_state is DeviceState.SPENT else 'in use'}"
 
 
 def of_doubt(lent: Lent) -> Iterator[Finding]:
@@ -98,7 +104,7 @@ def uncleaned(lent: Iterable[Lent]) -> Iterator[Finding]:
     """Yield for each host the functions that pass uncleaned between instances."""
     by_host: dict[str, list[str]] = defaultdict(list)
     for each in lent:
-        if not each.facts.one_time_use:
+        if each.reclaim is Reclaim.NONE:
             by_host[each.host].append(each.address)
     kind = Kind.RETURNS_UNCLEANED
     for host, addresses in sorted(by_host.items()):
@@ -171,7 +177,7 @@ def lacking(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> dict
         }
     for lent in part.lent:
         short = _claimed(lent, instance) - _allocated(lent, held)
-        if short > 0 and not must_be_reserved(lent.facts):
+        if short > 0 and not lent.must_be_reserved:
             found[lent.uuid] = {lent.resource_class: short}
     return {provider: amounts for provider, amounts in found.items() if amounts}
 
@@ -191,7 +197,7 @@ def of_instance(part: Part, instance: Instance, held: Mapping[str, Amounts]) -> 
         yield _about(Kind.INSTANCE_WITHOUT_ALLOCATION, part, f"instance {instance.uuid} {has}", instance)
     for lent in part.lent:
         claimed, allocated = _claimed(lent, instance), _allocated(lent, held)
-        if claimed > allocated and must_be_reserved(lent.facts):
+        if claimed > allocated and lent.must_be_reserved:
             seen = (
                 f"instance {instance.uuid} has {claimed} functions of provider {lent.name} ({lent.uuid}), and "
                 f"{allocated} {lent.resource_class} of it allocated"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoclave.rules.audit.kinds import Kind, Severity
-from autoclave.rules.burn import BurnFacts
-from autoclave.rules.device_lifecycle import ARQState, Offer
+from autoclave.rules.device_lifecycle import ARQState, Offer, Reserving, must_be_reserved
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import provider_name, split_provider_name
 
 
@@ -132,9 +132,11 @@ class Row(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """Describe a provider of PCI functions for flavors, as recorded in the database.
+    """Describe a device that flavors ask for, with its provider, as recorded in the database.
 
-    :param version: changes with its burn.
+    :param uuid: of the resource provider.
+    :param device: uuid of the device.
+    :param version: changes with its state.
     :param total: the number of functions published to Placement.
     :param functions: the addresses of all functions, including those that the host no longer has.
     :param claims: the instance by the address of each claimed function.
@@ -142,10 +144,12 @@ class Lent(NamedTuple):
     """
 
     uuid: str
+    device: str
     host: str
     address: str
     version: tuple[int, int]
-    facts: BurnFacts
+    reserving: Reserving
+    reclaim: Reclaim
     resource_class: str
     total: int
     functions: frozenset[str]
@@ -153,8 +157,13 @@ class Lent(NamedTuple):
     unreadable: str | None = None
 
     @property
+    def must_be_reserved(self) -> bool:
+        """Return whether ``reserved`` must equal ``total``."""
+        return must_be_reserved(self.reserving.offer)
+
+    @property
     def slot(self) -> str:
-        """Return the form that the commands of ``autoclave burned`` accept."""
+        """Return the form that the commands accept."""
         return f"{self.host}/{self.address}"
 
     @property
