@@ -8,13 +8,14 @@ accelerator half; an accelerator request names its instance by ``instance_uuid``
 """
 
 from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 
 from autoclave.db.columns import JSONText, counter, enum_column, flag, metadata, moment, timestamps, utcnow
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.instance_states import TaskState, VMState
-from autoclave.rules.reclaim import Reclaim, RequestedBy
+from autoclave.rules.reclaim import Reclaim, RequestedBy, policy_of
 
 
 class DeviceType(StrEnum):
@@ -46,6 +47,10 @@ class AttachType(StrEnum):
     TEST_PCI = "TEST_PCI"
 
 
+def _policy_of_type(context: Any) -> Reclaim:
+    return policy_of(context.get_current_parameters()["type"])
+
+
 devices = sa.Table(
     "devices",
     metadata,
@@ -57,8 +62,14 @@ devices = sa.Table(
     sa.Column("std_board_info", sa.Text),
     sa.Column("vendor_board_info", sa.Text),
     sa.Column("hostname", sa.String(255), nullable=False),
-    sa.Column("requested_by", enum_column(RequestedBy, "requested_by"), nullable=False, default=RequestedBy.PROFILE),
-    sa.Column("reclaim", enum_column(Reclaim, "reclaim"), nullable=False),
+    sa.Column(
+        "requested_by",
+        enum_column(RequestedBy, "requested_by"),
+        nullable=False,
+        default=RequestedBy.PROFILE,
+        server_default=RequestedBy.PROFILE.value,
+    ),
+    sa.Column("reclaim", enum_column(Reclaim, "reclaim"), nullable=False, default=_policy_of_type),
     sa.Column("status", enum_column(DeviceStatus, "device_status"), nullable=False, default=DeviceStatus.ENABLED),
     sa.Column("device_state", enum_column(DeviceState, "device_state")),
     sa.Column("pci_address", sa.String(16), nullable=False),

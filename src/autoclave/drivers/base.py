@@ -13,7 +13,7 @@ from oslo_config import cfg
 from autoclave.hardware.erase.work import Estimate
 from autoclave.hardware.host import Deadline, HostPaths, Progress, ProgressSink, ToolSink
 from autoclave.rules.drive_layout import DriveLayout
-from autoclave.rules.reclaim import RETURNS_UNCLEANED, Reclaim, RequestedBy
+from autoclave.rules.reclaim import RETURNS_UNCLEANED, Reclaim, RequestedBy, policy_of
 from autoclave.rules.resource_names import is_managed
 
 __all__ = [
@@ -103,9 +103,7 @@ class DiscoveredDevice:
     @property
     def reclaim(self) -> Reclaim:
         """Return its reclaim policy."""
-        if self.policy is not None:
-            return self.policy
-        return Reclaim.ERASE if self.device_type == "NVME" else Reclaim.NONE
+        return self.policy or policy_of(self.device_type)
 
 
 @dataclass(frozen=True)

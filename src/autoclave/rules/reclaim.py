@@ -23,6 +23,11 @@ class Reclaim(StrEnum):
     """The device is offered again as its instance has left it."""
 
 
+def policy_of(device_type: str) -> Reclaim:
+    """Return the reclaim policy of a device whose driver names none: a drive is erased, another device is not."""
+    return Reclaim.ERASE if device_type == "NVME" else Reclaim.NONE
+
+
 def guarantee(reclaim: Reclaim, cleanup_action: str | None) -> str:
     """Describe for users what the next instance can expect of a device.
 
