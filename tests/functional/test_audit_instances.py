@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, VFS
 from instanceworld import FLAVOR, InstanceWorld
 
@@ -22,7 +23,6 @@ from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
-from autoclave.rules.burn import BurnState
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.guests import Guests

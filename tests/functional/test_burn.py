@@ -1,6 +1,8 @@
 """A device that served an instance once is not offered until the operator has released it."""
 
 import pytest
+from autoclave.lifecycle.burn import Settled, ask_release
+from autoclave.rules.burn import BurnState
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
 from autoclave.db import history, pci
@@ -9,10 +11,8 @@ from autoclave.db.engine import Database
 from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
 from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.burn import BurnState
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, before, lose_answer, refuse
 from burnedrows import OPERATOR

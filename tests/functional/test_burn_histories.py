@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autoclave.lifecycle.burn import ask_release
 from hostworld import FUNCTIONS, GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
@@ -26,7 +27,6 @@ from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import AutoclaveError, PlacementConflict
 from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.rules import burn as rules
 from autoclave.rules.instance_states import TaskState

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from autoclave.lifecycle.burn import Settled, ask_release
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
 from autoclave.db import history as events
@@ -11,7 +12,6 @@ from autoclave.db import pci
 from autoclave.db.columns import utcnow
 from autoclave.db.pci import Addition, AdditionKind
 from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import hostworld
 import pytest
+from autoclave.lifecycle.burn import ask_release
 from hostworld import GPU, HOST, HostWorld
 
 from autoclave.db import history, pci
 from autoclave.db.engine import Database
-from autoclave.lifecycle.burn import ask_release
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement import FakePlacement
 from burnedrows import OPERATOR, OneTimeUse

@@ -4,12 +4,12 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+from autoclave.lifecycle.burn import Settled, ask_release
 from pciworld import CLASS, HOST, PCIWorld
 
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.lifecycle.ports import Ports, RPCCleaners
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.inprocess import InProcessTransport

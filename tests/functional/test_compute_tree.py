@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from autoclave.lifecycle.burn import ask_release, burn
 from hostworld import (
     CARD,
     FUNCTIONS,
@@ -31,7 +32,6 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
 )
-from autoclave.lifecycle.burn import ask_release, burn
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor

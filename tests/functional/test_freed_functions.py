@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from autoclave.lifecycle.burn import ask_release, settle_provider
+from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, NIC_SPEC, VF_CLASS, VF_SPEC, HostWorld
 from test_pci_spec_changes import ONE, TWO, allocate, delete_guest, start_guest, whole
 from test_unreadable_functions import Agent, give_back
@@ -10,8 +12,6 @@ from test_unreadable_functions import Agent, give_back
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused, PlacementConflict
-from autoclave.lifecycle.burn import ask_release, settle_provider
-from autoclave.rules.burn import BurnState
 from burnedrows import OPERATOR
 
 CHANGES: dict[str, list[dict[str, Any]]] = {

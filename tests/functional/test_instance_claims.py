@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from autoclave.lifecycle.burn import ask_release
 from hostworld import CARD, GPU, HOST, VFS
 from instanceworld import InstanceWorld
 from pciworld import ONE, TWO
@@ -12,7 +13,6 @@ from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.provider_tree import whole_record
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.instance_states import TaskState, VMState

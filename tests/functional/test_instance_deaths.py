@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from autoclave.lifecycle.burn import ask_release
 from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
 from instanceworld import OTHER, InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
@@ -13,7 +14,6 @@ from moments import Death, Moments, fail, hypervisor_of, ports_of
 from autoclave.agent.compute.functions import PCIBus
 from autoclave.agent.compute.pci_tree import PCITree
 from autoclave.exceptions import AutoclaveError
-from autoclave.lifecycle.burn import ask_release
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.services.hosts import host_paths
 from autoclave.virt.driver import load_compute_driver

@@ -112,7 +112,7 @@ def test_the_engine_itself_refuses_a_value_that_is_not_in_the_table_of_states(
         )  # fmt: skip
     good = {
         "devices": {"uuid": "u", "type": "NVME", "vendor": "v", "model": "m", "hostname": "h", "status": "enabled",
-                    "pci_address": "a", "device_state": "error"},
+                    "pci_address": "a", "device_state": "error", "reclaim": "erase"},
         "attach_handles": {"uuid": "u", "deployable_id": 1, "attach_type": "PCI", "attach_info": "", "identity": ""},
         "extended_accelerator_requests": {"uuid": "u", "state": "Bound", "device_profile_id": 1,
                                           "device_profile_group_id": 0},

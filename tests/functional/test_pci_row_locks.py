@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from autoclave.lifecycle.burn import burn
 from hostworld import GPU, GPU_CLASS, GPU_SPEC, HOST, HostWorld
 from pciworld import ONE
 
@@ -16,7 +17,6 @@ from autoclave.db import pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle.burn import burn
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rules.device_lifecycle import Actor

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from autoclave.lifecycle.burn import ask_release
 from hostworld import (
     CARD,
     FUNCTIONS,
@@ -27,7 +28,6 @@ from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import PlacementConflict
-from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import DeviceState
 from burnedrows import OPERATOR

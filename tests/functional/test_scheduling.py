@@ -20,7 +20,7 @@ from autoclave.rpc.agent_api import AgentAPI
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.instance_states import TaskState, VMState
-from autoclave.rules.pci_inventory import ALWAYS
+from autoclave.rules.resource_names import FLAVOR_TRAITS as ALWAYS
 from autoclave.services.service import remote_versions
 from autoclave.testing.placement.faults import answer, before, lose_answer, refuse, time_out
 

@@ -7,11 +7,11 @@ import dataclasses
 
 import pytest
 from agentworld import AgentWorld
+from autoclave.lifecycle.burn import Settled, ask_release
 from pciworld import PCIWorld
 from tenant import Tenant, conductor
 
 from autoclave.exceptions import TraitsMissing
-from autoclave.lifecycle.burn import Settled, ask_release
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement.faults import answer, before
 from burnedrows import OPERATOR

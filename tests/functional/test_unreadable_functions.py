@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autoclave.lifecycle.burn import ask_release
+from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, PATIENCE, VF_CLASS, VFS, HostWorld
 from moments import Death
 from test_pci_spec_changes import ONE, allocate, delete_guest, start_guest, whole
@@ -17,9 +19,7 @@ from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle import burn
-from autoclave.lifecycle.burn import ask_release
 from autoclave.placement.records import Inventory
-from autoclave.rules.burn import BurnState
 from burnedrows import OPERATOR
 
 

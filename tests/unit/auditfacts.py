@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from autoclave.rules.burn import BurnFacts
+
 from autoclave.rules.audit.instances import Part, of_consumers, of_functions, of_instance, of_lent_guests, of_unknown
 from autoclave.rules.audit.model import Finding, Guest, Instance, Lent, Root
-from autoclave.rules.burn import BurnFacts
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 RC = "CUSTOM_PCI_10DE_25B6"

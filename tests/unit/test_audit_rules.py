@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from auditfacts import every_finding as instance_findings
+from autoclave.rules.burn import BurnFacts
 
 from autoclave.rules.audit.devices import (
     loose_request,
@@ -21,7 +22,6 @@ from autoclave.rules.audit.devices import (
 from autoclave.rules.audit.instances import of_doubt, of_lent, uncleaned
 from autoclave.rules.audit.kinds import Fix, Kind, Severity
 from autoclave.rules.audit.model import Agent, Finding, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
-from autoclave.rules.burn import BurnFacts
 from autoclave.rules.device_lifecycle import ARQState, DeviceState, Offer
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 

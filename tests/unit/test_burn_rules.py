@@ -1,10 +1,9 @@
 """What follows from a burn and from what Placement says of the device."""
 
 import pytest
+from autoclave.rules.burn import BurnFacts, Reading, Verdict, may_be_claimed, must_be_reserved, verdict
 from hypothesis import given
 from hypothesis import strategies as st
-
-from autoclave.rules.burn import BurnFacts, Reading, Verdict, may_be_claimed, must_be_reserved, verdict
 
 FULL, FREE = Reading(1, 1, 1), Reading(1, 0, 1)
 AMENDED = Reading(2, 1, 1)

@@ -29,7 +29,8 @@ from autoclave.placement.provider_tree import provider_named
 from autoclave.placement.records import Provider
 from autoclave.rules.device_lifecycle import Actor, DeviceState, must_be_reserved, shown_state
 from autoclave.rules.pci_address import PCIAddress
-from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
+from autoclave.rules.reclaim import RequestedBy
+from autoclave.rules.resource_names import FLAVOR_TRAITS, OWNER_CYBORG, provider_name
 
 LOG = logging.getLogger(__name__)
 
@@ -309,7 +310,7 @@ class Discovery:
         name = provider_name(self._host, PCIAddress.parse(found.pci_address), found.name)
         provider = None
         try:
-            provider = self._found_provider(provider_named(tree, name), found.resource_class)
+            provider = self._found_provider(provider_named(tree, name), found)
         except _NotOurs:
             # Register it nevertheless, for lists and the audit; but as not clean, since a guest may have had it.
             found = replace(found, excluded=_foreign(name), exposed=_foreign(name))
@@ -340,12 +341,15 @@ class Discovery:
         if device.device_state is DeviceState.PENDING_CLEANING:
             self._cleanup.begin_registered(context, device)
 
-    def _found_provider(self, present: Provider | None, resource_class: str) -> FoundProvider | None:
+    def _found_provider(self, present: Provider | None, found: DiscoveredDevice) -> FoundProvider | None:
         if present is None:
             return None
-        if OWNER_CYBORG not in self._ports.placement.get_traits(present.uuid).names:
+        traits = self._ports.placement.get_traits(present.uuid).names
+        # Nova publishes no providers on a host whose drives Autoclave gives to instances by flavor.
+        ours = {OWNER_CYBORG} if found.requested_by is RequestedBy.PROFILE else FLAVOR_TRAITS
+        if not ours <= traits:
             raise _NotOurs
-        inventory = self._ports.placement.get_inventories(present.uuid).records.get(resource_class)
+        inventory = self._ports.placement.get_inventories(present.uuid).records.get(found.resource_class)
         used = sum(self._ports.placement.get_usages(present.uuid).values())
         return FoundProvider(present.uuid, inventory.reserved if inventory else 0, used)
 

@@ -14,8 +14,9 @@ OPTS = [
         "device_spec",
         default=[],
         help="Which NVMe controllers are ours and how they are erased: a JSON object, or a list of them, with "
-        "vendor_id, product_id, address, clear_action (auto, sanitize, zero, format) and clear_strategy (auto, crypto, "
-        "block). May be given several times; the first entry that matches a controller counts.",
+        "vendor_id, product_id, address, clear_action (auto, sanitize, zero, format), clear_strategy (auto, crypto, "
+        "block) and requested_by (profile, the default, or flavor); for flavors also resource_class and traits. May be "
+        "given several times; the first entry that matches a controller counts.",
     ),
     cfg.IntOpt(
         "cleanup_timeout",

@@ -29,6 +29,7 @@ from autoclave.exceptions import (
     DriverMismatch,
     EraseUnsupported,
     HardwareError,
+    InvalidConfiguration,
     ToolFailed,
     WrongDrive,
 )
@@ -47,6 +48,7 @@ from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_sp
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.plain_text import drive_text, tells_apart
+from autoclave.rules.reclaim import RequestedBy
 
 LOG = logging.getLogger(__name__)
 
@@ -77,10 +79,18 @@ class NVMeDriver(Driver):
         :raises ToolMissing: nvme-cli or shred is not installed.
         :raises ToolError: nvme-cli does not work.
         :raises InvalidConfiguration: ``[nvme] device_spec``, ``[nvme] identify_by_slot`` or ``[agent]
-            allow_host_device`` is invalid.
+            allow_host_device`` is invalid, or drives are for flavors and this agent runs no instances.
         """
         # Check the options first: a missing tool must not hide an invalid option.
         specs, allowed, by_slot = self.device_specs, self.allowed_host_devices, self.slots_that_identify
+        for spec in specs:
+            if spec.requested_by is RequestedBy.FLAVOR and not self.conf.compute.enabled:
+                raise InvalidConfiguration(
+                    "is for drives that flavors ask for, which only an agent with [compute] enabled gives to instances",
+                    option="[nvme] device_spec",
+                    entry=spec.entry,
+                    key="requested_by",
+                )
         LOG.info("nvme-cli is version %s", self.nvme.version())
         self.commands.find("shred")
         if not specs:

@@ -23,7 +23,8 @@ from autoclave.rules.device_spec import DeviceSpec, first_match
 from autoclave.rules.drive_layout import DriveLayout
 from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.plain_text import tells_apart
-from autoclave.rules.resource_names import nvme_resource_class
+from autoclave.rules.reclaim import RequestedBy
+from autoclave.rules.resource_names import FLAVOR_TRAITS, nvme_resource_class, pci_resource_class
 
 LOG = logging.getLogger(__name__)
 
@@ -369,13 +370,14 @@ class _Inspection:
     def _device(self, finding: Finding) -> DiscoveredDevice:
         address, function = self.function.address, self.function
         action = finding.resolution.action if finding.resolution else None
+        requested_by = self.entry.requested_by if self.entry else RequestedBy.PROFILE
         return DiscoveredDevice(
             pci_address=str(address),
             device_type=DEVICE_TYPE,
             vendor=function.vendor_id,
             product=function.product_id,
-            resource_class=nvme_resource_class(function.vendor_id, function.product_id),
-            traits=finding.capabilities.traits if finding.capabilities else (),
+            resource_class=self._resource_class(requested_by),
+            traits=self._traits(requested_by, finding),
             attach_handles=(AttachHandle("PCI", address.as_attach_info(), str(address)),),
             std_board_info={"product_id": function.product_id, "pci_address": str(address)},
             serial=finding.serial if not finding.by_slot and tells_apart(finding.serial) else None,
@@ -386,4 +388,19 @@ class _Inspection:
             excluded=finding.excluded,
             unreadable=finding.unreadable,
             exposed=finding.exposed,
+            requested_by=requested_by,
         )
+
+    def _resource_class(self, requested_by: RequestedBy) -> str:
+        vendor, product = self.function.vendor_id, self.function.product_id
+        if requested_by is RequestedBy.PROFILE or self.entry is None:
+            return nvme_resource_class(vendor, product)
+        configured: str | None = self.entry.extra.get("resource_class")
+        return configured or pci_resource_class(vendor, product)
+
+    def _traits(self, requested_by: RequestedBy, finding: Finding) -> Sequence[str]:
+        able: Sequence[str] = finding.capabilities.traits if finding.capabilities else ()
+        if requested_by is RequestedBy.PROFILE or self.entry is None:
+            return able
+        configured: frozenset[str] = self.entry.extra.get("traits", frozenset())
+        return sorted({*able, *configured, *FLAVOR_TRAITS})

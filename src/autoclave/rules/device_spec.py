@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from autoclave.exceptions import InvalidConfiguration
-from autoclave.rules import json_options
+from autoclave.rules import json_options, resource_names
 from autoclave.rules.cleanup_policy import ClearAction, ClearStrategy, allowed_actions
 from autoclave.rules.json_options import option_entries, unknown_key
 from autoclave.rules.pci_address import ANY_ADDRESS, AddressPattern, PCIAddress, parse_pci_id
+from autoclave.rules.reclaim import RequestedBy
 
 KeyParser = Callable[[object], Any]
 """Converts the JSON value of a key. Its ValueError describes the fault of the value."""
@@ -63,6 +64,11 @@ class DeviceSpec:
     def clear_action(self) -> ClearAction:
         """Return the operation that may erase the device."""
         return ClearAction(self.extra.get("clear_action", ClearAction.AUTO))
+
+    @property
+    def requested_by(self) -> RequestedBy:
+        """Return who asks for the device."""
+        return RequestedBy(self.extra.get("requested_by", RequestedBy.PROFILE))
 
     @property
     def clear_strategy(self) -> ClearStrategy:
@@ -125,9 +131,28 @@ def _policy_is_possible(keys: Mapping[str, Any]) -> None:
     )
 
 
+def _requested_by(value: object) -> RequestedBy:
+    return RequestedBy(_word(value, RequestedBy))
+
+
+def _is_for_flavors(keys: Mapping[str, Any]) -> None:
+    if keys.get("requested_by") is not RequestedBy.FLAVOR:
+        raise ValueError('is for drives that flavors ask for: add "requested_by": "flavor"')
+
+
 CLEANUP_KEYS = ExtraKeys(
-    parsers={"clear_action": _clear_action, "clear_strategy": _clear_strategy},
-    checks={"clear_strategy": _policy_is_possible},
+    parsers={
+        "clear_action": _clear_action,
+        "clear_strategy": _clear_strategy,
+        "requested_by": _requested_by,
+        "resource_class": resource_names.resource_class,
+        "traits": resource_names.device_traits,
+    },
+    checks={
+        "clear_strategy": _policy_is_possible,
+        "resource_class": _is_for_flavors,
+        "traits": _is_for_flavors,
+    },
     refused={
         "devname": "names a network interface, and an NVMe controller has none; give its address instead",
         "one_time_use": "is for devices that nobody erases, in [pci] device_spec; these are erased after every use",

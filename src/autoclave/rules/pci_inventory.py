@@ -17,15 +17,9 @@ from autoclave.rules import json_options, resource_names
 from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
 from autoclave.rules.reclaim import Reclaim
-from autoclave.rules.resource_names import pci_resource_class
+from autoclave.rules.resource_names import FLAVOR_TRAITS, pci_resource_class
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
-
-_OTHERS_TRAITS = {
-    "HW_PCI_ONE_TIME_USE": "it follows from the key one_time_use; alone it would promise what nobody keeps",
-    "HW_PCI_LIVE_MIGRATABLE": "it follows from the key live_migratable",
-    "OWNER_CYBORG": "it marks what the accelerator half offers, and these functions are not its",
-}
 
 
 def parse_pci_device_spec(values: Sequence[str]) -> tuple[DeviceSpec, ...]:
@@ -39,14 +33,6 @@ def parse_pci_device_spec(values: Sequence[str]) -> tuple[DeviceSpec, ...]:
 def left_to_neutron(spec: DeviceSpec) -> bool:
     """Return whether the entry's functions are for ports of Neutron: such functions are not published to Placement."""
     return "physical_network" in spec.extra or spec.extra.get("remote_managed", False)
-
-
-def _traits(value: object) -> frozenset[str]:
-    names = resource_names.traits(value)
-    for name, reason in _OTHERS_TRAITS.items():
-        if name in names:
-            raise ValueError(f"{name} cannot be given: {reason}")
-    return names
 
 
 def _physical_network(value: object) -> str | None:
@@ -70,7 +56,7 @@ DEVICE_SPEC_KEYS = ExtraKeys(
         "live_migratable": json_options.boolean,
         "one_time_use": json_options.boolean,
         "resource_class": resource_names.resource_class,
-        "traits": _traits,
+        "traits": resource_names.device_traits,
         "physical_network": _physical_network,
         "trusted": json_options.boolean,
         "remote_managed": json_options.boolean,
@@ -144,8 +130,6 @@ class SpecIndex:
         return min((spec for spec in found if spec is not None), key=lambda spec: spec.entry, default=None)
 
 
-ALWAYS = frozenset({"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"})
-"""The traits of every PCI provider."""
 ONE_TIME_USE = "HW_PCI_ONE_TIME_USE"
 LIVE_MIGRATABLE = "HW_PCI_LIVE_MIGRATABLE"
 
@@ -210,7 +194,7 @@ class Match:
         """Return all traits of its provider."""
         given: frozenset[str] = self.entry.extra.get("traits", frozenset())
         follow = {ONE_TIME_USE: self.one_time_use, LIVE_MIGRATABLE: self.entry.extra.get("live_migratable", False)}
-        return ALWAYS | given | {name for name, holds in follow.items() if holds}
+        return FLAVOR_TRAITS | given | {name for name, holds in follow.items() if holds}
 
     def wrong(self, message: str, key: str | None = None) -> InvalidConfiguration:
         """Return the error of an entry that does not fit this function. *message* continues after the function's

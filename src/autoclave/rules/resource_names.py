@@ -23,6 +23,9 @@ OWNER_CYBORG = "OWNER_CYBORG"
 OWNER_NOVA = "OWNER_NOVA"
 """The trait of every provider that Nova writes. On a provider of Autoclave, it reveals a second writer."""
 
+FLAVOR_TRAITS = frozenset({"COMPUTE_MANAGED_PCI_DEVICE", OWNER_NOVA})
+"""The traits of every provider of a device that flavors ask for."""
+
 CONSUMER_TYPE = "INSTANCE"
 """The consumer type of Autoclave's allocations. Nova and older clients give no type."""
 
@@ -119,6 +122,25 @@ _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+", re.ASCII)
 _OTHER_CHARACTERS = re.compile(r"[^A-Z0-9]+", re.ASCII)
 _LONGEST = 255
 """The most characters of a name in Placement."""
+
+
+_OTHERS_TRAITS = {
+    "HW_PCI_ONE_TIME_USE": "it follows from the reclaim policy; alone it would promise what nothing ensures",
+    "HW_PCI_LIVE_MIGRATABLE": "it follows from the key live_migratable",
+    OWNER_CYBORG: "it marks the devices that device profiles ask for, and flavors ask for this one",
+}
+
+
+def device_traits(value: object) -> frozenset[str]:
+    """Parse the JSON value of ``traits`` of a device that flavors ask for; see :func:`traits`.
+
+    :raises ValueError: as :func:`traits`; or a name follows from something else.
+    """
+    names = traits(value)
+    for name, reason in _OTHERS_TRAITS.items():
+        if name in names:
+            raise ValueError(f"{name} cannot be given: {reason}")
+    return names
 
 
 def resource_class(value: object) -> str:

@@ -21,7 +21,7 @@ from autoclave.rules.flavor_image import (
     specs_of,
 )
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_inventory import ALWAYS as PCI_PROVIDER_TRAITS
+from autoclave.rules.resource_names import FLAVOR_TRAITS as PCI_PROVIDER_TRAITS
 from autoclave.rules.resource_names import OWNER_CYBORG
 
 OF_FLAVOR = "flavor"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from api_world import HOST, World, fault, new_uuid
+from autoclave.lifecycle.burn import Settled
+from autoclave.rules.burn import BurnEvent
 
 from autoclave.cli.main import main
 from autoclave.db import pci
 from autoclave.db.tables import pci_functions
-from autoclave.lifecycle.burn import Settled
 from autoclave.lifecycle.transitions import move
 from autoclave.placement.records import Inventory
-from autoclave.rules.burn import BurnEvent
 from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OPERATOR, OneTimeUse
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from api_world import HOST, World
+from autoclave.lifecycle.burn import Settled
 from cheroot import wsgi
 
-from autoclave.lifecycle.burn import Settled
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.testing.placement import faults
 from burnedrows import OneTimeUse
