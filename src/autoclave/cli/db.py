@@ -7,15 +7,19 @@ import getpass
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+import sqlalchemy as sa
 from cliff import command
 from oslo_config import cfg
 from prettytable import PrettyTable
 
 from autoclave.conf import new_config
-from autoclave.db import schema
+from autoclave.conf.agent import patience_with_agents
+from autoclave.db import agents, schema
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database, current_revision
-from autoclave.exceptions import AutoclaveError, DatabaseUnavailable, InvalidConfiguration
+from autoclave.exceptions import AutoclaveError, Conflict, DatabaseUnavailable, InvalidConfiguration
 from autoclave.lifecycle import backfill
 from autoclave.lifecycle.transitions import Cause
 from autoclave.objects.base import RequestContext
@@ -44,18 +48,22 @@ class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without 
 class DbSync(OnDatabase):
     """Make the database's schema, or bring it to the revision that this version needs.
 
-    Stop the services of the release before first, unless the release notes say that they may run on.
+    Stop the services of the release before first, unless the release notes say that they may run on. It refuses to
+    change the schema while an agent of an older release may be running that cannot use the new one.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Upgrade, and print the revisions.
 
         :raises InvalidConfiguration: no database is configured, or its schema is not Autoclave's.
+        :raises Conflict: agents that cannot use the new schema are running.
         :raises DatabaseUnavailable: the database does not answer.
         """
         conf = new_config(parsed_args.config_files)
         with opened(conf, conf.database.timeout) as database:
-            current_revision(database)  # detects a silent server, with a timeout for that purpose
+            # With a timeout that detects a silent server.
+            if (current_revision(database) or _ONE_INVENTORY) < _ONE_INVENTORY:
+                _require_stopped(database, patience_with_agents(conf))
         with opened(conf, schema.STATEMENT_TIMEOUT) as database:
             before = schema.upgrade(database)
         where, needed = database.shown, schema.head()
@@ -64,6 +72,23 @@ class DbSync(OnDatabase):
         else:
             self.app.stdout.write(f"{where}: upgraded from {before or 'an empty database'} to {needed}\n")
         self.app.stdout.flush()
+
+
+_ONE_INVENTORY = "0019"
+"""The revision that moves the devices of flavors; agents of older releases do not find them afterwards."""
+
+
+def _require_stopped(database: Database, patience: timedelta) -> None:
+    with database.read() as tx:
+        seen = agents.last_seen(tx) if sa.inspect(tx).has_table("agents") else {}
+    alive = sorted(host for host, at in seen.items() if utcnow() - at <= patience)
+    if alive:
+        raise Conflict(
+            f"Agents of the release before are running on {', '.join(alive)}, or were less than "
+            f"{patience.total_seconds():.0f} s ago. They cannot use the new schema, which keeps the devices of flavors "
+            "and of device profiles in one table. Stop every agent, conductor and api, then run 'autoclave db sync' again. "
+            "Nothing was changed."
+        )
 
 
 class DbVersion(OnDatabase):

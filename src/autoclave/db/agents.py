@@ -53,6 +53,11 @@ def list_all(tx: Connection, hosts: Collection[str] | None = None) -> list[Agent
     return fetch_all(tx, AgentRecord, query.order_by(agents.c.hostname))
 
 
+def last_seen(tx: Connection) -> dict[str, datetime]:
+    """Return when each agent was last seen, by host. This reads a schema of any release."""
+    return {row.hostname: row.last_seen for row in tx.execute(sa.select(agents.c.hostname, agents.c.last_seen))}
+
+
 def delete(tx: Connection, record: AgentRecord) -> bool:
     """Remove an agent not seen since *record* was read; return False if it was seen, or is gone."""
     same = (agents.c.hostname == record.hostname, agents.c.run_id == record.run_id)
