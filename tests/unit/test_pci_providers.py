@@ -20,6 +20,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
+from autoclave.rules.reclaim import ReclaimPolicy
 from autoclave.rules.resource_names import provider_name
 
 ALWAYS = {"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"}
@@ -64,8 +65,8 @@ def test_a_function_without_sriov_is_a_provider_of_its_own() -> None:
         at("0000:81:00.0"),
         "CUSTOM_PCI_10DE_25B6",
         frozenset(ALWAYS),
-        False,
         (ClaimableFunction(at("0000:81:00.0"), DevType.PCI, "10de", "25b6", True),),
+        ReclaimPolicy(),
     )
     assert provider.total == 1
     assert provider_name("host1", at("0000:8a:00.0")) == "host1_0000:8A:00.0"

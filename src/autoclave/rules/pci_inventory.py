@@ -16,6 +16,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import json_options, resource_names
 from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
+from autoclave.rules.reclaim import RECLAIM_CHECKS, RECLAIM_PARSERS, Reclaim, ReclaimPolicy, require_agreement
 from autoclave.rules.resource_names import pci_resource_class
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
@@ -58,8 +59,20 @@ def _physical_network(value: object) -> str | None:
 
 
 def _protects(keys: Mapping[str, Any]) -> None:
+    require_agreement(keys)
+    if keys["one_time_use"]:
+        _require_for_flavors(keys)
+
+
+def _reclaims(keys: Mapping[str, Any]) -> None:
+    RECLAIM_CHECKS["reclaim"](keys)
+    if keys["reclaim"] is not Reclaim.NONE:
+        _require_for_flavors(keys)
+
+
+def _require_for_flavors(keys: Mapping[str, Any]) -> None:
     for key in ("physical_network", "remote_managed"):
-        if keys["one_time_use"] and keys.get(key, False) is not False:
+        if keys.get(key, False) is not False:
             raise ValueError(f"protects nothing beside {key}, which leaves the function to Neutron")
 
 
@@ -73,12 +86,12 @@ DEVICE_SPEC_KEYS = ExtraKeys(
         "physical_network": _physical_network,
         "trusted": json_options.boolean,
         "remote_managed": json_options.boolean,
+        **RECLAIM_PARSERS,
     },
-    checks={"one_time_use": _protects},
+    checks={"one_time_use": _protects, **RECLAIM_CHECKS, "reclaim": _reclaims},
     refused={
         "devname": "names a network interface, which has no name any more while a guest has it; give its address",
-        "clear_action": "is for [nvme] device_spec; nothing is erased here, but see one_time_use",
-        "clear_strategy": "is for [nvme] device_spec; nothing is erased here, but see one_time_use",
+        "clear_strategy": 'is for [nvme] device_spec; here, the methods are "clear_action": "reset" and "command"',
     },
 )
 """The extra keys of ``[pci] device_spec``."""
@@ -181,7 +194,18 @@ class Match:
                 "functions share a provider. Leave the key out of an entry that means them",
                 "one_time_use",
             )
+        if self.policy.reclaim is not Reclaim.NONE:
+            return self.wrong(
+                "is a virtual function. Only whole devices (type-PCI, type-PF) can be erased or held, since virtual "
+                "functions share a provider. Leave the key out of an entry that means them",
+                "reclaim",
+            )
         return None
+
+    @property
+    def policy(self) -> ReclaimPolicy:
+        """Return what becomes of the function after each instance."""
+        return ReclaimPolicy.of(self.entry.extra)
 
     @property
     def managed(self) -> bool:
@@ -197,7 +221,7 @@ class Match:
     @property
     def one_time_use(self) -> bool:
         """Return whether the function stays reserved after its instance."""
-        return bool(self.entry.extra.get("one_time_use", False))
+        return self.policy.reclaim is Reclaim.HOLD
 
     @property
     def traits(self) -> frozenset[str]:
@@ -254,15 +278,20 @@ class PCIProvider:
 
     :param address: the function in the slot; for virtual functions, their physical function.
     :param traits: all traits that the provider should have.
-    :param one_time_use: it stays reserved after its instance until the operator releases it.
     :param functions: the functions that instances can claim, in bus order.
+    :param policy: what becomes of it after each instance.
     """
 
     address: PCIAddress
     resource_class: str
     traits: frozenset[str]
-    one_time_use: bool
     functions: tuple[ClaimableFunction, ...]
+    policy: ReclaimPolicy
+
+    @property
+    def one_time_use(self) -> bool:
+        """Return whether it stays reserved after its instance until the operator releases it."""
+        return self.policy.reclaim is Reclaim.HOLD
 
     @property
     def total(self) -> int:
@@ -303,7 +332,7 @@ def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> 
             continue
         first = members[0]
         claimable = tuple(_claimable(match) for match in members)
-        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.one_time_use, claimable))
+        providers.append(PCIProvider(slot, first.resource_class, first.traits, claimable, first.policy))
     return Translation(tuple(providers), faults)
 
 
