@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -403,7 +402,7 @@ def test_evidence_keeps_only_the_end_of_an_output(host: SimulatedHost) -> None:
 
 def test_an_output_without_an_end_ends_the_program(host: SimulatedHost) -> None:
     program(host, "exec yes")
-    with pytest.raises(EraseFailed, match="wrote more than .* bytes and was killed"):
+    with pytest.raises(EraseFailed, match=r"wrote more than .* bytes and was killed"):
         on_gpu(host, PCIDriver, COMMAND).cleanup(Row("command"))
 
 
@@ -432,7 +431,7 @@ def test_a_talkative_program_renames_its_step_once_a_second(host: SimulatedHost)
 
 
 @pytest.fixture
-def vfio_user(host: SimulatedHost) -> Iterator[int]:
+def vfio_user(host: SimulatedHost) -> int:
     """A program that has the function open through VFIO."""
     host.functions.bind(GPU, "vfio-pci")
     group = os.path.basename(os.readlink(host.root / "sys/bus/pci/devices" / GPU / "iommu_group"))
@@ -445,7 +444,7 @@ def vfio_user(host: SimulatedHost) -> Iterator[int]:
     (process / "comm").write_text("qemu-kvm\n")
     (process / "fd/9").symlink_to(node)
     (process / "fdinfo/9").write_text("pos:\t0\nflags:\t02\n")
-    yield 4711
+    return 4711
 
 
 @pytest.mark.parametrize("kind", DRIVERS)
@@ -522,7 +521,7 @@ def test_a_locked_in_action_that_is_no_longer_configured_is_an_error(
 
 
 def test_another_card_in_the_slot_is_not_touched(host: SimulatedHost) -> None:
-    with pytest.raises(WrongDrive, match="the slot has 10de:25b6, but the device .* is 10de:2204; it was not touched"):
+    with pytest.raises(WrongDrive, match=r"the slot has 10de:25b6, but the device .* is 10de:2204; it was not touched"):
         on_gpu(host, PCIDriver, RESET).cleanup(Row("reset", drive_model="10de:2204"))
     assert host.functions.all()[GPU].resets == 0
 
