@@ -40,7 +40,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
-from autoclave.rules.reclaim import Reclaim, guarantee
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy, guarantee
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.simulator.host import Fleet
@@ -115,7 +115,7 @@ class _Slot:
             refused=self._refused,
             partly_refused=[self._words(match) for match in self._partly],
             entry="; ".join(dict.fromkeys(f"{match.entry.entry}: {match.entry.text}" for match in self._meant)),
-            why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; {self._how()}",
+            why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; {_how(self._meant[0].policy)}",
             holders=list(self._holders()),
             iommu_group=[str(member) for member in sorted(set(self._group()))],
             handles=[self._words(match) for match in virtual],
@@ -123,12 +123,6 @@ class _Slot:
 
     def _action(self, provider: PCIProvider) -> str:
         return BURNED_AFTER_USE if provider.one_time_use else provider.policy.guarantee
-
-    def _how(self) -> str:
-        policy = self._meant[0].policy
-        if policy.cleanup_action is None:
-            return "Autoclave does not erase it"
-        return " ".join([f"the entry says clear_action={policy.cleanup_action}", *policy.command])
 
     @property
     def _refused(self) -> list[str]:
@@ -173,14 +167,24 @@ class _Slot:
         provider = self._provider
         if provider is None:
             return {}
-        burned = f"{provider.total} from its first instance until it is released, else 0"
+        reserved = {
+            Reclaim.HOLD: f"{provider.total} from its first instance until it is released, else 0",
+            Reclaim.ERASE: f"0 if its state is available, else {provider.total}",
+            Reclaim.NONE: "0",
+        }
         return {
             "provider": provider_name(host, provider.address),
             "resource_class": provider.resource_class,
-            "reserved": burned if provider.one_time_use else "0",
+            "reserved": reserved[provider.policy.reclaim],
             "traits": sorted(provider.traits),
             **_reclaimed(provider.policy.reclaim, provider.policy.cleanup_action),
         }
+
+
+def _how(policy: ReclaimPolicy) -> str:
+    if policy.cleanup_action is None:
+        return "Autoclave does not erase it"
+    return f"the entry has {policy.words}"
 
 
 def _reclaimed(reclaim: Reclaim, cleanup_action: str | None) -> Told:

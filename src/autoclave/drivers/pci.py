@@ -156,19 +156,12 @@ class Card:
             refused=[self.excluded] if self.excluded else [],
             partly_refused=[] if self.excluded else [each.words for each in self.candidates if each.withheld],
             entry="; ".join(dict.fromkeys(entries)),
-            why=_why(self.policy),
+            why="pci_driver erases nothing" if self.policy == ReclaimPolicy() else f"the entry has {self.policy.words}",
             holders=[holder for each in self.candidates for holder in each.holders],
             iommu_group=[str(member) for member in sorted(members)],
             handles=[] if own else [candidate.words for candidate in self.candidates],
             discovered=self.device(),
         )
-
-
-def _why(policy: ReclaimPolicy) -> str:
-    """Describe the origin of the action for operators."""
-    if policy.cleanup_action is not None:
-        return " ".join([f"the entry says clear_action={policy.cleanup_action}:", *policy.command]).removesuffix(":")
-    return "pci_driver erases nothing" if policy.reclaim is Reclaim.NONE else f"the entry says reclaim={policy.reclaim}"
 
 
 def of_card(meant: Sized, offered: int) -> str:

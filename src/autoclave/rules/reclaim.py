@@ -99,6 +99,13 @@ class ReclaimPolicy:
         return cls(keys.get("reclaim", default), keys.get("clear_action"), keys.get("clear_command", ()))
 
     @property
+    def words(self) -> str:
+        """Describe the keys of the entry for operators."""
+        if self.cleanup_action is None:
+            return f"reclaim={self.reclaim}"
+        return " ".join([f"clear_action={self.cleanup_action}", *self.command])
+
+    @property
     def guarantee(self) -> str:
         """Describe for users what the next instance can expect."""
         return guarantee(self.reclaim, self.cleanup_action)
