@@ -427,6 +427,39 @@ def test_a_talkative_program_renames_its_step_once_a_second(host: SimulatedHost)
     assert watched.seen[-1].percent == 100
 
 
+DOCUMENTED = Path(__file__).parents[2] / "docs/source/examples/clear-device"
+
+
+@pytest.fixture
+def documented(host: SimulatedHost) -> tuple[FunctionDriver, Path]:
+    """A driver with the documented program, and the vendor's tool, which prints its arguments."""
+    tool = host.root / "bin/vendor-tool"
+    tool.write_text("#!/bin/sh\necho tool $*\n")
+    tool.chmod(0o755)
+    program(host, DOCUMENTED.read_text().removeprefix("#!/bin/sh\n").replace("/usr/local/sbin/vendor-tool", str(tool)))
+    return made(PCIDriver, host, {"address": "*"} | COMMAND), tool
+
+
+def test_the_documented_program_cleans_its_device(host: SimulatedHost, documented: tuple[FunctionDriver, Path]) -> None:
+    driver, tool = documented
+    watched = Watched()
+    evidence = driver.cleanup(Row("command"), watched.control())
+    assert evidence["stdout"].splitlines() == [
+        "progress 5 overwriting the memory",
+        f"tool --device {GPU} --scrub",
+        "progress 90 verifying",
+        f"tool --device {GPU} --verify",
+        "progress 100",
+    ]
+    assert watched.seen[-1].percent == 100
+
+    tool.write_text("#!/bin/sh\n[ $3 = --scrub ] || { echo dirty >&2; exit 9; }\n")
+    with pytest.raises(EraseFailed, match="exit code 9 after .*; its last lines: dirty"):
+        driver.cleanup(Row("command"))
+    with pytest.raises(EraseFailed, match=f"exit code 2 after .*: {RAID} is no device of this program"):
+        driver.cleanup(Row("command", RAID, "1000:0014"))
+
+
 # Never while anything holds it
 
 
