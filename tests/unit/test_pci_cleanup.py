@@ -141,7 +141,7 @@ def withheld(host: SimulatedHost, address: str, keys: dict[str, Any]) -> str | N
 
 
 def both(host: SimulatedHost, address: str, keys: dict[str, Any]) -> list[str | None]:
-    """The same, of both options."""
+    """Return the reasons of both options."""
     return [discovered(host, {"address": address} | keys).excluded, withheld(host, address, keys)]
 
 
@@ -454,7 +454,7 @@ def test_the_documented_program_cleans_its_device(host: SimulatedHost, documente
     assert watched.seen[-1].percent == 100
 
     tool.write_text("#!/bin/sh\n[ $3 = --scrub ] || { echo dirty >&2; exit 9; }\n")
-    with pytest.raises(EraseFailed, match="exit code 9 after .*; its last lines: dirty"):
+    with pytest.raises(EraseFailed, match=r"exit code 9 after .*; its last lines: dirty"):
         driver.cleanup(Row("command"))
     with pytest.raises(EraseFailed, match=f"exit code 2 after .*: {RAID} is no device of this program"):
         driver.cleanup(Row("command", RAID, "1000:0014"))

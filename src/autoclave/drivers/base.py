@@ -79,7 +79,7 @@ class DiscoveredDevice:
         Missing fields prove nothing then.
     :param exposed: what else, other than a guest of Autoclave, may write to it now, or None. An available device
         becomes suspect. It is set only for an observed fact, never for a doubt.
-    :param requested_by: who asks for it.
+    :param requested_by: how instances ask for it.
     :param policy: its reclaim policy; None for that of its type: a drive is erased, another device is not.
     """
 

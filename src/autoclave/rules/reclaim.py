@@ -1,4 +1,4 @@
-"""Define who asks for a device, and what becomes of it after each instance.
+"""Define how instances ask for a device, and what becomes of it after each instance.
 
 :data:`RECLAIM_PARSERS` and :data:`RECLAIM_CHECKS` define the keys of ``[pci]`` options that set the policy.
 """
@@ -53,7 +53,7 @@ RESET = "reset"
 COMMAND = "command"
 """The method that runs a program of the operator. Its exit status 0 counts as the operator's word."""
 OPERATORS_WORD = "operator's command, exit 0"
-"""What proves a device clean that :data:`COMMAND` has cleaned."""
+"""The evidence of a cleaning by :data:`COMMAND`."""
 
 CLEAR_PROGRAMS = "/etc/autoclave/clear.d"
 """The directory of the programs that :data:`COMMAND` may run. So a helper with privileges runs only what root put there
