@@ -21,10 +21,13 @@ from autoclave.exceptions import (
     SlotEmpty,
     WrongDrive,
 )
+from autoclave.hardware import function_access
 from autoclave.hardware.erase.methods import FUNCTION_METHODS
-from autoclave.hardware.host import Deadline
+from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.hardware.pci_functions import HostFunctions
+from autoclave.hardware.sysfs import PCIFunction
 from autoclave.rules.cleanup_policy import MATRIX
+from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import matches, parse_pci_device_spec
 from autoclave.rules.reclaim import Reclaim
 from autoclave.simulator.drive_spec import DriveSpec
@@ -382,15 +385,22 @@ def test_a_simulated_program_can_hang(host: SimulatedHost) -> None:
         on_gpu(host, PCIDriver, COMMAND).cleanup(Row("command"), Watched().control(2))
 
 
-def test_the_executed_file_is_the_verified_one(host: SimulatedHost) -> None:
-    """The program that replaces itself goes on as it was."""
-    path = program(host, "sleep 0.3; echo old")
+def test_the_executed_file_is_the_verified_one(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that takes its name between the check and the execution does not run."""
+    path = program(host, "echo verified")
     other = path.with_name("other")
-    other.write_text("#!/bin/sh\necho new\n")
+    other.write_text("#!/bin/sh\necho swapped\n")
     other.chmod(0o755)
-    path.write_text(f"#!/bin/sh\nmv {other} {path}\nsleep 0.2\necho old\n")
+    checked = function_access.require_free
+
+    def swap(paths: HostPaths, address: PCIAddress) -> PCIFunction:
+        other.rename(path)
+        return checked(paths, address)
+
+    monkeypatch.setattr(function_access, "require_free", swap)
     evidence = on_gpu(host, PCIDriver, COMMAND).cleanup(Row("command"))
-    assert evidence["stdout"] == "old\n"
+    assert evidence["stdout"] == "verified\n"
+    assert "swapped" in path.read_text()
 
 
 def test_evidence_keeps_only_the_end_of_an_output(host: SimulatedHost) -> None:
@@ -502,6 +512,27 @@ def test_the_last_check_is_made_where_the_method_runs(host: SimulatedHost, monke
         with pytest.raises(DeviceInUse, match="qemu-kvm"):
             on_gpu(host, PCIDriver, keys).cleanup(Row(keys["clear_action"]))
     assert host.functions.all()[GPU].resets == 0
+
+
+@pytest.mark.usefixtures("vfio_user")
+def test_a_guest_that_is_still_ending_is_waited_for(host: SimulatedHost) -> None:
+    seen: list[Progress] = []
+
+    def progress(each: Progress) -> None:
+        seen.append(each)
+        (host.root / "proc/4711/fd/9").unlink(missing_ok=True)
+
+    watched = Watched()
+    control = CleanupControl(Deadline.after(60), progress, watched)
+    on_gpu(host, PCIDriver, RESET).cleanup(Row("reset"), control)
+    assert "waiting until nothing uses it" in seen[0].step
+    assert host.functions.all()[GPU].resets == 1
+
+
+def test_attributes_of_storage_and_bridges_are_not_written(host: SimulatedHost) -> None:
+    with pytest.raises(HardwareError, match="has the PCI class 010400: reset is not written"):
+        function_access.write_attribute(host.paths, PCIAddress.parse(RAID), "reset", "1")
+    assert host.functions.all()[RAID].resets == 0
 
 
 def test_a_function_bound_to_vfio_that_nothing_has_open_is_cleaned(host: SimulatedHost) -> None:

@@ -27,7 +27,7 @@ from autoclave.rules.pci_inventory import (
     translate,
 )
 from autoclave.rules.provider_config import AddedInventory
-from autoclave.rules.reclaim import Reclaim, ReclaimPolicy
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy, guarantee
 from autoclave.rules.resource_names import pci_resource_class
 
 
@@ -223,8 +223,8 @@ class CheckPCIDeviceSpec(CheckEntries):
         for fault in translated.faults.values():
             raise fault
         for it in translated.providers:
-            of_all = (it.address.upper, it.resource_class, _names(it.traits), it.one_time_use)
-            kept = it.policy.guarantee
+            of_all = (it.address.upper, it.resource_class, _names(it.traits), it.reclaim is Reclaim.HOLD)
+            kept = guarantee(it.reclaim, it.cleanup_action)
             told |= {function.address: (*of_all, function.managed, kept, "flavors") for function in it.functions}
         for device in devices:
             spec = index.first_match(device.vendor_id, device.product_id, device.address, device.physfn)

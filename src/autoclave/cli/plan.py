@@ -122,7 +122,9 @@ class _Slot:
         )
 
     def _action(self, provider: PCIProvider) -> str:
-        return BURNED_AFTER_USE if provider.one_time_use else provider.policy.guarantee
+        if provider.reclaim is Reclaim.HOLD:
+            return BURNED_AFTER_USE
+        return guarantee(provider.reclaim, provider.cleanup_action)
 
     @property
     def _refused(self) -> list[str]:
@@ -175,9 +177,9 @@ class _Slot:
         return {
             "provider": provider_name(host, provider.address),
             "resource_class": provider.resource_class,
-            "reserved": reserved[provider.policy.reclaim],
+            "reserved": reserved[provider.reclaim],
             "traits": sorted(provider.traits),
-            **_reclaimed(provider.policy.reclaim, provider.policy.cleanup_action),
+            **_reclaimed(provider.reclaim, provider.cleanup_action),
         }
 
 

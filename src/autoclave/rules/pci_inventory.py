@@ -194,7 +194,7 @@ class Match:
                 "functions share a provider. Leave the key out of an entry that means them",
                 "one_time_use",
             )
-        if self.policy.reclaim is not Reclaim.NONE:
+        if self.reclaim is not Reclaim.NONE:
             return self.wrong(
                 "is a virtual function. Only whole devices (type-PCI, type-PF) can be erased or held, since virtual "
                 "functions share a provider. Leave the key out of an entry that means them",
@@ -221,7 +221,12 @@ class Match:
     @property
     def one_time_use(self) -> bool:
         """Return whether the function stays reserved after its instance."""
-        return self.policy.reclaim is Reclaim.HOLD
+        return self.reclaim is Reclaim.HOLD
+
+    @property
+    def reclaim(self) -> Reclaim:
+        """Return the reclaim policy."""
+        return self.policy.reclaim
 
     @property
     def traits(self) -> frozenset[str]:
@@ -278,20 +283,22 @@ class PCIProvider:
 
     :param address: the function in the slot; for virtual functions, their physical function.
     :param traits: all traits that the provider should have.
+    :param reclaim: its reclaim policy.
     :param functions: the functions that instances can claim, in bus order.
-    :param policy: what becomes of it after each instance.
     """
 
     address: PCIAddress
     resource_class: str
     traits: frozenset[str]
+    reclaim: Reclaim
     functions: tuple[ClaimableFunction, ...]
-    policy: ReclaimPolicy
+    cleanup_action: str | None = None
+    """The method that cleans it, if its policy is to erase."""
 
     @property
     def one_time_use(self) -> bool:
         """Return whether it stays reserved after its instance until the operator releases it."""
-        return self.policy.reclaim is Reclaim.HOLD
+        return self.reclaim is Reclaim.HOLD
 
     @property
     def total(self) -> int:
@@ -332,7 +339,8 @@ def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> 
             continue
         first = members[0]
         claimable = tuple(_claimable(match) for match in members)
-        providers.append(PCIProvider(slot, first.resource_class, first.traits, claimable, first.policy))
+        action = first.policy.cleanup_action
+        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.reclaim, claimable, action))
     return Translation(tuple(providers), faults)
 
 
