@@ -376,7 +376,10 @@ def test_the_deadline_kills_the_program_with_its_children(host: SimulatedHost) -
     with pytest.raises(EraseTimeout, match=r"within \[nvme\] cleanup_timeout: .*was killed; its last words: \d+") as e:
         on_gpu(host, PCIDriver, COMMAND).cleanup(Row("command"), watched.control(2))
     assert not watched.running
-    assert not _alive(int(str(e.value).split()[-1]))
+    child, patience = int(str(e.value).split()[-1]), Deadline.after(10)
+    while _alive(child) and not patience.passed:
+        time.sleep(0.01)
+    assert not _alive(child)
 
 
 def test_a_simulated_program_can_hang(host: SimulatedHost) -> None:
