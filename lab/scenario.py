@@ -16,6 +16,7 @@ from stories import (
     one_time_use,
     plan,
     refusals,
+    reset,
     virtual_function,
     visits,
 )
@@ -53,6 +54,7 @@ def until_the_power_is_cut(host: Host) -> None:
     visits.tell(host)
     layout.tell(host)
     virtual_function.tell(host)
+    reset.tell(host)
     instances.tell(host)
     one_time_use.tell(host)
     firmware.tell(host)

@@ -222,6 +222,40 @@ def test_what_is_neither_cleaned_nor_of_one_time_use_says_so_by_name(flavors: Pl
     assert rows[CARD]["handles"][0].startswith(f"{VIRTUAL} (iavf, not managed): ")
 
 
+@pytest.mark.parametrize("option", ["passthrough_whitelist", "device_spec"])
+@pytest.mark.parametrize(
+    ("keys", "policy", "method", "guarantee", "why"),
+    [
+        ("", "none", None, "returns uncleaned", "erase"),
+        ('"reclaim": "hold"', "hold", None, "held until released", "hold"),
+        ('"reclaim": "erase", "clear_action": "reset"', "erase", "reset", "returns uncleaned (reset)", "reset"),
+        (
+            '"reclaim": "erase", "clear_action": "command", "clear_command": ["/etc/autoclave/clear.d/clear", "-a"]',
+            "erase", "command", "erased by command", "clear_action=command /etc/autoclave/clear.d/clear -a",
+        ),
+    ],
+)  # fmt: skip
+def test_the_plan_shows_policy_method_and_guarantee(
+    flavors: Planner, option: str, keys: str, policy: str, method: str | None, guarantee: str, why: str
+) -> None:
+    """The why column of the other policies is that of the option."""
+    flavors.add(f'[pci]\n{option} = {{"address": "{GPU}"{keys and ", "}{keys}}}\n')
+    row = flavors.rows()[GPU]
+    assert row["refused"] == []
+    assert (row["policy"], row["method"], row["guarantee"]) == (policy, method, guarantee)
+    if policy == "erase":
+        assert (row["action"], row["reserved"]) == (guarantee, "0 if its state is available, else 1")
+        assert why in row["why"]
+
+
+def test_the_plan_refuses_what_cannot_be_reset(flavors: Planner) -> None:
+    (flavors.host.root / "sys/bus/pci/devices" / GPU / "reset").unlink()
+    flavors.add(f'[pci]\ndevice_spec = {{"address": "{GPU}", "reclaim": "erase", "clear_action": "reset"}}\n')
+    row = flavors.rows()[GPU]
+    assert (row["action"], row["policy"]) == (None, None)
+    assert "the kernel knows no way to reset it" in row["refused"][0]
+
+
 def test_a_drive_for_flavors_is_withheld_or_burned_and_not_told_as_one_that_no_entry_matches(flavors: Planner) -> None:
     flavors.add('[pci]\ndevice_spec = {"address": "0000:43:*"}\n')
     row = flavors.rows()[UNMATCHED]

@@ -18,6 +18,7 @@ from typing import Any
 from autoclave.hardware.block import open_block, programs_with_open
 from autoclave.hardware.command import Commands
 from autoclave.hardware.erase.zero import first_nonzero
+from autoclave.hardware.function_access import OperatorPrograms, check_program, write_attribute
 from autoclave.hardware.host import Deadline, HostPaths
 from autoclave.hardware.pci_functions import card_serial
 from autoclave.hardware.privileged import client, context, server
@@ -25,6 +26,7 @@ from autoclave.hardware.sysfs import product_uuid
 from autoclave.rules.pci_address import PCIAddress
 
 NOBODY = 65534
+DEVICE = "5d0e64c1-6a1c-4a3b-8b53-0d7c1f2a9e44"
 PATHS = HostPaths()
 
 
@@ -100,6 +102,25 @@ def serial(address: str) -> str | None:
 
 def uuid() -> str | None:
     return product_uuid(PATHS)
+
+
+def write(address: str, name: str, text: str) -> None:
+    write_attribute(PATHS, PCIAddress.parse(address), name, text)
+
+
+def check(path: str) -> None:
+    check_program(PATHS, path)
+
+
+def clear(address: str, argv: list[str], seconds: float, device: str = DEVICE) -> list[Any]:
+    programs = OperatorPrograms(Commands(PATHS), PCIAddress.parse(address), device)
+    done = programs.run(argv, deadline=Deadline.after(seconds), tools=Journal(), on_line=lambda line: say(line=line))
+    return [list(done.argv), done.returncode, done.stdout, done.stderr]
+
+
+def clear_and_forget(address: str, argv: list[str], seconds: float) -> int:
+    _token, pid, _argv = server.start_program(argv, address, DEVICE, seconds, False)
+    return pid
 
 
 def whoami(_nobody: None = None) -> int:

@@ -10,7 +10,13 @@ from cliff.app import App
 from cliff.commandmanager import CommandManager
 from cliff.lister import Lister
 
-from autoclave.cli.check import CheckDeviceSpec, CheckPassthroughWhitelist, CheckPCIAlias, CheckPCIDeviceSpec
+from autoclave.cli.check import (
+    CheckDeviceSpec,
+    CheckEntries,
+    CheckPassthroughWhitelist,
+    CheckPCIAlias,
+    CheckPCIDeviceSpec,
+)
 from autoclave.exceptions import InvalidConfiguration
 
 AUTO = {"clear_action": "auto", "clear_strategy": "auto"}
@@ -82,6 +88,13 @@ def test_a_virtual_function_is_meant_by_its_physical_functions_address_and_manag
     ]
 
 
+@pytest.mark.parametrize("check", [CheckPassthroughWhitelist, CheckPCIDeviceSpec])
+def test_the_guarantee_of_an_entry_is_shown(check: type[CheckEntries]) -> None:
+    entry = '{"vendor_id": "10de", "reclaim": "erase", "clear_action": "reset"}'
+    assert run(entry, check=check)[0]["guarantee"] == "returns uncleaned (reset)"
+    assert run(entry, CARD, check=check)[0]["guarantee"] == "returns uncleaned (reset)"
+
+
 def test_an_entry_of_the_whitelist_that_cannot_be_used_is_refused_by_the_name_of_that_option() -> None:
     with pytest.raises(InvalidConfiguration, match=r"\[pci\] passthrough_whitelist, entry 1, key 'managed'"):
         run('{"vendor_id": "10de", "managed": "maybe"}', check=CheckPassthroughWhitelist)
@@ -123,6 +136,7 @@ def test_each_function_is_shown_with_what_placement_is_told_of_it() -> None:
         "traits": ["COMPUTE_MANAGED_PCI_DEVICE", "CUSTOM_BIG", "CUSTOM_BLUE", "HW_PCI_ONE_TIME_USE", "OWNER_NOVA"],
         "one_time_use": True,
         "managed": True,
+        "guarantee": "held until released",
         "for": "flavors",
     }
     assert [virtual[key] for key in ("provider", "resource_class", "traits", "one_time_use", "managed")] == [

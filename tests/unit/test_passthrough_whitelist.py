@@ -52,7 +52,7 @@ def test_anything_else_is_refused_by_name(written: Any) -> None:
         ("physical_network", "unknown key"),
         ("devname", "give its address"),
         ("one_time_use", "[pci] device_spec"),
-        ("clear_action", "[nvme] device_spec"),
+        ("clear_action", "must be one of reset, command"),
     ],
 )
 def test_a_key_that_would_mean_nothing_is_refused_and_not_taken_for_a_tag(key: str, words: str) -> None:

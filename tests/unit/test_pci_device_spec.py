@@ -154,7 +154,7 @@ def test_one_time_use_of_what_is_left_to_neutron_is_refused_because_nobody_would
         ("label", "unknown key"),
         ("", "unknown key"),
         ("devname", "give its address"),
-        ("clear_action", "[nvme] device_spec"),
+        ("clear_action", "must be one of reset, command"),
         ("clear_strategy", "[nvme] device_spec"),
     ],
 )

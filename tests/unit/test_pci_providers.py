@@ -20,6 +20,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import provider_name
 
 ALWAYS = {"COMPUTE_MANAGED_PCI_DEVICE", "OWNER_NOVA"}
@@ -64,7 +65,7 @@ def test_a_function_without_sriov_is_a_provider_of_its_own() -> None:
         at("0000:81:00.0"),
         "CUSTOM_PCI_10DE_25B6",
         frozenset(ALWAYS),
-        False,
+        Reclaim.NONE,
         (ClaimableFunction(at("0000:81:00.0"), DevType.PCI, "10de", "25b6", True),),
     )
     assert provider.total == 1
@@ -227,3 +228,16 @@ def test_entries_that_contradict_each_other_cost_no_other_slot_its_provider() ->
     translated = translate([*CARD, gpu("0000:81:00.0")], specs)
     assert [provider.address for provider in translated.providers] == [at("0000:81:00.0")]
     assert [*translated.faults] == [at("0000:82:00.0")]
+
+
+def test_a_provider_has_the_policy_and_method_of_its_entry() -> None:
+    keys = {"reclaim": "erase", "clear_action": "reset"}
+    [provider] = providers([gpu("0000:81:00.0")], {"vendor_id": "10de"} | keys)
+    assert (provider.reclaim, provider.cleanup_action, provider.one_time_use) == (Reclaim.ERASE, "reset", False)
+    assert "HW_PCI_ONE_TIME_USE" not in provider.traits
+
+
+def test_hold_is_one_time_use_for_placement() -> None:
+    [provider] = providers([gpu("0000:81:00.0")], {"vendor_id": "10de", "reclaim": "hold"})
+    assert (provider.reclaim, provider.one_time_use) == (Reclaim.HOLD, True)
+    assert "HW_PCI_ONE_TIME_USE" in provider.traits

@@ -203,3 +203,26 @@ def test_asking_for_the_version_is_let_pass(tmp_path: Path) -> None:
 
     [argv] = watcher.argvs
     admission.command(as_asked(argv, host))
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["/bin/sh"], ["clear"], ["/etc/autoclave/clear.d/../sh"], ["/etc/autoclave/clear.d/x", "a\0b"]]
+)
+def test_only_programs_in_their_directory_are_admitted(argv: list[str]) -> None:
+    with pytest.raises(HardwareError, match="the privileged helper does not run"):
+        admission.program(argv)
+    admission.program(["/etc/autoclave/clear.d/x", "--all", "$(id)"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "5D0E64C1-6a1c-4a3b-8b53-0d7c1f2a9e44", "5d0e64c1-6a1c-4a3b-8b53-0d7c1f2a9e44\n"]
+)
+def test_only_uuids_name_devices(text: str) -> None:
+    with pytest.raises(HardwareError, match="does not take"):
+        admission.device(text)
+
+
+@pytest.mark.parametrize(("name", "text"), [("reset", "0"), ("reset", ""), ("remove", "1"), ("../x/reset", "1")])
+def test_only_what_a_method_writes_is_admitted(name: str, text: str) -> None:
+    with pytest.raises(HardwareError, match="does not write"):
+        admission.attribute(name, text)

@@ -27,7 +27,7 @@ from autoclave.rules.pci_inventory import (
     translate,
 )
 from autoclave.rules.provider_config import AddedInventory
-from autoclave.rules.reclaim import Reclaim
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy, guarantee
 from autoclave.rules.resource_names import pci_resource_class
 
 
@@ -179,13 +179,13 @@ class CheckPassthroughWhitelist(CheckEntries):
     """
 
     option = ("pci", "passthrough_whitelist")
-    columns = device_columns = ("managed",)
+    columns = device_columns = ("managed", "guarantee")
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
         return parse_device_spec(values, option=PASSTHROUGH_OPTION, extra_keys=PASSTHROUGH_KEYS)
 
     def shown(self, spec: DeviceSpec) -> tuple[object, ...]:
-        return (spec.extra.get("managed", True),)
+        return spec.extra.get("managed", True), ReclaimPolicy.of(spec.extra).guarantee
 
 
 class CheckPCIDeviceSpec(CheckEntries):
@@ -197,7 +197,7 @@ class CheckPCIDeviceSpec(CheckEntries):
     """
 
     option = ("pci", "device_spec")
-    columns = ("resource_class", "traits", "one_time_use", "managed", "for")
+    columns = ("resource_class", "traits", "one_time_use", "managed", "guarantee", "for")
     device_columns = ("provider", *columns)
 
     def parse(self, values: Sequence[str]) -> Sequence[DeviceSpec]:
@@ -210,7 +210,8 @@ class CheckPCIDeviceSpec(CheckEntries):
             configured = pci_resource_class(spec.vendor_id, spec.product_id)
         traits = _names(said.get("traits", ()))
         whose = "ports of Neutron" if left_to_neutron(spec) else "flavors"
-        return Cell(configured), traits, said.get("one_time_use", False), said.get("managed", True), whose
+        policy, managed = ReclaimPolicy.of(said), said.get("managed", True)
+        return Cell(configured), traits, policy.reclaim is Reclaim.HOLD, managed, policy.guarantee, whose
 
     def meant(
         self, specs: Sequence[DeviceSpec], devices: Sequence[NamedDevice]
@@ -223,7 +224,8 @@ class CheckPCIDeviceSpec(CheckEntries):
             raise fault
         for it in translated.providers:
             of_all = (it.address.upper, it.resource_class, _names(it.traits), it.reclaim is Reclaim.HOLD)
-            told |= {function.address: (*of_all, function.managed, "flavors") for function in it.functions}
+            kept = guarantee(it.reclaim, it.cleanup_action)
+            told |= {function.address: (*of_all, function.managed, kept, "flavors") for function in it.functions}
         for device in devices:
             spec = index.first_match(device.vendor_id, device.product_id, device.address, device.physfn)
             not_told = (Cell(None),) * len(self.columns)

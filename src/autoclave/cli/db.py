@@ -86,8 +86,8 @@ def _require_stopped(database: Database, patience: timedelta) -> None:
         raise Conflict(
             f"Agents of the release before are running on {', '.join(alive)}, or were less than "
             f"{patience.total_seconds():.0f} s ago. They cannot use the new schema, which keeps the devices of flavors "
-            "and of device profiles in one table. Stop every agent, conductor and api, then run 'autoclave db sync' again. "
-            "Nothing was changed."
+            "and of device profiles in one table. Nothing was changed. Stop every agent, conductor and api, then run "
+            "'autoclave db sync' again."
         )
 
 

@@ -20,7 +20,7 @@ from autoclave.cli.sim import add_data_dir
 from autoclave.conf import is_set, new_config
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.conf.check import require_text
-from autoclave.drivers.base import RETURNS_UNCLEANED, DiscoveredDevice, Estimate, Inspected
+from autoclave.drivers.base import DiscoveredDevice, Estimate, Inspected
 from autoclave.drivers.loader import load_drivers
 from autoclave.drivers.pci import of_card
 from autoclave.exceptions import AutoclaveError, HardwareError, InvalidConfiguration
@@ -40,7 +40,7 @@ from autoclave.rules.pci_inventory import (
     parse_pci_device_spec,
     translate,
 )
-from autoclave.rules.reclaim import Reclaim
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy, guarantee
 from autoclave.rules.resource_names import OWNER_CYBORG, provider_name
 from autoclave.services.hosts import host_name, host_paths
 from autoclave.simulator.host import Fleet
@@ -115,14 +115,16 @@ class _Slot:
             refused=self._refused,
             partly_refused=[self._words(match) for match in self._partly],
             entry="; ".join(dict.fromkeys(f"{match.entry.entry}: {match.entry.text}" for match in self._meant)),
-            why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; Autoclave does not erase it",
+            why=f"{DEVICE_SPEC_OPTION} gives it to instances by flavor; {_how(self._meant[0].policy)}",
             holders=list(self._holders()),
             iommu_group=[str(member) for member in sorted(set(self._group()))],
             handles=[self._words(match) for match in virtual],
         )
 
     def _action(self, provider: PCIProvider) -> str:
-        return BURNED_AFTER_USE if provider.reclaim is Reclaim.HOLD else RETURNS_UNCLEANED
+        if provider.reclaim is Reclaim.HOLD:
+            return BURNED_AFTER_USE
+        return guarantee(provider.reclaim, provider.cleanup_action)
 
     @property
     def _refused(self) -> list[str]:
@@ -167,13 +169,29 @@ class _Slot:
         provider = self._provider
         if provider is None:
             return {}
-        burned = f"{provider.total} from its first instance until it is released, else 0"
+        reserved = {
+            Reclaim.HOLD: f"{provider.total} from its first instance until it is released, else 0",
+            Reclaim.ERASE: f"0 if its state is available, else {provider.total}",
+            Reclaim.NONE: "0",
+        }
         return {
             "provider": provider_name(host, provider.address),
             "resource_class": provider.resource_class,
-            "reserved": burned if provider.reclaim is Reclaim.HOLD else "0",
+            "reserved": reserved[provider.reclaim],
             "traits": sorted(provider.traits),
+            **_reclaimed(provider.reclaim, provider.cleanup_action),
         }
+
+
+def _how(policy: ReclaimPolicy) -> str:
+    if policy.cleanup_action is None:
+        return "Autoclave does not erase it"
+    return f"the entry has {policy.words}"
+
+
+def _reclaimed(reclaim: Reclaim, cleanup_action: str | None) -> Told:
+    """Return what becomes of a device after each instance."""
+    return {"policy": str(reclaim), "method": cleanup_action, "guarantee": guarantee(reclaim, cleanup_action)}
 
 
 _MATCH_KEYS = ("vendor_id", "product_id", "address")
@@ -254,6 +272,9 @@ def _slot(text: str) -> PCIAddress | None:
 
 _SUMMARY = ("address", "device", "serial", "action", "refused")
 _DETAILS = (
+    "policy",
+    "method",
+    "guarantee",
     "entry",
     "why",
     "rejected",
@@ -429,6 +450,7 @@ def _told(host: str, device: DiscoveredDevice, refused: bool) -> dict[str, Any]:
         "resource_class": device.resource_class,
         "reserved": f"{total}" if refused else f"0 if its state is available, else {total}",
         "traits": [OWNER_CYBORG, *device.traits],
+        **_reclaimed(device.reclaim, device.cleanup_action),
     }
 
 
@@ -440,6 +462,9 @@ def _record(planned: _Planned, cleanup_timeout: int, clashes: Sequence[str]) -> 
         "serial": inspected.serial,
         "action": inspected.action,
         "refused": [*clashes, *inspected.refused, *(f"not offered: {each}" for each in inspected.partly_refused)],
+        "policy": None,
+        "method": None,
+        "guarantee": None,
         "entry": inspected.entry,
         "why": inspected.why,
         "rejected": list(inspected.rejected),

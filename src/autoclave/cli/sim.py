@@ -89,7 +89,9 @@ class SimFault(OfDrive):
         parser = super().get_parser(prog_name)
         parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': every drive of the host."
         parser.add_argument("kind", help=f"what goes wrong: {', '.join(FaultKind)}")
-        parser.add_argument("value", nargs="?", type=float, help="percent, seconds or bytes a second, as the kind says")
+        parser.add_argument(
+            "value", nargs="?", type=float, help="percent, seconds, bytes a second or exit code, as the kind says"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -282,6 +284,12 @@ class SimPlug(OfDrive):
         parser.add_argument("--interface", help="network interface that its driver makes, which is up")
         parser.add_argument("--physfn", type=str.lower, help="address of its physical function")
         parser.add_argument("--serial", type=str.lower, help="its Device Serial Number, 16 digits (default none)")
+        parser.add_argument(
+            "--reset",
+            default=FunctionSpec.reset_method,
+            metavar="WAYS",
+            help=f"ways to reset it (default '{FunctionSpec.reset_method}'), or none",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -299,6 +307,7 @@ class SimPlug(OfDrive):
             interface=parsed_args.interface,
             physfn=parsed_args.physfn,
             serial=parsed_args.serial,
+            reset_method=None if parsed_args.reset == "none" else parsed_args.reset,
         )
         self.host(parsed_args).functions.plug(spec)
 
@@ -339,13 +348,12 @@ def _rows(host: SimulatedHost) -> Iterator[tuple[object, ...]]:
     for plugged in sorted(host.functions.all().values(), key=lambda each: each.address):
         spec = plugged.spec
         model = f"{spec.vendor}:{spec.product} {f'of {spec.physfn}' if spec.physfn else ''}".strip()
-        driver = plugged.driver or ""
-        yield (inventory.name, spec.address, "", model if plugged.present else "(empty)", driver, "", "", "")
+        driver, faults = plugged.driver or "", _faults(host, spec.address)
+        yield (inventory.name, spec.address, "", model if plugged.present else "(empty)", driver, "", "", faults)
 
 
 def _drives(host: SimulatedHost, inventory: Inventory) -> Iterator[tuple[object, ...]]:
     for slot in sorted(inventory.slots.values(), key=lambda each: each.address):
-        faults = host.faults.active([slot.address])
         progress = None
         if slot.present and slot.spec.physfn is None:
             with host.drive(slot.address) as drive:
@@ -358,8 +366,13 @@ def _drives(host: SimulatedHost, inventory: Inventory) -> Iterator[tuple[object,
             slot.driver or "",
             "" if slot.instance is None else f"nvme{slot.instance}",
             "" if progress is None else f"{progress:.0f}%",
-            ", ".join(str(kind) if value is None else f"{kind}={value:g}" for kind, value in faults.items()),
+            _faults(host, slot.address),
         )
+
+
+def _faults(host: SimulatedHost, address: str) -> str:
+    faults = host.faults.active([address])
+    return ", ".join(str(kind) if value is None else f"{kind}={value:g}" for kind, value in faults.items())
 
 
 class SimBind(OfDrive):

@@ -5,6 +5,7 @@ from oslo_config import cfg
 from autoclave.conf.option_types import FiniteFloatOpt
 from autoclave.rules import json_options
 from autoclave.rules.device_spec import ExtraKeys
+from autoclave.rules.reclaim import RECLAIM_CHECKS, RECLAIM_PARSERS
 
 COMPUTE = "compute"
 
@@ -62,15 +63,18 @@ PCI_OPTS = [
         default=[],
         help="Which PCI functions the driver pci_driver offers: a JSON object, or a list of them, with vendor_id, "
         "product_id, address and managed (true, the default, or false: libvirt leaves the function with the driver "
-        "that it is bound to). May be given several times; the first entry that matches a function counts.",
+        "that it is bound to), reclaim (none, the default, hold or erase: what becomes of it after each instance), and "
+        "for erase clear_action (reset or command) and clear_command. May be given several times; the first entry "
+        "that matches a function counts.",
     ),
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
         help="Which PCI functions instances get by flavor, where [compute] is enabled: a JSON object, or a list of "
-        "them, with vendor_id, product_id, address, managed, one_time_use, live_migratable, resource_class, traits, "
-        "physical_network, trusted and remote_managed. May be given several times; the first entry that matches a "
-        "function counts. None of them may be offered by a device driver as well.",
+        "them, with vendor_id, product_id, address, managed, reclaim, clear_action, clear_command, one_time_use, "
+        "live_migratable, resource_class, traits, physical_network, trusted and remote_managed. May be given several "
+        "times; the first entry that matches a function counts. None of them may be offered by a device driver as "
+        "well.",
     ),
     cfg.MultiStrOpt(
         "alias",
@@ -83,13 +87,13 @@ PCI_OPTS = [
 
 
 PASSTHROUGH_KEYS = ExtraKeys(
-    parsers={"managed": json_options.boolean},
+    parsers={"managed": json_options.boolean, **RECLAIM_PARSERS},
+    checks=RECLAIM_CHECKS,
     refused={
         "devname": "names a network interface, which has no name any more while a guest has it; give its address",
-        "one_time_use": "is for [pci] device_spec; what this driver offers comes back as its guest has left it",
-        "clear_action": "is for [nvme] device_spec; this driver erases nothing",
-        "clear_strategy": "is for [nvme] device_spec; this driver erases nothing",
+        "one_time_use": 'is for [pci] device_spec; give "reclaim": "hold" here, which is the same',
+        "clear_strategy": 'is for [nvme] device_spec; here, the methods are "clear_action": "reset" and "command"',
     },
 )
 """List the keys of ``[pci] passthrough_whitelist`` that select no functions: whether libvirt detaches and reattaches
-a function (managed-mode specification)."""
+a function (managed-mode specification), and its reclaim policy."""

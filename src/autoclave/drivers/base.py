@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from autoclave.hardware.erase.work import Estimate
 from autoclave.hardware.host import Deadline, HostPaths, Progress, ProgressSink, ToolSink
@@ -31,6 +32,9 @@ __all__ = [
     "Sighting",
     "ToolSink",
 ]
+
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class DiscoveredDevice:
         Missing fields prove nothing then.
     :param exposed: what else, other than a guest of Autoclave, may write to it now, or None. An available device
         becomes suspect. It is set only for an observed fact, never for a doubt.
-    :param requested_by: who asks for it.
+    :param requested_by: how instances ask for it.
     :param policy: its reclaim policy; None for that of its type: a drive is erased, another device is not.
     """
 
@@ -271,3 +275,21 @@ class Driver:
         :raises HardwareError: the device is not proved clean.
         """
         return {}
+
+    def own_control(self) -> CleanupControl:
+        """Return a control for an unmonitored cleanup, with ``[nvme] cleanup_timeout`` from now on."""
+        return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
+
+
+class _Unwatched:
+    """Log the reports of an unmonitored cleanup."""
+
+    @staticmethod
+    def progress(progress: Progress) -> None:
+        LOG.debug("%s", progress)
+
+    def started(self, pid: int, argv: Sequence[str]) -> None:
+        LOG.debug("%s runs as process %d", argv[0], pid)
+
+    def ended(self, pid: int) -> None:
+        LOG.debug("process %d has ended", pid)

@@ -349,10 +349,6 @@ class NVMeDriver(Driver):
             return set()
         return set(attached) - {namespace.nsid for namespace in controller.namespaces}
 
-    def own_control(self) -> CleanupControl:
-        """Return a control for an unmonitored cleanup, with ``[nvme] cleanup_timeout`` from now on."""
-        return CleanupControl(Deadline.after(self.conf.nvme.cleanup_timeout), _Unwatched.progress, _Unwatched())
-
     def _tell_foreign(self, foreign: Sequence[Finding]) -> None:
         """Log other functions than drives that the entries match, in one line, once per change."""
         addresses = tuple(finding.address for finding in foreign)
@@ -381,20 +377,6 @@ class NVMeDriver(Driver):
                 LOG.error("%s%s is not offered: %s", finding.address, entry, problem)
             else:
                 LOG.info("%s is readable and may be offered", finding.address)
-
-
-class _Unwatched:
-    """Log the reports of an unmonitored cleanup."""
-
-    @staticmethod
-    def progress(progress: Progress) -> None:
-        LOG.debug("%s", progress)
-
-    def started(self, pid: int, argv: Sequence[str]) -> None:
-        LOG.debug("%s runs as process %d", argv[0], pid)
-
-    def ended(self, pid: int) -> None:
-        LOG.debug("process %d has ended", pid)
 
 
 def _still(problem: HardwareError, seconds: float) -> HardwareError:

@@ -1,8 +1,10 @@
-"""Drive PCI functions that guests get as they are, and return uncleaned."""
+"""Drive PCI functions other than NVMe drives, and clean those whose entry names a method."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import ClassVar
 
@@ -11,9 +13,22 @@ from oslo_log import log as logging
 
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
-from autoclave.drivers.base import RETURNS_UNCLEANED, AttachHandle, DiscoveredDevice, Driver, Inspected, Sighting
-from autoclave.exceptions import HardwareError
-from autoclave.hardware.host import HostPaths
+from autoclave.drivers.base import (
+    AttachHandle,
+    CleanableDevice,
+    CleanupControl,
+    DiscoveredDevice,
+    Driver,
+    Evidence,
+    Inspected,
+    Sighting,
+)
+from autoclave.exceptions import DeviceInUse, EraseUnsupported, HardwareError, WrongDrive
+from autoclave.hardware.command import Commands
+from autoclave.hardware.erase.function_work import FunctionWork
+from autoclave.hardware.erase.methods import FUNCTION_METHODS, function_lack
+from autoclave.hardware.function_access import function_users
+from autoclave.hardware.host import Deadline, HostPaths, Progress
 from autoclave.hardware.pci_functions import card_serial
 from autoclave.hardware.sysfs import (
     BRIDGE_CLASS,
@@ -21,11 +36,14 @@ from autoclave.hardware.sysfs import (
     PCIFunction,
     Unreadable,
     iommu_group_members,
+    pci_function,
     pci_functions,
 )
 from autoclave.hardware.usage import host_uses, is_with_vfio, objection
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, unattachable
+from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 
 LOG = logging.getLogger(__name__)
@@ -56,6 +74,11 @@ class Candidate:
         address = self.function.address
         managed = {"managed": self.entry.extra["managed"]} if "managed" in self.entry.extra else {}
         return AttachHandle("PCI", {**address.as_attach_info(), **managed}, str(address))
+
+    @property
+    def policy(self) -> ReclaimPolicy:
+        """Return what becomes of it after each instance."""
+        return ReclaimPolicy.of(self.entry.extra)
 
     @property
     def words(self) -> str:
@@ -90,6 +113,12 @@ class Card:
             return None
         return "; ".join(dict.fromkeys(candidate.withheld or "" for candidate in self.candidates))
 
+    @property
+    def policy(self) -> ReclaimPolicy:
+        """Return what becomes of the card after each instance; virtual functions are always returned uncleaned."""
+        own = [candidate for candidate in self.candidates if candidate.function is self.slot]
+        return own[0].policy if own else ReclaimPolicy()
+
     def device(self) -> DiscoveredDevice:
         """Return the device for discovery."""
         shown = (
@@ -109,6 +138,8 @@ class Card:
             drive_model=f"{self.slot.vendor_id}:{self.slot.product_id}",
             by_slot=True,  # some vendors give one serial to all functions of a card, or even to all cards
             excluded=self.excluded,
+            cleanup_action=self.policy.cleanup_action,
+            policy=self.policy.reclaim,
         )
 
     def inspected(self) -> Inspected:
@@ -121,11 +152,11 @@ class Card:
         return Inspected(
             address=str(self.slot.address),
             device=f"{self.slot.vendor_id}:{self.slot.product_id}{virtual}",
-            action=RETURNS_UNCLEANED if self.excluded is None else None,
+            action=self.policy.guarantee if self.excluded is None else None,
             refused=[self.excluded] if self.excluded else [],
             partly_refused=[] if self.excluded else [each.words for each in self.candidates if each.withheld],
             entry="; ".join(dict.fromkeys(entries)),
-            why="pci_driver erases nothing",
+            why="pci_driver erases nothing" if self.policy == ReclaimPolicy() else f"the entry has {self.policy.words}",
             holders=[holder for each in self.candidates for holder in each.holders],
             iommu_group=[str(member) for member in sorted(members)],
             handles=[] if own else [candidate.words for candidate in self.candidates],
@@ -203,26 +234,129 @@ def _candidate(
         group = iommu_group_members(paths, address)
         with_vfio = is_with_vfio(paths, function)
         users = [] if address in allowed else host_uses(paths, function)
+        lack = function_lack(paths, function, ReclaimPolicy.of(entry.extra))
     except HardwareError as e:
         return Candidate(function, entry, str(e))
     withheld = unattachable(address)
     if withheld is not None:
         return Candidate(function, entry, withheld, users, group)
-    if function.class_code.startswith(NVME_CLASS) and entry.address.single != address:
+    policy, is_drive = ReclaimPolicy.of(entry.extra), function.class_code.startswith(NVME_CLASS)
+    if is_drive and policy.reclaim is Reclaim.ERASE:
+        withheld = "it is an NVMe controller, which [pci] cannot erase: name it in [nvme] device_spec"
+    elif is_drive and policy.reclaim is Reclaim.NONE and entry.address.single != address:
         withheld = (
             "it is an NVMe controller, which nvme_driver erases between two guests and this driver would not; to offer "
             f'it uncleaned nevertheless, give an entry its exact address, "{address}"'
         )
+    elif function.physfn is not None and policy.reclaim is not Reclaim.NONE:
+        withheld = (
+            f'it is a virtual function. Only whole cards can have "reclaim": "{policy.reclaim}", since virtual '
+            "functions share a device"
+        )
     else:
         managed = entry.extra.get("managed", True)
-        withheld = objection(function, users, with_vfio=with_vfio, managed=managed, virtual_functions=virtual_functions)
+        withheld = lack or objection(
+            function, users, with_vfio=with_vfio, managed=managed, virtual_functions=virtual_functions
+        )
     return Candidate(function, entry, withheld, users, group)
 
 
-class PCIDriver(Driver):
-    """Discover the functions of ``[pci] passthrough_whitelist`` in sysfs. None of them is erased."""
+class FunctionDriver(Driver):
+    """Provide the base of the drivers that clean PCI functions by the entries of an option.
+
+    :cvar option: that option, for messages.
+    """
+
+    option: ClassVar[str]
+
+    @property
+    def device_specs(self) -> Sequence[DeviceSpec]:
+        """Return the entries of the option."""
+        raise NotImplementedError
+
+    def cleanup(self, device: CleanableDevice, control: CleanupControl | None = None) -> Evidence:
+        """Clean the function by its locked-in action, as its entry configures it now.
+
+        :raises EraseUnsupported: the configuration does not have the locked-in action.
+        :raises WrongDrive: the slot has another function.
+        :raises DeviceInUse: something uses the function, also after ``[agent] rebind_timeout``.
+        :raises HardwareError: the function is not clean.
+        """
+        control = control or self.own_control()
+        function = self._wait_until_free(self._expected(device), control)
+        policy = self._locked_in(device, function)
+        work = FunctionWork(
+            paths=self.paths,
+            commands=Commands(self.paths),
+            function=function,
+            device_uuid=device.uuid,
+            command=policy.command,
+            control=control,
+            stall_timeout=self.conf.nvme.stall_timeout,
+        )
+        began = datetime.now(UTC)
+        facts = FUNCTION_METHODS[policy.cleanup_action or ""].run(work)
+        users = function_users(self.paths, self._expected(device))
+        if users:
+            raise DeviceInUse(
+                f"{work.name} was cleaned, but is in use: {'; '.join(users)}. End that, and clean the device again",
+                users,
+            )
+        return {
+            "action": policy.cleanup_action,
+            "device": f"{function.vendor_id}:{function.product_id}",
+            "address": str(function.address),
+            "began": began.isoformat(timespec="seconds"),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            **facts,
+        }
+
+    def _expected(self, device: CleanableDevice) -> PCIFunction:
+        """Return the function in the device's slot, which must be of the recorded kind."""
+        function = pci_function(self.paths, PCIAddress.parse(device.pci_address))
+        found = f"{function.vendor_id}:{function.product_id}"
+        if device.drive_model not in (None, found):
+            raise WrongDrive(
+                f"{device.pci_address}: the slot has {found}, but the device {device.uuid} is {device.drive_model}; it "
+                "was not touched"
+            )
+        return function
+
+    def _wait_until_free(self, function: PCIFunction, control: CleanupControl) -> PCIFunction:
+        """Wait until nothing uses the function: libvirt may still detach it from its guest."""
+        patience = Deadline.after(min(self.conf.agent.rebind_timeout, control.deadline.remaining()))
+        while users := function_users(self.paths, function):
+            if patience.passed:
+                raise DeviceInUse(
+                    f"{function.address} is in use: {'; '.join(users)}, also after {self.conf.agent.rebind_timeout:g} "
+                    "s ([agent] rebind_timeout); it was not touched",
+                    users,
+                )
+            control.progress(Progress(None, f"waiting until nothing uses it: {'; '.join(users)}"))
+            time.sleep(min(self.conf.nvme.poll_interval, patience.remaining()))
+        return pci_function(self.paths, function.address)
+
+    def _locked_in(self, device: CleanableDevice, function: PCIFunction) -> ReclaimPolicy:
+        """Return the policy of the function's entry, which must have the locked-in action."""
+        entry = first_match(
+            self.device_specs, function.vendor_id, function.product_id, function.address, function.physfn
+        )
+        policy = ReclaimPolicy() if entry is None else ReclaimPolicy.of(entry.extra)
+        if policy.cleanup_action is None or policy.cleanup_action != device.cleanup_action:
+            configured = "no entry matches it" if entry is None else f"entry {entry.entry} is {entry.text}"
+            raise EraseUnsupported(
+                f"{device.pci_address} is to be cleaned by {device.cleanup_action or 'no method'}, which {self.option} "
+                f"does not have for it: {configured}; it was not touched. Restore the entry, restart the agent, and "
+                "clean the device again"
+            )
+        return policy
+
+
+class PCIDriver(FunctionDriver):
+    """Discover the functions of ``[pci] passthrough_whitelist`` in sysfs."""
 
     name: ClassVar[str] = "pci_driver"
+    option: ClassVar[str] = PASSTHROUGH_OPTION
 
     def __init__(self, conf: cfg.ConfigOpts, paths: HostPaths) -> None:
         super().__init__(conf, paths)
@@ -269,3 +403,18 @@ class PCIDriver(Driver):
                     LOG.error("%s (%s) is not offered: %s", address, entry, candidate.withheld)
                 else:
                     LOG.info("%s (%s) may be offered", address, entry)
+
+
+class PCIDeviceSpecDriver(FunctionDriver):
+    """Clean the functions of ``[pci] device_spec``. It discovers none: the agent offers them by flavor."""
+
+    name: ClassVar[str] = "pci_device_spec"
+    option: ClassVar[str] = DEVICE_SPEC_OPTION
+
+    @cached_property
+    def device_specs(self) -> Sequence[DeviceSpec]:
+        """Return the entries of ``[pci] device_spec``."""
+        return parse_pci_device_spec(self.conf.pci.device_spec)
+
+    def discover(self) -> Sequence[DiscoveredDevice | Sighting]:
+        return []

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 from oslo_log import log as logging
 
@@ -93,8 +94,27 @@ class Commands:
         answered = None if self.paths.answer_tool is None else self.paths.answer_tool(command)
         if answered is not None:
             return answered
+        return self.execute(command, self._environment(), deadline=deadline, tools=tools, on_line=on_line)
+
+    def execute(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        deadline: Deadline,
+        tools: ToolSink | None = None,
+        on_line: Line | None = None,
+        program: int | None = None,
+        cwd: Path | None = None,
+    ) -> Completed:
+        """Run a command in this process with its whole *environment*; see :meth:`run`.
+
+        :param command: begins with the path of the executable.
+        :param program: see :class:`ProcessGroup`, as *cwd*.
+        """
+        command, name = tuple(command), os.path.basename(command[0])
         try:
-            group = ProcessGroup(command, prefix=self._lifeline, env=self._environment())
+            group = ProcessGroup(command, prefix=self._lifeline, env=environment, program=program, cwd=cwd)
         except OSError as e:
             raise ToolMissing(f"{command[0]} cannot be started: {e.strerror or e}", command) from e
         try:

@@ -204,16 +204,30 @@ class ProcessGroup:
     :param argv: the command; the first item is a path.
     :param prefix: the arguments before it, of a program that executes the command.
     :param env: its whole environment.
+    :param program: a descriptor of the file to execute in place of the path, which may lead to another file by now.
+    :param cwd: its working directory; by default that of this process.
     :raises OSError: it cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str], *, prefix: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        prefix: Sequence[str],
+        env: Mapping[str, str],
+        program: int | None = None,
+        cwd: Path | None = None,
+    ) -> None:
         self.argv = tuple(argv)
+        path = argv[0] if program is None else f"/proc/self/fd/{program}"
         self.ended = False
         """True after the end of the command itself; its children may still run."""
         self._process = subprocess.Popen(
-            [*prefix, *argv],
+            [*prefix, path, *argv[1:]],
             env=env,
+            cwd=cwd,
+            # The interpreter of a script opens it again, by the same descriptor.
+            pass_fds=() if program is None else (program,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -356,6 +370,27 @@ class Helper(Protocol):
         """Call :func:`sysfs.product_uuid`."""
         ...
 
+    def write_attribute(self, address: PCIAddress, name: str, text: str) -> None:
+        """Call :func:`function_access.write_attribute`."""
+        ...
+
+    def check_program(self, path: str) -> None:
+        """Call :func:`function_access.check_program`."""
+        ...
+
+    def run_program(
+        self,
+        argv: Sequence[str],
+        address: PCIAddress,
+        device_uuid: str,
+        *,
+        deadline: Deadline,
+        tools: ToolSink | None,
+        on_line: Line | None,
+    ) -> Completed:
+        """Call :meth:`OperatorPrograms.run`. The helper itself ends the program, as in :meth:`run`."""
+        ...
+
 
 class HoldDisk(Protocol):
     """Hold a disk open exclusively; see :func:`block.hold`."""
@@ -371,6 +406,17 @@ class AnswerTool(Protocol):
         ...
 
 
+class WriteAttribute(Protocol):
+    """Write an attribute of sysfs on a simulated host."""
+
+    def __call__(self, path: Path, text: str) -> None:
+        """Write *text*.
+
+        :raises OSError: the simulated kernel refuses it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class HostPaths:
     """Hold the roots under which the agent finds the kernel's interfaces.
@@ -382,6 +428,7 @@ class HostPaths:
     :param tools: directories searched for external tools before ``PATH``.
     :param hold_disk: opens the nodes of disks; None for block devices.
     :param answer_tool: answers commands in place of external tools; None to run the tools.
+    :param write_attribute: writes attributes of sysfs; None to write the files.
     :param helper: performs privileged operations; None for this process itself.
     """
 
@@ -393,6 +440,7 @@ class HostPaths:
     hold_disk: HoldDisk | None = None
     helper: Helper | None = None
     answer_tool: AnswerTool | None = None
+    write_attribute: WriteAttribute | None = None
 
 
 @dataclass(frozen=True)

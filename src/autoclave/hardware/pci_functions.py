@@ -11,11 +11,17 @@ from pathlib import Path
 
 from autoclave.exceptions import HardwareError
 from autoclave.hardware import sysfs
+from autoclave.hardware.erase.methods import function_lack
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.sysfs import function_directory
 from autoclave.hardware.usage import host_uses, is_with_vfio, objection
 from autoclave.rules.pci_address import PCIAddress, unattachable
 from autoclave.rules.pci_inventory import DevType, Match, PCIFunction
+from autoclave.rules.reclaim import Reclaim
+
+NVME_ERASE_FOR_FLAVORS = (
+    'it is an NVMe controller, which [pci] cannot erase: name it in [nvme] device_spec, with "requested_by": "flavor"'
+)
 
 
 class HostFunctions:
@@ -67,12 +73,20 @@ class HostFunctions:
             users = [] if it.address in allowed_host_devices else host_uses(self._paths, it)
         except HardwareError as error:
             return self._unclear(it.address, error)
-        if it.class_code.startswith(sysfs.NVME_CLASS) and not match.one_time_use and not _is_named(match):
+        is_drive, policy = it.class_code.startswith(sysfs.NVME_CLASS), match.policy
+        if is_drive and policy.reclaim is Reclaim.ERASE:
+            return NVME_ERASE_FOR_FLAVORS
+        if is_drive and policy.reclaim is Reclaim.NONE and not _is_named(match):
             return (
                 "it is an NVMe controller, and the next guest would find on it what the last one left: set "
                 "one_time_use, or let [nvme] device_spec offer it, which erases it. To offer it uncleaned "
                 f'nevertheless, give an entry its vendor_id and product_id or its exact address, "{it.address}"'
             )
+        try:
+            if (lack := function_lack(self._paths, it, policy)) is not None:
+                return lack
+        except HardwareError as error:
+            return self._unclear(it.address, error)
         objected = objection(it, users, with_vfio=with_vfio, managed=match.managed, virtual_functions=0)
         try:
             return objected or self._of_virtual_functions(it.address, meant)

@@ -99,6 +99,8 @@ def is_there(path: Path) -> bool:
 
 BRIDGE_CLASS = "06"
 """The prefix of a bridge's class code. Guests never get bridges."""
+STORAGE_CLASS = "01"
+"""The prefix of a storage controller's class code."""
 NVME_CLASS = "0108"
 """The prefix of an NVMe controller's class code, whatever its programming interface."""
 

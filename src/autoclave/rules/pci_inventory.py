@@ -16,7 +16,7 @@ from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules import json_options, resource_names
 from autoclave.rules.device_spec import DeviceSpec, ExtraKeys, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, parse_pci_id
-from autoclave.rules.reclaim import Reclaim
+from autoclave.rules.reclaim import RECLAIM_CHECKS, RECLAIM_PARSERS, Reclaim, ReclaimPolicy, require_agreement
 from autoclave.rules.resource_names import FLAVOR_TRAITS, pci_resource_class
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
@@ -45,8 +45,20 @@ def _physical_network(value: object) -> str | None:
 
 
 def _protects(keys: Mapping[str, Any]) -> None:
+    require_agreement(keys)
+    if keys["one_time_use"]:
+        _require_for_flavors(keys)
+
+
+def _reclaims(keys: Mapping[str, Any]) -> None:
+    RECLAIM_CHECKS["reclaim"](keys)
+    if keys["reclaim"] is not Reclaim.NONE:
+        _require_for_flavors(keys)
+
+
+def _require_for_flavors(keys: Mapping[str, Any]) -> None:
     for key in ("physical_network", "remote_managed"):
-        if keys["one_time_use"] and keys.get(key, False) is not False:
+        if keys.get(key, False) is not False:
             raise ValueError(f"protects nothing beside {key}, which leaves the function to Neutron")
 
 
@@ -60,12 +72,12 @@ DEVICE_SPEC_KEYS = ExtraKeys(
         "physical_network": _physical_network,
         "trusted": json_options.boolean,
         "remote_managed": json_options.boolean,
+        **RECLAIM_PARSERS,
     },
-    checks={"one_time_use": _protects},
+    checks={"one_time_use": _protects, **RECLAIM_CHECKS, "reclaim": _reclaims},
     refused={
         "devname": "names a network interface, which has no name any more while a guest has it; give its address",
-        "clear_action": "is for [nvme] device_spec; nothing is erased here, but see one_time_use",
-        "clear_strategy": "is for [nvme] device_spec; nothing is erased here, but see one_time_use",
+        "clear_strategy": 'is for [nvme] device_spec; here, the methods are "clear_action": "reset" and "command"',
     },
 )
 """The extra keys of ``[pci] device_spec``."""
@@ -166,7 +178,18 @@ class Match:
                 "functions share a provider. Leave the key out of an entry that means them",
                 "one_time_use",
             )
+        if self.reclaim is not Reclaim.NONE:
+            return self.wrong(
+                "is a virtual function. Only whole devices (type-PCI, type-PF) can be erased or held, since virtual "
+                "functions share a provider. Leave the key out of an entry that means them",
+                "reclaim",
+            )
         return None
+
+    @property
+    def policy(self) -> ReclaimPolicy:
+        """Return what becomes of the function after each instance."""
+        return ReclaimPolicy.of(self.entry.extra)
 
     @property
     def managed(self) -> bool:
@@ -182,12 +205,12 @@ class Match:
     @property
     def one_time_use(self) -> bool:
         """Return whether the function stays reserved after its instance."""
-        return bool(self.entry.extra.get("one_time_use", False))
+        return self.reclaim is Reclaim.HOLD
 
     @property
     def reclaim(self) -> Reclaim:
         """Return the reclaim policy."""
-        return Reclaim.HOLD if self.one_time_use else Reclaim.NONE
+        return self.policy.reclaim
 
     @property
     def traits(self) -> frozenset[str]:
@@ -257,6 +280,11 @@ class PCIProvider:
     """The method that cleans it, if its policy is to erase."""
 
     @property
+    def one_time_use(self) -> bool:
+        """Return whether it stays reserved after its instance until the operator releases it."""
+        return self.reclaim is Reclaim.HOLD
+
+    @property
     def total(self) -> int:
         """Return the total of its inventory."""
         return len(self.functions)
@@ -295,7 +323,8 @@ def translate(functions: Iterable[PCIFunction], specs: Sequence[DeviceSpec]) -> 
             continue
         first = members[0]
         claimable = tuple(_claimable(match) for match in members)
-        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.reclaim, claimable))
+        action = first.policy.cleanup_action
+        providers.append(PCIProvider(slot, first.resource_class, first.traits, first.reclaim, claimable, action))
     return Translation(tuple(providers), faults)
 
 

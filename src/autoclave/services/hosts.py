@@ -32,6 +32,7 @@ def host_paths(conf: cfg.ConfigOpts) -> HostPaths:
         tools=tuple(Path(directory) for directory in agent.tools_path),
         hold_disk=None if simulated is None else simulated.paths.hold_disk,
         answer_tool=None if simulated is None else simulated.paths.answer_tool,
+        write_attribute=None if simulated is None else simulated.paths.write_attribute,
         helper=_helper(conf),
     )
 

@@ -33,6 +33,7 @@ class FunctionSpec:
     :param numa_node: -1 if the platform does not report it.
     :param physfn: for a virtual function, the address of its physical function.
     :param serial: its Device Serial Number, 16 hexadecimal digits, or None.
+    :param reset_method: the ways in which the kernel can reset it; None if there is none.
     :raises SimulatorError: no function can have these values.
     """
 
@@ -47,6 +48,7 @@ class FunctionSpec:
     numa_node: int = -1
     physfn: str | None = None
     serial: str | None = None
+    reset_method: str | None = "flr bus"
 
     def __post_init__(self) -> None:
         try:
@@ -70,11 +72,13 @@ class PluggedFunction:
 
     :param driver: its current kernel driver.
     :param present: it is plugged in.
+    :param resets: how often it was reset since it was plugged in.
     """
 
     spec: FunctionSpec
     driver: str | None
     present: bool = True
+    resets: int = 0
 
     @property
     def address(self) -> str:
@@ -116,7 +120,9 @@ class Functions:
                     raise SimulatorError(f"{spec.address}: there is no physical function {spec.physfn}")
                 functions[spec.address] = plugged = PluggedFunction(spec, spec.driver)
                 self._tree.add_function(plugged)
-                self._tree.write_config(spec.address, _config_space(spec.serial))
+                self._tree.write_config(spec.address, _config_space(spec))
+                if spec.reset_method is not None:
+                    self._tree.add_reset(spec.address, spec.reset_method)
                 self._attach(plugged)
                 self._tree.announce(plugged)
 
@@ -152,6 +158,14 @@ class Functions:
             plugged = self._present(functions, address)
             self._give(plugged, plugged.spec.driver)
 
+    def reset(self, address: str) -> None:
+        """Reset a function.
+
+        :raises SimulatorError: it is not present.
+        """
+        with self._change() as functions:
+            self._present(functions, address).resets += 1
+
     def _give(self, plugged: PluggedFunction, driver: str | None) -> None:
         self._detach(plugged)
         plugged.driver = driver
@@ -180,9 +194,10 @@ class Functions:
             files.write_json(self._file, {address: asdict(plugged) for address, plugged in functions.items()})
 
 
-def _config_space(serial: str | None) -> bytes:
-    """Return the configuration space, with only a Device Serial Number capability, if any."""
-    space = bytearray(4096)
+def _config_space(spec: FunctionSpec) -> bytes:
+    """Return the configuration space: the ids, and a Device Serial Number capability, if any."""
+    space, serial = bytearray(4096), spec.serial
+    struct.pack_into("<HH", space, 0, int(spec.vendor, 16), int(spec.product, 16))
     if serial is not None:
         struct.pack_into("<III", space, 0x100, 0x0001_0003, int(serial[8:], 16), int(serial[:8], 16))
     return bytes(space)
@@ -194,7 +209,7 @@ def _require_name(address: str, what: str, name: str | None) -> None:
 
 
 def _plugged(fields: dict[str, Any]) -> PluggedFunction:
-    return PluggedFunction(FunctionSpec(**fields["spec"]), fields["driver"], fields["present"])
+    return PluggedFunction(FunctionSpec(**fields["spec"]), fields["driver"], fields["present"], fields.get("resets", 0))
 
 
 def default_functions() -> Sequence[FunctionSpec]:

@@ -5,7 +5,9 @@ tools are programs. :class:`ToolAnswers` answers quick commands without a proces
 far longer.
 """
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,10 @@ from autoclave.simulator.nvme_status import CommandFailed
 from autoclave.simulator.slots import DriveSlots
 from autoclave.simulator.tools import NvmeTool, lvm_settings
 
+CLEAR = "clear"
+"""The name of the operator's program, which stands in for any that clears a device."""
 TOOLS = {
+    CLEAR: ("tools", "run_clear"),
     "lvmconfig": ("tools", "lvmconfig"),
     "mdadm": ("tools", "mdadm"),
     "nvme": ("tools", "run_nvme"),
@@ -58,7 +63,8 @@ sys.exit({function}({root!r}, sys.argv[1:]))
 def write_tools(root: Path) -> None:
     """Write a program for each tool into the ``bin`` of the host in *root*, and their settings into its ``etc``."""
     for name in TOOLS:
-        script = root / "bin" / name
+        script = root / ("etc/autoclave/clear.d" if name == CLEAR else "bin") / name
+        script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(program(root, name))
         script.chmod(0o755)
     for name in _NOT_INSTALLED:
@@ -141,6 +147,19 @@ class _HoldDisk:
         return hold(DriveSlots(self.root), paths, path, writable=writable)
 
 
+@dataclass(frozen=True)
+class _WriteAttribute:
+    """Write attributes of functions on the host in *root*; see :class:`~autoclave.hardware.host.WriteAttribute`."""
+
+    root: Path
+
+    def __call__(self, path: Path, text: str) -> None:
+        host, address = DriveSlots(self.root), path.parent.name
+        if path.name != "reset" or text != "1" or FaultKind.RESET_FAILS in host.faults.active([address]):
+            raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+        host.functions.reset(address)
+
+
 class SimulatedHost(DriveSlots):
     """Represent one simulated host: its slots, and all other interfaces of a machine for an agent."""
 
@@ -193,6 +212,7 @@ class SimulatedHost(DriveSlots):
         return HostPaths(
             sysfs=self.root / "sys", dev=self.root / "dev", proc=self.root / "proc", etc=self.root / "etc",
             tools=(self.root / "bin",), hold_disk=_HoldDisk(self.root), answer_tool=ToolAnswers(self.root),
+            write_attribute=_WriteAttribute(self.root),
         )  # fmt: skip
 
     def conf_overrides(self, *, device_spec: bool = False) -> dict[tuple[str | None, str], Any]:

@@ -101,7 +101,7 @@ class DriveSlots:
             self._plug(inventory, spec)
 
     def set_fault(self, address: str, *faults: Fault) -> None:
-        """Activate faults from now on, for the drive at *address* or for every drive (``*``).
+        """Activate faults from now on, for the drive or function at *address* or for every drive (``*``).
 
         :raises SimulatorError: a fault of the whole host was given for one drive.
         """
@@ -159,6 +159,8 @@ class DriveSlots:
                     with self.drive(slot.address):
                         pass
             return [EVERY_DRIVE]
+        if address in self.functions:
+            return [address]
         if self._slot(inventory, address).present:
             with self.drive(address):
                 pass

@@ -332,6 +332,11 @@ class SysfsTree:
         """Write the configuration space of a function."""
         (self._function(address) / "config").write_bytes(space)
 
+    def add_reset(self, address: str, ways: str) -> None:
+        """Add the attributes of a function that can be reset."""
+        files.write_text(self._function(address) / "reset_method", f"{ways}\n")
+        files.write_text(self._function(address) / "reset", "")
+
     def announce(self, slot: Function) -> None:
         """Show the function on the bus."""
         files.link(self._bus / slot.address, self._function(slot.address))

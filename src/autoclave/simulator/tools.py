@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoclave.exceptions import SimulatorError
 from autoclave.simulator import zeroing
-from autoclave.simulator.faults import FaultKind
+from autoclave.simulator.faults import FaultBook, FaultKind
 from autoclave.simulator.host_volumes import HostVolumes, Volume
 from autoclave.simulator.nvme_commands import COMMANDS, Call, Refused
 from autoclave.simulator.nvme_dialect import Answer, Dialect, Options, UsageError, parse
@@ -174,6 +174,21 @@ _LVM_DEFAULTS = {"global_filter": '["a|.*|"]', "filter": '["a|.*|"]', "use_devic
 """The defaults of Debian."""
 _LVM_ERROR = 5
 _LVM_USAGE = 3
+
+
+def run_clear(root: str, argv: Sequence[str]) -> int:  # noqa: ARG001
+    """Run the operator's program of the simulated host in *root*, and return its exit code."""
+    address = os.environ["AUTOCLAVE_PCI_ADDRESS"]
+    faults = FaultBook(Path(root)).active([address])
+    sys.stdout.write(f"progress 50 clearing {address}\n")
+    sys.stdout.flush()
+    while FaultKind.CLEAR_HANGS in faults:
+        time.sleep(_LOOK_AGAIN)
+    if FaultKind.CLEAR_FAILS in faults:
+        sys.stderr.write(f"{address} cannot be cleared\n")
+        return int(faults[FaultKind.CLEAR_FAILS] or 1)
+    sys.stdout.write("progress 100\n")
+    return 0
 
 
 def lvmconfig(root: str, argv: Sequence[str]) -> int:

@@ -1,23 +1,31 @@
-"""Register the erase methods of NVMe drives.
+"""Register the erase methods.
 
-All code that depends on the method reads this table. This is the driver's inspection, the estimate, the commands of the
-privileged helper, and the eraser. A new method needs a class such as :class:`EraseMethod`, a line in :data:`METHODS`,
-and a row in :mod:`autoclave.rules.cleanup_policy`. That row defines the required capability, and the policies that
-allow the method.
+All code that depends on the method reads these tables. This is the drivers' inspection, the estimate, what the
+privileged helper admits, and the eraser. A new method of drives needs a class such as :class:`EraseMethod`, a line in
+:data:`METHODS`, and a row in :mod:`autoclave.rules.cleanup_policy`. That row defines the required capability, and the
+policies that allow the method. A new method of other PCI functions needs a class such as
+:class:`~autoclave.hardware.erase.function_work.FunctionMethod`, a line in :data:`FUNCTION_METHODS`, and its word in
+:mod:`autoclave.rules.reclaim`.
 """
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from autoclave.hardware.erase.command import CommandMethod
 from autoclave.hardware.erase.format import FormatMethod
+from autoclave.hardware.erase.function_work import FunctionMethod
 from autoclave.hardware.erase.layout import RecordedLayout
+from autoclave.hardware.erase.reset import ResetMethod
 from autoclave.hardware.erase.sanitize import SanitizeMethod
 from autoclave.hardware.erase.work import EraseRates, EraseWork, Estimate
 from autoclave.hardware.erase.zero import ZeroMethod
+from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import Controller
 from autoclave.hardware.nvme_cli import NvmeCli
 from autoclave.hardware.nvme_json import ControllerIdentity
+from autoclave.hardware.sysfs import PCIFunction
 from autoclave.rules.cleanup_policy import CleanupAction
+from autoclave.rules.reclaim import ReclaimPolicy
 
 
 class EraseMethod(Protocol):
@@ -70,3 +78,19 @@ _REGISTERED: tuple[EraseMethod, ...] = (
 
 METHODS: Mapping[CleanupAction, EraseMethod] = {method.action: method for method in _REGISTERED}
 """The erase method of each action."""
+
+_OF_FUNCTIONS: tuple[FunctionMethod, ...] = (ResetMethod(), CommandMethod())
+
+FUNCTION_METHODS: Mapping[str, FunctionMethod] = {method.action: method for method in _OF_FUNCTIONS}
+"""The methods of PCI functions other than NVMe drives, by ``clear_action``. None is ever chosen by default."""
+
+
+def function_lack(paths: HostPaths, function: PCIFunction, policy: ReclaimPolicy) -> str | None:
+    """Return why the policy cannot be followed for a function, or None. Change nothing.
+
+    :raises HardwareError: the function does not answer now, which proves nothing.
+    """
+    if policy.cleanup_action is None:
+        return None
+    lack = FUNCTION_METHODS[policy.cleanup_action].lack(paths, function, policy.command)
+    return None if lack is None else f"clear_action={policy.cleanup_action} cannot be used: {lack}"

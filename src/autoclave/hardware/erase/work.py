@@ -58,9 +58,10 @@ class ProgressMeter:
             self._over = True
             self._lock.notify()
 
-    def update(self, percent: float) -> None:
-        """Report the progress, 0 to 100."""
+    def update(self, percent: float, step: str | None = None) -> None:
+        """Report the progress, 0 to 100, and a new name of the step if it has one."""
         with self._lock:
+            self._step = step or self._step
             if percent != self._percent:
                 self._percent = percent
                 self._changed = time.monotonic()

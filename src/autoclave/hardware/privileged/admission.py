@@ -10,10 +10,11 @@ from pathlib import Path
 from autoclave.exceptions import HardwareError, ToolMissing
 from autoclave.hardware import sysfs
 from autoclave.hardware.command import Commands
-from autoclave.hardware.erase.methods import METHODS
+from autoclave.hardware.erase.methods import FUNCTION_METHODS, METHODS
 from autoclave.hardware.host import HostPaths
 from autoclave.hardware.nvme import CONTROLLER_NODE, DISK_NODE
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.reclaim import program_fault
 
 _FUNCTION = r"(?:[0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})(?::[0-9a-f]{2}){2}\.[0-7]"
 _NODE = (
@@ -115,6 +116,36 @@ def function(address: str) -> PCIAddress:
     if not re.fullmatch(_FUNCTION, address):
         raise HardwareError(f"the privileged helper does not look at {address!r}: it is no PCI address")
     return PCIAddress.parse(address)
+
+
+def attribute(name: str, text: str) -> None:
+    """Admit a write to a sysfs attribute of a PCI function.
+
+    :raises HardwareError: no method writes it.
+    """
+    admitted = [method.attributes[name] for method in FUNCTION_METHODS.values() if name in method.attributes]
+    if not any(re.fullmatch(pattern, text) for pattern in admitted):
+        raise HardwareError(f"the privileged helper does not write {text!r} to the attribute {name!r}")
+
+
+def program(argv: Sequence[str]) -> None:
+    """Admit a program of the operator, by its path alone. Its file is verified when it is executed.
+
+    :raises HardwareError: it is not in the directory of such programs.
+    """
+    fault = program_fault(argv)
+    if fault is not None:
+        raise HardwareError(f"the privileged helper does not run {list(argv)}: the command {fault}")
+
+
+def device(device_uuid: str) -> str:
+    """Admit the UUID of a device.
+
+    :raises HardwareError: it is none.
+    """
+    if not re.fullmatch(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", device_uuid):
+        raise HardwareError(f"the privileged helper does not take {device_uuid!r} for the UUID of a device")
+    return device_uuid
 
 
 def _matching(path: str, pattern: str) -> Path:

@@ -90,7 +90,29 @@ class PrivsepHelper:
         if deadline.passed:
             raise ToolTimeout(f"{argv[0]} was not started: no time was left", argv)
         searched = [str(directory) for directory in directories]
-        token, pid, command = _ask(_tools.start, list(argv), searched, deadline.remaining(), on_line is not None)
+        started = _ask(_tools.start, list(argv), searched, deadline.remaining(), on_line is not None)
+        return self._follow(started, tools, on_line)
+
+    def run_program(
+        self,
+        argv: Sequence[str],
+        address: PCIAddress,
+        device_uuid: str,
+        *,
+        deadline: Deadline,
+        tools: ToolSink | None,
+        on_line: Line | None,
+    ) -> Completed:
+        """Implement :meth:`Helper.run_program`."""
+        if deadline.passed:
+            raise ToolTimeout(f"{argv[0]} was not started: no time was left", argv)
+        listened = on_line is not None
+        started = _ask(_tools.start_program, list(argv), str(address), device_uuid, deadline.remaining(), listened)
+        return self._follow(started, tools, on_line)
+
+    @staticmethod
+    def _follow(started: tuple[str, int, tuple[str, ...]], tools: ToolSink | None, on_line: Line | None) -> Completed:
+        token, pid, command = started
         try:
             if tools is not None:
                 tools.started(pid, command)
@@ -125,6 +147,14 @@ class PrivsepHelper:
     def product_uuid(self) -> str | None:
         """Implement :meth:`Helper.product_uuid`."""
         return _ask(server.product_uuid)
+
+    def write_attribute(self, address: PCIAddress, name: str, text: str) -> None:
+        """Implement :meth:`Helper.write_attribute`."""
+        _ask(server.write_attribute, str(address), name, text)
+
+    def check_program(self, path: str) -> None:
+        """Implement :meth:`Helper.check_program`."""
+        _ask(server.check_program, path)
 
 
 class _HeldDisk:

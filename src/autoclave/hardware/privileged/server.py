@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from autoclave.exceptions import HardwareError
-from autoclave.hardware import block, sysfs, usage
+from autoclave.hardware import block, function_access, sysfs, usage
 from autoclave.hardware import pci_functions as card_serials
 from autoclave.hardware.block import BlockDevice, hold
 from autoclave.hardware.command import Commands
-from autoclave.hardware.host import LINGER, REAP, Completed, Deadline, HostPaths
+from autoclave.hardware.function_access import OperatorPrograms
+from autoclave.hardware.host import LINGER, REAP, Completed, Deadline, HostPaths, Line, ToolSink
 from autoclave.hardware.privileged import admission, entrypoint
 
 _PATHS = HostPaths()
@@ -116,8 +118,30 @@ def product_uuid() -> str | None:
     return sysfs.product_uuid(_PATHS)
 
 
+@entrypoint
+def write_attribute(address: str, name: str, text: str) -> None:
+    """Call :func:`function_access.write_attribute`."""
+    admission.attribute(name, text)
+    function_access.write_attribute(_PATHS, admission.function(address), name, text)
+
+
+@entrypoint
+def check_program(path: str) -> None:
+    """Call :func:`function_access.check_program`."""
+    admission.program([path])
+    function_access.check_program(_PATHS, path)
+
+
 WAIT = 1.0
 """The most seconds that a request waits for output."""
+
+
+class _Runner(Protocol):
+    """Run a command as :meth:`Commands.run` does."""
+
+    def run(
+        self, argv: Sequence[str], *, deadline: Deadline, tools: ToolSink | None = None, on_line: Line | None = None
+    ) -> Completed: ...
 
 
 class _Job:
@@ -126,8 +150,8 @@ class _Job:
     The tool's death signal follows that thread, so it is also sent when this process is killed.
     """
 
-    def __init__(self, commands: Commands, argv: Sequence[str], deadline: Deadline, *, listened: bool) -> None:
-        self._commands = commands
+    def __init__(self, runner: _Runner, argv: Sequence[str], deadline: Deadline, *, listened: bool) -> None:
+        self._runner = runner
         self._argv = argv
         self._deadline = deadline
         self._listened = listened
@@ -199,7 +223,7 @@ class _Job:
     def _run(self) -> None:
         outcome: Completed | BaseException
         try:
-            outcome = self._commands.run(
+            outcome = self._runner.run(
                 self._argv,
                 deadline=self._deadline,
                 tools=self,
@@ -245,7 +269,20 @@ def start(
     :returns: a token for other requests, the tool's pid, and the resolved command.
     """
     admission.command(argv)
-    job = _Job(_commands(tuple(directories)), argv, Deadline.after(seconds), listened=listened)
+    return _started(_Job(_commands(tuple(directories)), argv, Deadline.after(seconds), listened=listened))
+
+
+@entrypoint
+def start_program(
+    argv: Sequence[str], address: str, device_uuid: str, seconds: float, listened: bool
+) -> tuple[str, int, tuple[str, ...]]:
+    """Start a program of the operator for a device, as :func:`start` does; see :meth:`OperatorPrograms.run`."""
+    admission.program(argv)
+    programs = OperatorPrograms(_commands(()), admission.function(address), admission.device(device_uuid))
+    return _started(_Job(programs, argv, Deadline.after(seconds), listened=listened))
+
+
+def _started(job: _Job) -> tuple[str, int, tuple[str, ...]]:
     token = secrets.token_hex(16)
     _jobs[token] = job
     try:
