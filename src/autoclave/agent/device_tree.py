@@ -18,7 +18,7 @@ from autoclave.db import pci
 from autoclave.db.devices import DeployableRecord, DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.handles import HandleUse
-from autoclave.db.pci import FUNCTIONS_DRIVER, Addition, AdditionKind
+from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import PlacementConflict, PlacementError, PlacementNotFound
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import note_rewritten, raise_reserved, settle
@@ -34,6 +34,7 @@ from autoclave.placement.provider_tree import (
 )
 from autoclave.placement.records import Inventories, Provider
 from autoclave.rules.device_lifecycle import DeviceState, must_be_reserved
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER
 from autoclave.rules.reclaim import RequestedBy
 from autoclave.rules.resource_names import traits_in
 

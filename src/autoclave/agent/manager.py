@@ -25,6 +25,7 @@ from autoclave.conf.agent import longest_step, patience_with_agents
 from autoclave.db import agents
 from autoclave.db.agents import AgentRecord
 from autoclave.drivers.base import Driver
+from autoclave.drivers.pci import PCIDeviceSpecDriver
 from autoclave.exceptions import AutoclaveError, Conflict, InvalidConfiguration
 from autoclave.hardware.journal import ToolJournal
 from autoclave.lifecycle.backfill import run_all
@@ -144,9 +145,11 @@ class AgentManager:
         self._lock = HostLock(directory, host)
         self.rpc_version = conf.agent.rpc_version_cap or agent_api.VERSION
         journal = ToolJournal(directory / "tools" / host)
+        # Flavors ask for functions that no device driver discovers.
+        functions = {} if compute is None else {PCIDeviceSpecDriver.name: PCIDeviceSpecDriver(conf, compute.paths)}
         self._cleanup = Cleanup(
             ports,
-            drivers,
+            {**drivers, **functions},
             journal,
             host=host,
             run_id=self._run_id,

@@ -24,10 +24,8 @@ from autoclave.db.query import columns
 from autoclave.db.tables import AttachType, attach_handles, burned_cards, deployables, devices
 from autoclave.db.tables import provider_config_additions as additions
 from autoclave.rules.pci_address import PCIAddress
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER
 from autoclave.rules.reclaim import BurnState, Reclaim, RequestedBy
-
-FUNCTIONS_DRIVER = "pci_device_spec"
-"""The driver name of devices that ``[pci] device_spec`` selects."""
 
 
 def note(tx: Connection, serial: str, rp_uuid: str) -> None:

@@ -42,7 +42,7 @@ from autoclave.hardware.sysfs import (
 from autoclave.hardware.usage import host_uses, is_with_vfio, objection
 from autoclave.rules.device_spec import DeviceSpec, first_match, parse_device_spec
 from autoclave.rules.pci_address import PCIAddress, unattachable
-from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
+from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, FUNCTIONS_DRIVER, parse_pci_device_spec
 from autoclave.rules.reclaim import Reclaim, ReclaimPolicy
 from autoclave.rules.resource_names import PCI_CLASS, pci_traits
 
@@ -408,7 +408,7 @@ class PCIDriver(FunctionDriver):
 class PCIDeviceSpecDriver(FunctionDriver):
     """Clean the functions of ``[pci] device_spec``. It discovers none: the agent offers them by flavor."""
 
-    name: ClassVar[str] = "pci_device_spec"
+    name: ClassVar[str] = FUNCTIONS_DRIVER
     option: ClassVar[str] = DEVICE_SPEC_OPTION
 
     @cached_property

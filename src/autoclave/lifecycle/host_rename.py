@@ -24,12 +24,12 @@ from autoclave.db import devices as device_rows
 from autoclave.db import hosts, instances, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
-from autoclave.db.pci import FUNCTIONS_DRIVER
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
 from autoclave.lifecycle.transitions import Cause, remark
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.provider_tree import delete_provider, rename_provider
 from autoclave.placement.records import Provider
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER
 
 LOG = logging.getLogger(__name__)
 

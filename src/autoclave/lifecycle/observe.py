@@ -14,7 +14,6 @@ from autoclave.db import handles as handle_rows
 from autoclave.db import history, pci
 from autoclave.db.devices import DeviceRecord
 from autoclave.db.handles import HandleUse
-from autoclave.db.pci import FUNCTIONS_DRIVER
 from autoclave.db.tables import DeviceType
 from autoclave.drivers.base import DiscoveredDevice, Sighting
 from autoclave.exceptions import StateConflict
@@ -30,6 +29,7 @@ from autoclave.lifecycle.operator import debt
 from autoclave.lifecycle.transitions import NOT_THERE, THERE_AGAIN, Cause, miss, note_dirty, remark, swap
 from autoclave.rules.device_lifecycle import BEING_CLEANED, IDLE_STATES, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout, difference
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER
 from autoclave.rules.plain_text import tells_apart
 from autoclave.rules.reclaim import Reclaim
 

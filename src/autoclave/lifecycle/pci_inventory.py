@@ -18,14 +18,14 @@ from autoclave.db import attributes as attribute_rows
 from autoclave.db import devices as device_rows
 from autoclave.db import hosts, pci
 from autoclave.db.devices import burned_for
-from autoclave.db.pci import FUNCTIONS_DRIVER, FunctionRecord, ProviderRecord
+from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.claims import burn
 from autoclave.lifecycle.operator import debt
 from autoclave.lifecycle.transitions import Cause, note_burned_card, remark, tell_history
 from autoclave.rules.device_lifecycle import Actor, DeviceState
-from autoclave.rules.pci_inventory import ONE_TIME_USE, ClaimableFunction, PCIProvider
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER, ONE_TIME_USE, ClaimableFunction, PCIProvider
 from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import provider_name
 

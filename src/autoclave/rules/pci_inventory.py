@@ -20,6 +20,8 @@ from autoclave.rules.reclaim import RECLAIM_CHECKS, RECLAIM_PARSERS, Reclaim, Re
 from autoclave.rules.resource_names import FLAVOR_TRAITS, pci_resource_class
 
 DEVICE_SPEC_OPTION = "[pci] device_spec"
+FUNCTIONS_DRIVER = "pci_device_spec"
+"""The driver name of the devices that this option selects."""
 
 
 def parse_pci_device_spec(values: Sequence[str]) -> tuple[DeviceSpec, ...]:

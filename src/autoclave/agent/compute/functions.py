@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from autoclave.conf.agent import allowed_host_devices
 from autoclave.db import devices as device_rows
 from autoclave.db import pci
-from autoclave.db.pci import FUNCTIONS_DRIVER, ProviderRecord
+from autoclave.db.pci import ProviderRecord
 from autoclave.exceptions import HardwareError
 from autoclave.hardware.block import hidden_program, programs_with_open
 from autoclave.hardware.host import HostPaths
@@ -28,6 +28,7 @@ from autoclave.lifecycle.transitions import Cause, remark
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.pci_inventory import (
+    FUNCTIONS_DRIVER,
     PCIProvider,
     all_matches,
     double_claims,
