@@ -1,20 +1,24 @@
 """Devices of one time use for tests of those who ask what is burned, and release it."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from autoclave.db import attributes, pci
+from autoclave.db import devices as device_rows
 from autoclave.db.columns import utcnow
+from autoclave.db.devices import DeviceRecord
 from autoclave.db.engine import Database
 from autoclave.db.pci import ProviderRecord
 from autoclave.db.tables import DeviceType
-from autoclave.lifecycle import claims
+from autoclave.lifecycle import claims, operator
+from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.transitions import Cause
+from autoclave.objects.base import RequestContext
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor, DeviceState
@@ -73,6 +77,33 @@ def claim(tx: Connection, rp_uuid: str, instance: str) -> None:
     wanted = next(each for each in own if each.instance_uuid is None)
     cause = Cause(Actor.AGENT, provider.hostname)
     claims.claim(tx, provider.device, own, [wanted], instance, cause, utcnow())
+
+
+def describe(tx: Connection, provider: ProviderRecord, values: Mapping[str, Any]) -> None:
+    """Write columns of a device as the agent does when the configuration changes; ``resource_class`` as well."""
+    own = dict(values)
+    if "resource_class" in own:
+        device_rows.set_resource_class(tx, provider.deployable, own.pop("resource_class"))
+    if own:
+        device_rows.update(tx, provider.device, own)
+
+
+def ask_release(
+    db: Database, placement: PlacementClient, rp_uuid: str, cause: Cause, burned_for: str | None = None
+) -> Settled:
+    """Release a device by the operator's word, and tell Placement, as the api does."""
+    operator.release_spent(Ports(db, placement, NoCleaners()), rp_uuid, cause, burned_for)
+    return settle(db, placement, rp_uuid)
+
+
+class NoCleaners:
+    """No agent cleans."""
+
+    def why_not(self, _hostname: str) -> str | None:
+        return "there is no agent"
+
+    def clean(self, _context: RequestContext, _device: DeviceRecord) -> None:
+        raise AssertionError("nothing is to be cleaned")
 
 
 @dataclass

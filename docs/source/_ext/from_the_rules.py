@@ -1,7 +1,7 @@
 """Directives that show what the code has as data: a table in the documentation cannot then differ from it.
 
 ``device-states`` is the state machine of devices as a table, ``device-life`` the same as a drawing of which the
-directive places the states. ``burn-life`` is a drawing of burns whose states and events must be those of the code.
+directive places the states.
 ``cleanup-matrix`` is the policy for erasing, ``simulated-faults`` what can go wrong with a simulated host,
 ``audit-findings`` what an audit can find. ``import-layers`` is the import contract of ``pyproject.toml``.
 """
@@ -22,7 +22,6 @@ from sphinx.util.docutils import SphinxDirective
 
 from autoclave.hardware.privileged import CAPABILITIES
 from autoclave.rules.audit.kinds import Kind, Severity
-from autoclave.rules.burn import BurnEvent, BurnState
 from autoclave.rules.cleanup_policy import MATRIX
 from autoclave.rules.device_lifecycle import TRANSITIONS, DeviceState
 from autoclave.simulator.faults import NEEDS_VALUE, FaultKind
@@ -70,16 +69,6 @@ class DeviceLife(Drawing):
         for edge in TRANSITIONS:
             events[edge.source.value, edge.target.value].append(edge.event.value)
         return [Arrow(*ends, tuple(names)) for ends, names in events.items()]
-
-
-class BurnLife(Drawing):
-    """``.. burn-life:: caption``; its states are all of ``BurnState``, its arrows have events of ``BurnEvent``."""
-
-    def arrows(self, boxes: list[Box], arrows: list[Arrow]) -> list[Arrow]:
-        _require_names("states", (box.name for box in boxes), BurnState)
-        for name in (line for arrow in arrows for line in arrow.lines):
-            BurnEvent(name)
-        return arrows
 
 
 _PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
@@ -171,7 +160,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("device-states", DeviceStates)
     app.add_directive("device-life", DeviceLife)
-    app.add_directive("burn-life", BurnLife)
     app.add_directive("import-layers", ImportLayers)
     app.add_directive("cleanup-matrix", CleanupMatrix)
     app.add_directive("audit-findings", AuditFindings)
