@@ -421,7 +421,10 @@ def test_an_output_without_an_end_ends_the_program(host: SimulatedHost) -> None:
 
 def test_only_well_formed_lines_are_progress(host: SimulatedHost) -> None:
     lines = ["progress", "progress x", "progress 101", "progress -1", "Progress 5", "xprogress 6", "progress 7%"]
-    program(host, "\n".join(f"echo '{line}'" for line in [*lines, "progress 12.5  bank\033[1m 1 "]))
+    program(
+        host,
+        "echo progress 99 >&2\n" + "\n".join(f"echo '{line}'" for line in [*lines, "progress 12.5  bank\033[1m 1 "]),
+    )
     watched = Watched()
     on_gpu(host, PCIDriver, COMMAND).cleanup(Row("command"), watched.control())
     assert [(each.percent, each.step) for each in watched.seen] == [

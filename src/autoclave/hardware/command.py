@@ -106,15 +106,18 @@ class Commands:
         on_line: Line | None = None,
         program: int | None = None,
         cwd: Path | None = None,
+        only_stdout: bool = False,
     ) -> Completed:
         """Run a command in this process with its whole *environment*; see :meth:`run`.
 
         :param command: begins with the path of the executable.
-        :param program: see :class:`ProcessGroup`, as *cwd*.
+        :param program: see :class:`ProcessGroup`, also for *cwd* and *only_stdout*.
         """
         command, name = tuple(command), os.path.basename(command[0])
         try:
-            group = ProcessGroup(command, prefix=self._lifeline, env=environment, program=program, cwd=cwd)
+            group = ProcessGroup(
+                command, prefix=self._lifeline, env=environment, program=program, cwd=cwd, only_stdout=only_stdout
+            )
         except OSError as e:
             raise ToolMissing(f"{command[0]} cannot be started: {e.strerror or e}", command) from e
         try:

@@ -165,7 +165,7 @@ class OperatorPrograms:
         """Run *argv* while nothing uses the function, and return its result, whatever its exit code.
 
         The program gets no shell, no input, an own environment, ``/`` as its working directory, and its own process
-        group. The file that is executed is the one that was verified.
+        group. Only lines of its standard output are passed on. The file that is executed is the one that was verified.
 
         :raises DeviceInUse: the function is used.
         :raises HardwareError: see :meth:`Commands.run` for the kinds.
@@ -191,6 +191,7 @@ class OperatorPrograms:
                 on_line=on_line,
                 program=program,
                 cwd=Path("/"),
+                only_stdout=True,
             )
         finally:
             os.close(program)

@@ -206,6 +206,7 @@ class ProcessGroup:
     :param env: its whole environment.
     :param program: a descriptor of the file to execute in place of the path, which may lead to another file by now.
     :param cwd: its working directory; by default that of this process.
+    :param only_stdout: pass on the lines of its standard output, and not those of its error output.
     :raises OSError: it cannot be started.
     """
 
@@ -217,6 +218,7 @@ class ProcessGroup:
         env: Mapping[str, str],
         program: int | None = None,
         cwd: Path | None = None,
+        only_stdout: bool = False,
     ) -> None:
         self.argv = tuple(argv)
         path = argv[0] if program is None else f"/proc/self/fd/{program}"
@@ -237,6 +239,7 @@ class ProcessGroup:
         assert self._process.stderr is not None
         self._out = _Stream(self._process.stdout.fileno())
         self._err = _Stream(self._process.stderr.fileno())
+        self._passed_on = (self._out,) if only_stdout else (self._out, self._err)
         self._selector = selectors.DefaultSelector()
         for stream in (self._out, self._err):
             os.set_blocking(stream.fd, False)
@@ -323,7 +326,7 @@ class ProcessGroup:
                 stream.data += chunk
                 if len(self._out.data) + len(self._err.data) > OUTPUT_LIMIT:
                     raise ToolGarbage(f"{self.argv[0]} wrote more than {OUTPUT_LIMIT} bytes and was killed", self.argv)
-            if on_line is not None:
+            if on_line is not None and stream in self._passed_on:
                 stream.hand_on(on_line, last=not chunk)
 
 
