@@ -36,6 +36,7 @@ from autoclave.lifecycle.transitions import NOT_THERE, Cause, swap
 from autoclave.objects.base import RequestContext
 from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.drive_layout import DriveLayout
+from autoclave.rules.reclaim import cleaned_by
 
 LOG = logging.getLogger(__name__)
 
@@ -291,7 +292,7 @@ class Cleanup:
             reason = f"the driver failed unexpectedly: {type(error).__name__}: {error}"
             self._finish(context, cleaning, Event.CLEANING_FAILED, reason, {})
         else:
-            self._finish(context, cleaning, Event.CLEANED, f"cleaned by {cleaning.cleanup_action}", evidence)
+            self._finish(context, cleaning, Event.CLEANED, cleaned_by(cleaning.cleanup_action), evidence)
         finally:
             with self._guard:
                 self._attempts.discard(attempt)

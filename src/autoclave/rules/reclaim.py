@@ -48,7 +48,21 @@ def guarantee(reclaim: Reclaim, cleanup_action: str | None) -> str:
         return RETURNS_UNCLEANED
     if cleanup_action == RESET:
         return f"{RETURNS_UNCLEANED} ({RESET})"
+    if cleanup_action == COMMAND:
+        return "cleaned by the operator's command"
     return f"erased by {cleanup_action or 'its driver'}"
+
+
+def cleaned_by(cleanup_action: str | None) -> str:
+    """Describe for the history what a successful cleanup stands on.
+
+    :param cleanup_action: the method that cleaned the device.
+    """
+    if cleanup_action == COMMAND:
+        return f"cleaned by the operator's word: {OPERATORS_WORD}"
+    if cleanup_action == RESET:
+        return f"{RETURNS_UNCLEANED} ({RESET})"
+    return f"cleaned by {cleanup_action}"
 
 
 RETURNS_UNCLEANED = "returns uncleaned"
