@@ -45,7 +45,7 @@ class HostSetup:
             try:
                 lack = look(self) if self._has(tool) else None
             except (HardwareError, ValueError) as error:
-                lack = f"it is not known whether it takes the guests' drives: {error}"
+                lack = f"cannot determine whether it takes the guests' drives: {error}"
             if lack is not None:
                 found.append(f"{name}: {lack}")
         return found
@@ -201,7 +201,7 @@ class GuestVolumes:
         try:
             found = list(self._found())
         except HardwareError as error:
-            outcome.kept.append(f"volume groups and RAID arrays on the drive were not ended: {error}")
+            outcome.kept.append(f"volume groups and RAID arrays on the drive were not stopped: {error}")
             return outcome
         for use in found:
             try:
@@ -211,7 +211,7 @@ class GuestVolumes:
             if why_not is None:
                 outcome.ended.append(use.words)
             else:
-                outcome.kept.append(f"{use.words} was not ended: {why_not}")
+                outcome.kept.append(f"{use.words} was not stopped: {why_not}")
         return outcome
 
     def _found(self) -> Iterator[_Use]:
@@ -238,7 +238,8 @@ class GuestVolumes:
             below = [lower.name for lower in sysfs.entries(block / "slaves")]
             elsewhere = [name for name in below if name not in self._own and name not in names]
             if elsewhere or not below:
-                return f"{block.name} is also on {', '.join(elsewhere)}" if below else f"{block.name} is on nothing"
+                where = f"is also on {', '.join(elsewhere)}" if below else "has no underlying device"
+                return f"{block.name} {where}"
             for part in (block, *partitions(block)):
                 above = [each.name for each in sysfs.entries(part / "holders") if each.name not in names]
                 if users := [*uses.direct(part), *(f"belongs to {name}" for name in above)]:
