@@ -28,7 +28,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "Management) only with it.",
         "CAP_DAC_READ_SEARCH": "To list the open files of other users' programs, so that the error about a disk in "
         "use can name the program.",
-        "CAP_SYS_PTRACE": "To see which device such an open file is.",
+        "CAP_SYS_PTRACE": "To identify the device of such an open file.",
     }
 )
 """The capabilities of the helper and its tools beyond those of uid 0 on files of root, with the reason."""
