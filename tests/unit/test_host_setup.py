@@ -213,7 +213,7 @@ def test_old_lvm_without_a_devices_file_is_understood(host: Host) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo '  Parse error at byte 5' >&2; exit 5", "lvmconfig exited with 5 and said Parse error at byte 5"),
+        ("echo '  Parse error at byte 5' >&2; exit 5", "lvmconfig exited with 5: Parse error at byte 5"),
         ("echo 'global_filter=what'", "the filter 'what' is not understood: Expecting value"),
         ("echo 'global_filter=[\"r|(|\"]'", "pattern '(' is not understood"),
         ("exec sleep 60", "ran past its deadline"),

@@ -219,7 +219,7 @@ def test_volume_group_that_cannot_be_ended_keeps_the_drive(make):
     with pytest.raises(DeviceInUse, match="LVM volume vg0-data on nvme0n1") as refused:
         driver.cleanup(row(), control(Watcher(), returned=True))
 
-    assert "vgchange exited with 5 and said Logical volume vg0/data in use.; it was not touched" in str(refused.value)
+    assert "vgchange exited with 5: Logical volume vg0/data in use.; it was not touched" in str(refused.value)
     assert host.find(ONE, LVM_LABEL[1])
 
 

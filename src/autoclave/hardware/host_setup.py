@@ -67,8 +67,8 @@ class HostSetup:
         said = dict(line.strip().split("=", 1) for line in done.stdout.splitlines() if "=" in line)
         # LVM before 2.03.12 does not know use_devicesfile: lvmconfig reports that and exits with 5.
         if "global_filter" not in said:
-            words = excerpt(done.stderr.strip() or done.stdout.strip()) or "nothing"
-            raise HardwareError(f"lvmconfig exited with {done.returncode} and said {words}")
+            words = excerpt(done.stderr.strip() or done.stdout.strip()) or "no output"
+            raise HardwareError(f"lvmconfig exited with {done.returncode}: {words}")
         if said.get("use_devicesfile") == "1" and sysfs.is_there(self._etc / "lvm/devices/system.devices"):
             return None
         filters = [said[name] for name in ("global_filter", "filter") if name in said]
@@ -294,5 +294,5 @@ def _dashed(group: str) -> str:
 
 
 def _said(done: Completed) -> str:
-    words = excerpt(done.stderr.strip() or done.stdout.strip()) or "nothing"
-    return f"{Path(done.argv[0]).name} exited with {done.returncode} and said {words}"
+    words = excerpt(done.stderr.strip() or done.stdout.strip()) or "no output"
+    return f"{Path(done.argv[0]).name} exited with {done.returncode}: {words}"
