@@ -17,7 +17,7 @@ exclude_patterns = ["_ext"]
 
 
 def _whole_history() -> bool:
-    """Whether git has all commits here: reno reads the release notes out of them."""
+    """Return whether git has all commits, in which reno finds the release notes."""
     if shutil.which("git") is None:
         return False
     command = ["git", "rev-parse", "--is-shallow-repository"]

@@ -66,7 +66,7 @@ def test_a_drive_that_the_host_used_is_not_offered_again_before_it_was_erased(wo
     world.assert_withheld()
     device = world.device()
     assert not device.missing
-    assert "this host itself uses it (nvme0n1 is mounted on /srv/data (ext4))" in (waiting_for(device) or "")
+    assert "this host uses it (nvme0n1 is mounted on /srv/data (ext4))" in (waiting_for(device) or "")
     world.assert_offered(ZEROING)
 
     unmount(world, before)

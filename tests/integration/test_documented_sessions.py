@@ -62,7 +62,7 @@ ZEROED = "autoclave device show sim-1/0000:42:00.0 -f value -c device_state -c m
 
 SESSIONS = (
     # A host can be taken out only when its agent is gone: see test_taken_out.py.
-    Session("compute-api.rst", end="Taking a host out", before=(FAST_DRIVE,)),
+    Session("compute-api.rst", end="Decommissioning a host", before=(FAST_DRIVE,)),
     Session(
         "scheduling.rst",
         config=f"{GPU}\n[compute]\nprovider_config_location = HERE/provider_config\n",

@@ -114,9 +114,9 @@ def test_a_disk_that_is_not_there_has_vanished(tree: SysfsTree) -> None:
 
 
 def test_what_is_no_disk_is_refused(tree: SysfsTree) -> None:
-    with pytest.raises(HardwareError, match="no block device"), open_block(tree.paths, tree.dev):
+    with pytest.raises(HardwareError, match="not a block device"), open_block(tree.paths, tree.dev):
         pass
-    with pytest.raises(HardwareError, match="no block device"), open_block(tree.paths, Path("/dev/null")):
+    with pytest.raises(HardwareError, match="not a block device"), open_block(tree.paths, Path("/dev/null")):
         pass
 
 
@@ -156,7 +156,7 @@ def test_another_disk_under_the_same_name_is_not_read_in_its_place(
     disk.unlink()
     make_disk(tree, device.size)
 
-    with pytest.raises(DeviceVanished, match="another device"):
+    with pytest.raises(DeviceVanished, match="no longer the device that was opened"):
         device.nonzero_in(0, 512)
 
 

@@ -192,7 +192,7 @@ def test_an_exclusive_open_that_nothing_explains_is_a_holder(host: Host) -> None
 
         [line] = host.holders()
 
-    assert "nvme0n1 is open exclusively by the kernel itself or a program that cannot be seen" in line
+    assert "nvme0n1 is open exclusively by the kernel or a program that cannot be identified" in line
     assert "label" not in line
 
 

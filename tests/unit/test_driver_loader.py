@@ -73,7 +73,7 @@ def test_the_nvme_driver_is_installed_under_its_name():
 
 def test_no_driver_is_no_error_but_is_said(caplog):
     assert load() == []
-    assert "[agent] enabled_drivers names no driver" in caplog.text
+    assert "[agent] enabled_drivers lists no driver" in caplog.text
 
 
 def test_an_unknown_driver_is_named_with_those_that_are_installed():
@@ -88,7 +88,7 @@ def test_a_driver_that_is_enabled_twice_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("misnamed", "must be the same"), ("function", "no device driver"), ("broken", "cannot be loaded")],
+    [("misnamed", "must be the same"), ("function", "not a device driver"), ("broken", "cannot be loaded")],
 )
 def test_an_entry_point_that_is_no_usable_driver_is_refused_by_name(vendor_package, name, reason):
     with pytest.raises(InvalidConfiguration, match=rf"{name}.*{reason}"):

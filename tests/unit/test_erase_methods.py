@@ -36,7 +36,7 @@ def test_a_command_passes_only_because_a_method_runs_it(argv: list[str], monkeyp
     admission.command(argv)
     monkeypatch.setattr(admission, "METHODS", {})
     monkeypatch.setattr(admission, "COMMANDS", admission._commands())
-    with pytest.raises(HardwareError, match="does not run"):
+    with pytest.raises(HardwareError, match="refuses to run"):
         admission.command(argv)
 
 

@@ -62,4 +62,4 @@ def test_a_file_that_makes_no_sense_is_no_estimate_and_is_replaced(tmp_path: Pat
 
 def test_a_directory_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     EraseRates(tmp_path / "missing").remember("Fine Drive", "shred", 10, 1.0)
-    assert "cannot be remembered" in caplog.text
+    assert "Cannot record" in caplog.text

@@ -120,7 +120,7 @@ def test_group_with_a_volume_on_another_disk_is_kept(host: Host) -> None:
     host.volume("dm-0", [host.p1])
     host.volume("dm-1", [host.sda], OTHER)
 
-    host.assert_kept(f"volume group {DASHED} was not ended", "dm-1 is also on sda")
+    host.assert_kept(f"volume group {DASHED} was not stopped", "dm-1 is also on sda")
 
 
 def test_group_with_a_member_elsewhere_is_kept(host: Host) -> None:
@@ -136,14 +136,14 @@ def test_group_that_lvm_does_not_find_alone_is_kept(host: Host, said: str) -> No
     host.volume("dm-0", [host.p1])
     host.tool("vgs", said)
 
-    host.assert_kept(DASHED, "vgs exited with 0 and said")
+    host.assert_kept(DASHED, "vgs exited with 0:")
 
 
 def test_group_that_lvm_cannot_read_is_kept_with_its_words(host: Host) -> None:
     host.volume("dm-0", [host.p1])
     host.tool("vgs", "echo '  0'; echo '  metadata checksum error' >&2; exit 5")
 
-    host.assert_kept("vgs exited with 5 and said metadata checksum error")
+    host.assert_kept("vgs exited with 5: metadata checksum error")
 
 
 def test_mounted_volume_is_kept(host: Host) -> None:
@@ -157,7 +157,7 @@ def test_swap_on_an_array_is_kept(host: Host) -> None:
     host.array("md127", [host.nvme0n1])
     host.swapping_to("/dev/md127")
 
-    host.assert_kept("RAID array md127 was not ended", "is used as swap")
+    host.assert_kept("RAID array md127 was not stopped", "is used as swap")
 
 
 def test_volume_under_something_else_is_kept(host: Host) -> None:
@@ -184,7 +184,7 @@ def test_mounted_partition_of_an_array_is_kept(host: Host) -> None:
 def test_array_with_a_name_that_a_guest_chose_is_kept(host: Host) -> None:
     host.array("md_home", [host.nvme0n1])
 
-    host.assert_kept("RAID array md_home was not ended")
+    host.assert_kept("RAID array md_home was not stopped")
 
 
 @pytest.mark.parametrize("uuid", ["CRYPT-LUKS2-abc-x", "mpath-eui.1234", "", f"LVM-{'!' * 64}", "LVM-short"])
@@ -205,7 +205,7 @@ def test_command_that_fails_is_named_with_its_words(host: Host) -> None:
     assert outcome.ended == ["RAID array md127"], "one failure must not keep the other"
     [reason] = outcome.kept
     assert reason == (
-        f"volume group {DASHED} was not ended: dm-0 is still there; vgchange exited with 5 and said Logical volume "
+        f"volume group {DASHED} was not stopped: dm-0 is still there; vgchange exited with 5: Logical volume "
         "vg0/data in use."
     )
 
@@ -215,7 +215,7 @@ def test_failure_that_leaves_nothing_has_the_words_alone(host: Host) -> None:
     host.tool("vgchange", f"({host.gone('dm-0')}); echo '  Failed to back up the group.' >&2; exit 5")
 
     assert host.end().kept == [
-        f"volume group {DASHED} was not ended: vgchange exited with 5 and said Failed to back up the group."
+        f"volume group {DASHED} was not stopped: vgchange exited with 5: Failed to back up the group."
     ]
 
 

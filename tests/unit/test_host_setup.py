@@ -213,7 +213,7 @@ def test_old_lvm_without_a_devices_file_is_understood(host: Host) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo '  Parse error at byte 5' >&2; exit 5", "lvmconfig exited with 5 and said Parse error at byte 5"),
+        ("echo '  Parse error at byte 5' >&2; exit 5", "lvmconfig exited with 5: Parse error at byte 5"),
         ("echo 'global_filter=what'", "the filter 'what' is not understood: Expecting value"),
         ("echo 'global_filter=[\"r|(|\"]'", "pattern '(' is not understood"),
         ("exec sleep 60", "ran past its deadline"),
@@ -224,7 +224,7 @@ def test_lvm_that_does_not_answer_is_a_line(host: Host, script: str, words: str)
 
     [line] = host.lacks(timeout=0.5)
 
-    assert line.startswith("LVM: it is not known whether it takes the guests' drives: ")
+    assert line.startswith("LVM: cannot determine whether it takes the guests' drives: ")
     assert words in line
 
 
@@ -238,7 +238,8 @@ def test_file_that_cannot_be_read_is_a_line(host: Host, tool: str, file: str) ->
 
     [line] = host.lacks()
 
-    assert f"it is not known whether it takes the guests' drives: cannot read {host.etc / file}: Is a directory" in line
+    unreadable = f"cannot read {host.etc / file}: Is a directory"
+    assert f"cannot determine whether it takes the guests' drives: {unreadable}" in line
 
 
 def test_bytes_that_are_no_text_are_read(host: Host) -> None:

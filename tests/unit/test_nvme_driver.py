@@ -154,7 +154,7 @@ def test_a_drive_that_is_open_exclusively_may_be_one_that_autoclave_erases(make)
     [disk] = host.paths.dev.glob("nvme*n1")
     with open_block(host.paths, disk):
         [finding] = driver.findings()
-    assert "see `autoclave device list` first" in finding.refused
+    assert "check `autoclave device list` first" in finding.refused
 
 
 def test_a_mount_during_the_erase_is_no_clean_drive(make):
@@ -208,7 +208,7 @@ def test_volume_group_of_a_returned_drive_is_ended(make, caplog):
 
     assert [Path(argv[0]).name for argv in watcher.argvs if "--select" in argv] == ["vgs", "vgchange"]
     assert not host.find(ONE, LVM_LABEL[1])
-    assert f"{ONE} (nvme0): ended the volume group" in caplog.text
+    assert f"{ONE} (nvme0): stopped the volume group" in caplog.text
 
 
 def test_volume_group_that_cannot_be_ended_keeps_the_drive(make):
@@ -219,7 +219,7 @@ def test_volume_group_that_cannot_be_ended_keeps_the_drive(make):
     with pytest.raises(DeviceInUse, match="LVM volume vg0-data on nvme0n1") as refused:
         driver.cleanup(row(), control(Watcher(), returned=True))
 
-    assert "vgchange exited with 5 and said Logical volume vg0/data in use.; it was not touched" in str(refused.value)
+    assert "vgchange exited with 5: Logical volume vg0/data in use.; it was not touched" in str(refused.value)
     assert host.find(ONE, LVM_LABEL[1])
 
 
@@ -315,7 +315,7 @@ def test_function_that_an_entry_names_and_is_no_drive_is_an_error(make, caplog):
     host.functions.plug(FunctionSpec("0000:00:1f.3", "8086", "1901", "040300"))
     with caplog.at_level(logging.ERROR):
         driver.discover()
-    assert "0000:00:1f.3 (device_spec entry 1) is not offered: it is no NVMe controller" in caplog.text
+    assert "0000:00:1f.3 (device_spec entry 1) is not offered: it is not an NVMe controller" in caplog.text
 
 
 def test_a_drive_with_a_second_way_to_it_is_exposed(make):
@@ -376,7 +376,7 @@ def test_number_of_thousands_of_digits_is_one_drives_trouble(make, command, befo
     devices = driver.discover()
 
     assert [(device.pci_address, device.unreadable is None) for device in devices] == [(ONE, True), (TWO, False)]
-    assert "cannot be understood" in devices[1].unreadable
+    assert "cannot be parsed" in devices[1].unreadable
 
 
 @pytest.mark.parametrize("kind", ["nvme", "pci"])
@@ -487,7 +487,7 @@ def test_an_action_that_fails_is_not_replaced_by_another(make):
 def test_a_device_without_a_known_action_is_not_touched(make, action):
     driver, host = make(drive(ONE, "S1"))
     host.fill(ONE, SECRET)
-    with pytest.raises(EraseUnsupported, match="no cleanup action"):
+    with pytest.raises(EraseUnsupported, match="a cleanup action that this driver does not support"):
         driver.cleanup(row(action=action))
     assert host.find(ONE, SECRET)
 
@@ -513,7 +513,7 @@ def test_a_drive_that_changed_behind_the_kernels_back_is_not_erased(make):
     nvme.write_text(f"""#!/bin/sh\n{host.root}/bin/real-nvme "$@" | sed 's/"S1 /"S9 /'\n""")
     nvme.chmod(0o755)
     host.fill(ONE, SECRET)
-    with pytest.raises(WrongDrive, match="by the drive"):
+    with pytest.raises(WrongDrive, match="as the drive reports it"):
         driver.cleanup(row())
     assert host.find(ONE, SECRET)
 

@@ -112,7 +112,7 @@ def test_a_physical_function_is_never_offered_while_it_has_virtual_functions(hos
     add_virtual_functions(host, "vfio-pci")
     device = one(host, {"product_id": "1572"})
     assert [handle.identity for handle in device.attach_handles] == [NIC]
-    assert "2 virtual functions, which would vanish" in (device.excluded or "")
+    assert "2 virtual functions, which would disappear" in (device.excluded or "")
     both = one(host, {"vendor_id": "8086"})
     assert [handle.identity for handle in both.attach_handles] == [VF0, VF1]
 
@@ -192,7 +192,7 @@ def test_a_mounted_drive_is_not_offered(host: SysfsTree) -> None:
 def test_an_adapter_whose_disks_the_host_has_is_not_offered(host: SysfsTree) -> None:
     directory = host.function(NIC, vendor="0x1000", device="0x0097", class_="0x010700", driver="mpt3sas")
     host.disk(directory / "host0", "sda", number="8:0")
-    assert "gives this host the disks sda" in (one(host, {"address": NIC}).excluded or "")
+    assert "provides this host's disks sda" in (one(host, {"address": NIC}).excluded or "")
 
 
 def test_the_display_of_the_console_is_not_offered_while_the_host_has_it(host: SysfsTree) -> None:

@@ -119,14 +119,14 @@ def test_a_parent_of_unused_virtual_functions_is_offered(host: SysfsTree) -> Non
 )
 def test_a_parent_of_offered_virtual_functions_is_withheld(host: SysfsTree, others: dict[str, Any]) -> None:
     add_virtual_functions(host, "iavf")
-    assert "is offered, and would vanish" in (withheld(host, others, {"product_id": "1572"})[NIC] or "")
+    assert "is offered, and would disappear" in (withheld(host, others, {"product_id": "1572"})[NIC] or "")
 
 
 def test_a_parent_of_a_virtual_function_in_use_is_withheld(host: SysfsTree) -> None:
     add_virtual_functions(host, "iavf")
     host.interface(VF1, "ens1v1", up=True)
     reason = withheld(host, {"product_id": "1572"})[NIC] or ""
-    assert f"its virtual function {VF1} is in use (interface ens1v1 is up), and would vanish" in reason
+    assert f"its virtual function {VF1} is in use (interface ens1v1 is up), and would disappear" in reason
 
 
 def test_a_parent_of_a_virtual_function_with_vfio_is_withheld(host: SysfsTree) -> None:

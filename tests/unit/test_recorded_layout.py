@@ -338,7 +338,7 @@ def test_size_that_the_host_does_not_show_is_an_error(make, monkeypatch):
         ({"without_storage": 8}, "a namespace with less capacity than its size is on record"),
         (
             {"block_bytes": 1024},
-            r"it has no LBA format of 1024\+0 bytes now; it does not have each recorded LBA format any longer",
+            r"it has no LBA format of 1024\+0 bytes now; it no longer has every recorded LBA format",
         ),
         ({"blocks": BLOCKS + 1}, rf"it has {SIZE} bytes \(TNVMCAP\), and {SIZE + 512} are on record"),
     ],
@@ -358,7 +358,7 @@ def test_record_of_detached_namespaces_is_not_restored(make):
     recorded = replace(layout_of(host), unattached=1)
     with pytest.raises(
         EraseFailed,
-        match=r"It was not restored: namespaces that were not attached are on record, and their sizes are not\. "
+        match=r"It was not restored: unattached namespaces are on record without their sizes\. "
         "Restore",
     ):
         erase(host, SANITIZE, recorded)
@@ -386,7 +386,7 @@ def test_formats_that_differ_are_not_restored_by_one_of_all(make):
     recorded = DriveLayout((first, replace(second, blocks=second.blocks // 8, block_bytes=4096)))
     with pytest.raises(
         EraseFailed,
-        match=r"It was not restored: a format of one namespace is one of all \(FNA bit 0\), and the recorded ones "
+        match=r"It was not restored: formatting one namespace formats all \(FNA bit 0\), and the recorded formats "
         "differ; it has no Namespace Management",
     ):
         erase(host, SANITIZE, recorded)
@@ -401,7 +401,7 @@ def test_refused_attachment_says_what_is_left(make):
     change_tool(host, """case "$1" in attach-ns) set -- attach-ns "$2" -n 99 -c 0;; esac\nexec {real} "$@\"""")
     with pytest.raises(
         EraseFailed,
-        match=r"it has 2 namespaces, recorded is 1 namespace, .*\. It refused a part of restoring that: .*attach-ns.*; "
+        match=r"it has 2 namespaces, recorded is 1 namespace, .*\. It refused a step of restoring it: .*attach-ns.*; "
         r"it has the namespaces \[1\] now",
     ):
         erase(host, SANITIZE, recorded)

@@ -111,7 +111,9 @@ def test_a_sanitize_is_started_watched_and_proved_by_the_log(drive):
     assert {datetime.fromisoformat(evidence[name]).utcoffset() for name in ("began", "ended")} == {timedelta(0)}
     assert evidence["started"] is True
     assert evidence["method"] == "sanitize"
-    assert evidence["verified"].startswith("the sanitize status log page (81h) shows the operation completed")
+    assert evidence["verified"].startswith(
+        "the sanitize status log page (81h) shows that the requested action completed"
+    )
     assert evidence["log_before"]["status"] == 0
     assert evidence["log_after"] == {
         "status": 1,
@@ -370,7 +372,9 @@ def test_a_success_with_another_action_in_the_log_is_not_ours(drive, shown):
     drive.logs(log(0, 0), log(2, 2, 1), log(1, shown))
     drive.tool.says("sanitize")
     words = "no action" if shown is None else f"action {shown}"
-    with pytest.raises(EraseFailed, match=f"not ours: its log has {words}, and sanitize_block is action 2"):
+    with pytest.raises(
+        EraseFailed, match=f"not the requested one: its log has {words}, and sanitize_block is action 2"
+    ):
         drive.erase(BLOCK)
 
 
@@ -427,7 +431,7 @@ def test_progress_that_moves_again_is_no_longer_stalled(drive):
 def test_time_that_is_up_while_another_sanitize_runs_says_that_ours_was_not_started(drive):
     drive.logs(log(2, 4, 100))
     drive.watcher = Watcher(2)
-    with pytest.raises(EraseTimeout, match="ours was not started"):
+    with pytest.raises(EraseTimeout, match="requested one was not started"):
         drive.erase(BLOCK)
     assert "sanitize" not in drive.tool.commands
 
@@ -450,9 +454,11 @@ OTHERS_VERIFICATION = log(2, 4, state=VERIFICATION)
     ("pages", "refused", "hanging", "number", "left_behind"),
     [
         pytest.param([], False, READ_LOG, 1, "no sanitize was started", id="at the first look"),
-        pytest.param([log(0)], True, READ_LOG, 2, "ours was not started", id="after another one was quicker"),
-        pytest.param([log(2, 4)], False, READ_LOG, 2, "ours was not started", id="while another one runs"),
-        pytest.param([OTHERS_VERIFICATION], False, LEAVE, 1, "ours was not started", id="as another one verifies"),
+        pytest.param([log(0)], True, READ_LOG, 2, "requested one was not started", id="after another one was quicker"),
+        pytest.param([log(2, 4)], False, READ_LOG, 2, "requested one was not started", id="while another one runs"),
+        pytest.param(
+            [OTHERS_VERIFICATION], False, LEAVE, 1, "requested one was not started", id="as another one verifies"
+        ),
         pytest.param([log(0)], False, BEGIN, 1, "a sanitize may have been started", id="as ours is started"),
         pytest.param([log(0)], False, READ_LOG, 2, "it may still be sanitizing", id="after ours was started"),
         pytest.param(
@@ -511,7 +517,7 @@ def test_drive_in_reset_is_asked_until_it_answers(drive, monkeypatch, caplog):
     drive.logs(log(2, progress=2), log(1))
     drive.tool.says("sanitize")
     assert drive.erase()["log_after"]["status"] == 1
-    assert caplog.text.count("does not tell how far its sanitize is") == 1
+    assert caplog.text.count("does not report the progress of its sanitize") == 1
 
 
 @pytest.mark.parametrize("command", ["id-ctrl", "sanitize-log", "sanitize"])

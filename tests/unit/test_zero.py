@@ -548,7 +548,7 @@ def test_namespace_that_is_not_deleted_is_an_error(make, attached):
     ("refused", "left"),
     [
         ("create-ns", "it has no namespace now"),
-        ("list-ns", r"which namespaces it has now is not known \(nvme list-ns .*\)"),
+        ("list-ns", r"its present namespaces are unknown \(nvme list-ns .*\)"),
     ],
 )
 def test_drive_that_fails_after_a_delete_says_what_is_left(make, refused, left):

@@ -32,10 +32,10 @@ def load_drivers(conf: cfg.ConfigOpts, paths: HostPaths) -> list[Driver]:
     """
     names: list[str] = conf.agent.enabled_drivers
     if not names:
-        LOG.warning("%s names no driver: this host's agent finds no device, and cleans none", OPTION)
+        LOG.warning("%s lists no driver: the agent of this host finds and cleans no device", OPTION)
     for name in names:
         if names.count(name) > 1:
-            raise InvalidConfiguration(f"the driver {name} is given more than once", option=OPTION)
+            raise InvalidConfiguration(f"the driver {name} is listed more than once", option=OPTION)
     return [_load(name)(conf, paths) for name in names]
 
 
@@ -45,14 +45,14 @@ def _load(name: str) -> type[Driver]:
     except stevedore_exception.NoMatches:
         known = ", ".join(sorted({entry.name for entry in entry_points(group=NAMESPACE)})) or "none"
         raise InvalidConfiguration(
-            f"there is no driver {name!r} in the entry point group {NAMESPACE}; installed are: {known}", option=OPTION
+            f"no driver {name!r} in the entry point group {NAMESPACE}; installed drivers: {known}", option=OPTION
         ) from None
     except stevedore_exception.MultipleMatches as e:
         raise InvalidConfiguration(
-            f"more than one installed package brings a driver {name!r}; uninstall all but one: {e}", option=OPTION
+            f"several installed packages provide the driver {name!r}; uninstall all but one: {e}", option=OPTION
         ) from e
     if not (isinstance(plugin, type) and issubclass(plugin, Driver)):
-        raise InvalidConfiguration(f"the entry point {name!r} is {plugin!r}, which is no device driver", option=OPTION)
+        raise InvalidConfiguration(f"the entry point {name!r} is {plugin!r}, not a device driver", option=OPTION)
     if plugin.name != name:
         # The name is recorded with each device, and selects the driver that must clean it.
         raise InvalidConfiguration(

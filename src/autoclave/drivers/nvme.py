@@ -110,7 +110,7 @@ class NVMeDriver(Driver):
         try:
             functions, _ = pci_functions(self.paths)
         except HardwareError as error:
-            return [f"It is not known which tools of this host would take the guests' drives: {error}"]
+            return [f"Cannot determine which tools of this host would take the guests' drives: {error}"]
         slots = [each.address for each in functions if self._is_for_guests(each)]
         return HostSetup(self.paths, self.commands, slots, self.conf.nvme.command_timeout).lacks()
 
@@ -198,8 +198,8 @@ class NVMeDriver(Driver):
             action = CleanupAction(device.cleanup_action or "")
         except ValueError:
             raise EraseUnsupported(
-                f"{device.pci_address} has no cleanup action that this driver knows ({device.cleanup_action}); it was "
-                "not touched"
+                f"{device.pci_address} has a cleanup action that this driver does not support "
+                f"({device.cleanup_action}); it was not touched"
             ) from None
         eraser = Eraser(
             self.paths,
@@ -263,8 +263,8 @@ class NVMeDriver(Driver):
         ):
             if (found[0], None if by_slot else found[1]) != known:
                 raise WrongDrive(
-                    f"{device.pci_address}: by {source}, the drive in the slot is {found[0]} {found[1]}, but the "
-                    f"device {device.uuid} is {device.drive_model} {device.serial}; it was not touched"
+                    f"{device.pci_address}: the drive in the slot is {found[0]} {found[1]} as {source} reports it, "
+                    f"but device {device.uuid} is {device.drive_model} {device.serial}; it was not touched"
                 )
         if controller.other_paths:
             raise HardwareError(
@@ -291,8 +291,8 @@ class NVMeDriver(Driver):
         outcome = volumes.end(control.tools)
         for use in outcome.ended:
             LOG.warning(
-                "%s (%s): ended the %s, which this host had activated from what a guest left; see `autoclave plan` "
-                "for how to prevent that",
+                "%s (%s): stopped the %s, which this host had activated from data that a guest left; see `autoclave "
+                "plan` for how to prevent that",
                 controller.address,
                 controller.name,
                 use,
@@ -308,7 +308,7 @@ class NVMeDriver(Driver):
         if users:
             raise DeviceInUse(
                 f"{controller.address} ({controller.name}) was erased, but this host uses it: {'; '.join(users)}. "
-                "What that wrote is on the drive: end it and clean the drive again",
+                "The drive holds what that use wrote: end it and clean the drive again",
                 users,
             )
 
@@ -355,7 +355,7 @@ class NVMeDriver(Driver):
         if addresses != self._foreign:
             self._foreign = addresses
             LOG.info(
-                "[nvme] device_spec matches %d functions that are no NVMe controllers; they are skipped: %s",
+                "[nvme] device_spec matches %d functions that are not NVMe controllers; they are skipped: %s",
                 len(addresses),
                 ", ".join(addresses),
             )
@@ -365,7 +365,7 @@ class NVMeDriver(Driver):
         if finding.entry is None and finding.unreadable is None:
             return
         if finding.busy:
-            LOG.debug("%s is not looked into: %s", finding.address, finding.unreadable)
+            LOG.debug("%s is skipped: %s", finding.address, finding.unreadable)
             return
         problem = finding.unreadable or finding.refused or finding.excluded or finding.exposed
         if problem != self._told.get(finding.address):
@@ -380,7 +380,7 @@ class NVMeDriver(Driver):
 
 
 def _still(problem: HardwareError, seconds: float) -> HardwareError:
-    message = f"{problem}, also after {seconds:g} s ([agent] rebind_timeout); it was not touched"
+    message = f"{problem}, even after {seconds:g} s ([agent] rebind_timeout); it was not touched"
     if isinstance(problem, DriverMismatch):
         return DriverMismatch(message, problem.driver)
     return HardwareError(message)

@@ -50,7 +50,7 @@ class Slots:
         with self._guard:
             slot = self._slots.setdefault(address, threading.Lock())
         if not slot.acquire(timeout=0 if patience is None else patience.remaining()):
-            raise DeviceLocked(f"{address} is being erased or looked into at the moment")
+            raise DeviceLocked(f"{address} is being erased or inspected")
         try:
             yield
         finally:
@@ -198,7 +198,7 @@ class LayoutReadings:
         try:
             layout = read_layout(nvme, controller.path, identity).layout
         except ToolError as error:
-            LOG.info("The layout of %s at %s is not known: %s", controller.name, address, error)
+            LOG.info("Cannot read the layout of %s at %s: %s", controller.name, address, error)
             if not isinstance(error, ToolFailed) or not refused_as_unsupported(error):
                 return None
         self._known[address] = now, layout
@@ -242,7 +242,7 @@ def inspect(
     :raises HardwareError: the bus itself cannot be listed.
     """
     functions, unreadable = pci_functions(paths)
-    findings = [Finding(each.address, refused="it does not say what it is", unreadable=each.reason)
+    findings = [Finding(each.address, refused="it cannot be identified", unreadable=each.reason)
                 for each in unreadable if only in (None, each.address)]  # fmt: skip
     for function in functions:
         if only not in (None, str(function.address)):
@@ -257,12 +257,12 @@ def inspect(
         except DeviceVanished:
             continue
         except Exception as error:  # an unexpected error of one function must not hide the others
-            LOG.exception("Looking at %s failed in a way that was not foreseen", function.address)
+            LOG.exception("Inspection of %s failed unexpectedly", function.address)
             findings.append(
                 Finding(
                     str(function.address),
                     entry=entry,
-                    unreadable=f"looking at it failed unexpectedly: {type(error).__name__}: {error}",
+                    unreadable=f"inspection failed unexpectedly: {type(error).__name__}: {error}",
                 )
             )
     return sorted(findings, key=lambda finding: finding.address)
@@ -315,11 +315,11 @@ class _Inspection:
         if self.entry is None:
             return "no device_spec entry matches"
         if not self.function.class_code.startswith(NVME_CLASS):
-            return f"it is no NVMe controller: its PCI class is {self.function.class_code}"
+            return f"it is not an NVMe controller: its PCI class is {self.function.class_code}"
         if self.function.physfn is not None:
             return (
-                f"it is a virtual function of {self.function.physfn}: what it stores lies on that drive, which cannot "
-                "be erased for one function alone"
+                f"it is a virtual function of {self.function.physfn}: its data lies on that drive, which cannot be "
+                "erased for one function alone"
             )
         return None
 
@@ -333,12 +333,10 @@ class _Inspection:
         if users:
             finding = replace(finding, holders=tuple(users), serial=controller.serial, model=controller.model)
             if self.function.address not in self.allowed_host_devices:
-                used = f"this host itself uses it ({'; '.join(users)})"
-                way_out = (
-                    f"to offer it nevertheless, which erases it, add allow_host_device = {finding.address} to [agent]"
-                )
+                used = f"this host uses it ({'; '.join(users)})"
+                way_out = f"to offer it anyway, which erases it, add allow_host_device = {finding.address} to [agent]"
                 if any("open exclusively" in user for user in users):
-                    way_out += "; Autoclave has a drive open so while it erases it: see `autoclave device list` first"
+                    way_out += "; Autoclave also opens a drive to erase it: check `autoclave device list` first"
                 return replace(finding, refused=f"{used}; {way_out}", exposed=used)
         identity = self.nvme.identify(controller.path)
         finding = replace(finding, serial=identity.serial, model=identity.model, capabilities=identity.capabilities)
@@ -349,8 +347,8 @@ class _Inspection:
             resolution = resolve(self.entry.clear_action, self.entry.clear_strategy, identity.capabilities)
             if excluded is None and not self.by_slot and not tells_apart(identity.serial):
                 excluded = (
-                    f"its serial number ({identity.serial or 'none'}) does not tell it from other drives; to have it "
-                    f"told by its slot, add identify_by_slot = {finding.address} to [nvme]"
+                    f"its serial number ({identity.serial or 'none'}) does not distinguish it from other drives; to "
+                    f"identify it by its slot, add identify_by_slot = {finding.address} to [nvme]"
                 )
             elif resolution.action is None:
                 excluded = excluded or resolution.reason

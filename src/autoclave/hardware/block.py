@@ -166,7 +166,7 @@ class BlockDevice:
     def zero(self, offset: int, length: int) -> None:
         """Implement :meth:`Disk.zero`."""
         if length > LARGEST_STEP:
-            raise ValueError(f"{length} bytes of {self.path} are more than are zeroed at once, {LARGEST_STEP}")
+            raise ValueError(f"{length} bytes of {self.path} exceed the limit of one zeroing call, {LARGEST_STEP}")
         self._check_range(offset, length)
         try:
             self._zero_out(offset, length)
@@ -211,7 +211,7 @@ class BlockDevice:
 
     def _check_range(self, offset: int, length: int) -> None:
         if not 0 <= offset <= offset + length <= self.size:
-            raise ValueError(f"{self.path} has {self.size} bytes, not {length} from {offset} on")
+            raise ValueError(f"{self.path} has {self.size} bytes, fewer than {length} from offset {offset}")
         self._check_still_there()
 
     def _read_into_piece(self, start: int, stop: int) -> None:
@@ -224,7 +224,9 @@ class BlockDevice:
         except OSError as e:
             raise self._failure(e, f"read at offset {start}") from e
         if got < stop - start:
-            raise EraseFailed(f"{self.path} ends at offset {start + got}, though it said that it has {self.size} bytes")
+            raise EraseFailed(
+                f"{self.path} ends at offset {start + got}, although it reported a size of {self.size} bytes"
+            )
 
     def _failure(self, error: OSError, done: str) -> HardwareError:
         """Convert an error of the kernel; *done* names the failed operation."""
@@ -245,7 +247,7 @@ class BlockDevice:
             raise DeviceVanished(f"{self.path} is no longer there: {e.strerror}") from e
         same = there.st_rdev == ours.st_rdev if stat.S_ISBLK(ours.st_mode) else os.path.samestat(there, ours)
         if not same:
-            raise DeviceVanished(f"{self.path} is another device now than the one that was opened")
+            raise DeviceVanished(f"{self.path} is no longer the device that was opened")
 
     def close(self) -> None:
         """Close the disk."""
@@ -358,7 +360,7 @@ def claim(
     """
     try:
         if not is_disk(os.stat(path).st_mode):
-            raise HardwareError(f"{path} is no block device")
+            raise HardwareError(f"{path} is not a block device")
         return claimed(path, os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY))
     except OSError as e:
         raise _refusal(paths, path, e) from e
@@ -369,7 +371,7 @@ def _refusal(paths: HostPaths, path: Path, error: OSError) -> HardwareError:
         return DeviceVanished(f"there is no disk at {path}: {error.strerror}")
     if error.errno in (errno.EBUSY, errno.EWOULDBLOCK):
         programs = ", ".join(map(str, programs_with_open(paths, [path])))
-        who = programs or "the kernel itself or a program that cannot be seen (a mount elsewhere, ZFS, LVM, RAID)"
+        who = programs or "the kernel or a program that cannot be identified (a mount elsewhere, ZFS, LVM, RAID)"
         line = f"{path} is open exclusively by {who}"
         return DeviceInUse(line, [line])
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -45,7 +45,7 @@ class HostSetup:
             try:
                 lack = look(self) if self._has(tool) else None
             except (HardwareError, ValueError) as error:
-                lack = f"it is not known whether it takes the guests' drives: {error}"
+                lack = f"cannot determine whether it takes the guests' drives: {error}"
             if lack is not None:
                 found.append(f"{name}: {lack}")
         return found
@@ -67,8 +67,8 @@ class HostSetup:
         said = dict(line.strip().split("=", 1) for line in done.stdout.splitlines() if "=" in line)
         # LVM before 2.03.12 does not know use_devicesfile: lvmconfig reports that and exits with 5.
         if "global_filter" not in said:
-            words = excerpt(done.stderr.strip() or done.stdout.strip()) or "nothing"
-            raise HardwareError(f"lvmconfig exited with {done.returncode} and said {words}")
+            words = excerpt(done.stderr.strip() or done.stdout.strip()) or "no output"
+            raise HardwareError(f"lvmconfig exited with {done.returncode}: {words}")
         if said.get("use_devicesfile") == "1" and sysfs.is_there(self._etc / "lvm/devices/system.devices"):
             return None
         filters = [said[name] for name in ("global_filter", "filter") if name in said]
@@ -201,7 +201,7 @@ class GuestVolumes:
         try:
             found = list(self._found())
         except HardwareError as error:
-            outcome.kept.append(f"volume groups and RAID arrays on the drive were not ended: {error}")
+            outcome.kept.append(f"volume groups and RAID arrays on the drive were not stopped: {error}")
             return outcome
         for use in found:
             try:
@@ -211,7 +211,7 @@ class GuestVolumes:
             if why_not is None:
                 outcome.ended.append(use.words)
             else:
-                outcome.kept.append(f"{use.words} was not ended: {why_not}")
+                outcome.kept.append(f"{use.words} was not stopped: {why_not}")
         return outcome
 
     def _found(self) -> Iterator[_Use]:
@@ -238,7 +238,8 @@ class GuestVolumes:
             below = [lower.name for lower in sysfs.entries(block / "slaves")]
             elsewhere = [name for name in below if name not in self._own and name not in names]
             if elsewhere or not below:
-                return f"{block.name} is also on {', '.join(elsewhere)}" if below else f"{block.name} is on nothing"
+                where = f"is also on {', '.join(elsewhere)}" if below else "has no underlying device"
+                return f"{block.name} {where}"
             for part in (block, *partitions(block)):
                 above = [each.name for each in sysfs.entries(part / "holders") if each.name not in names]
                 if users := [*uses.direct(part), *(f"belongs to {name}" for name in above)]:
@@ -293,5 +294,5 @@ def _dashed(group: str) -> str:
 
 
 def _said(done: Completed) -> str:
-    words = excerpt(done.stderr.strip() or done.stdout.strip()) or "nothing"
-    return f"{Path(done.argv[0]).name} exited with {done.returncode} and said {words}"
+    words = excerpt(done.stderr.strip() or done.stdout.strip()) or "no output"
+    return f"{Path(done.argv[0]).name} exited with {done.returncode}: {words}"

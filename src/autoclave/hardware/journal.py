@@ -106,8 +106,8 @@ class ToolJournal:
             return []
         except (OSError, ValueError, TypeError, KeyError) as e:
             raise HardwareError(
-                f"cannot read the journal of running tools {file} ({e}): make sure that nothing works on the "
-                "device, then remove the file"
+                f"cannot read the journal of running tools {file} ({e}): make sure that no tool works on the device, "
+                "then remove the file"
             ) from e
 
     def _write(self, device_uuid: str, tools: Sequence[_Tool]) -> None:
@@ -187,6 +187,4 @@ def _boot_id() -> str:
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError as e:
-        raise HardwareError(
-            f"cannot tell one boot from another by /proc/sys/kernel/random/boot_id: {e.strerror}"
-        ) from e
+        raise HardwareError(f"cannot identify this boot by /proc/sys/kernel/random/boot_id: {e.strerror}") from e

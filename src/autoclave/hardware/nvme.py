@@ -127,7 +127,7 @@ def _controller_name(function: Path) -> str:
     if len(names) != 1:
         raise HardwareError(
             f"the nvme driver has {function.name}, but shows {', '.join(names) or 'no controller'} for it: "
-            "its probe failed or is not over; see the kernel's log"
+            "its probe failed or has not finished; see the kernel's log"
         )
     return names[0]
 
@@ -159,7 +159,7 @@ def _subsystem_of(paths: HostPaths, controller: Path) -> Path | None:
     found = [s for s in sysfs.entries(_subsystems(paths)) if sysfs.is_there(s / controller.name)]
     if len(found) != 1:
         raise HardwareError(
-            f"{controller.name} belongs to {len(found)} subsystems in {_subsystems(paths)}, where it must be one"
+            f"{controller.name} belongs to {len(found)} subsystems in {_subsystems(paths)} instead of one"
         )
     return found[0]
 
@@ -192,8 +192,8 @@ def _head(path: Path, subsystem: Path | None) -> Path:
     ]
     if len(heads) != 1:
         raise HardwareError(
-            f"{path.name} (nsid {nsid}) is a path to a multipath block device, of which "
-            f"{subsystem.name if subsystem else 'an unknown subsystem'} shows {len(heads)}, where it must be one"
+            f"{path.name} (nsid {nsid}) is a path to a multipath block device, but "
+            f"{subsystem.name if subsystem else 'an unknown subsystem'} shows {len(heads)} such devices instead of one"
         )
     return heads[0]
 

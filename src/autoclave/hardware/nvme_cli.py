@@ -217,7 +217,7 @@ class NvmeCli:
             reset = _NOT_SENT in str(failure) or (query and _CANCELLED in str(failure))
             if failure.status is not None or not reset or not self._time_for_another():
                 raise failure
-            LOG.warning("%s; asking again", failure)
+            LOG.warning("%s; retrying", failure)
             time.sleep(_RETRY_PAUSE)
 
     def _time_for_another(self) -> bool:
@@ -251,7 +251,7 @@ def _failure(completed: Completed) -> ToolFailed:
 
 def _garbage(completed: Completed, why: str) -> NoReturn:
     command = " ".join(["nvme", *completed.argv[1:]])
-    raise ToolGarbage(f"the answer of {command} cannot be understood: {why}", completed.argv)
+    raise ToolGarbage(f"the output of {command} cannot be parsed: {why}", completed.argv)
 
 
 def _printed(completed: Completed) -> str:

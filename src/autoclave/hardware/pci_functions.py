@@ -78,9 +78,9 @@ class HostFunctions:
             return NVME_ERASE_FOR_FLAVORS
         if is_drive and policy.reclaim is Reclaim.NONE and not _is_named(match):
             return (
-                "it is an NVMe controller, and the next guest would find on it what the last one left: set "
-                "one_time_use, or let [nvme] device_spec offer it, which erases it. To offer it uncleaned "
-                f'nevertheless, give an entry its vendor_id and product_id or its exact address, "{it.address}"'
+                "it is an NVMe controller, and the next guest would find the data of the last one: set "
+                "one_time_use, or let [nvme] device_spec offer it, which erases it. To offer it uncleaned anyway, "
+                f'give an entry its vendor_id and product_id or its exact address, "{it.address}"'
             )
         try:
             if (lack := function_lack(self._paths, it, policy)) is not None:
@@ -110,15 +110,15 @@ class HostFunctions:
         for virtual in self._virtual[physical]:
             if virtual.address in meant:
                 return (
-                    f"its virtual function {virtual.address} is offered, and would vanish: let entries mean the one or "
-                    "the others"
+                    f"its virtual function {virtual.address} is offered, and would disappear: let entries match "
+                    "either the physical function or the virtual ones"
                 )
             users = host_uses(self._paths, virtual)
             if is_with_vfio(self._paths, virtual):
                 users = [f"{virtual.driver} has it for a guest"]
             if users:
                 return (
-                    f"its virtual function {virtual.address} is in use ({'; '.join(users)}), and would vanish: end "
+                    f"its virtual function {virtual.address} is in use ({'; '.join(users)}), and would disappear: end "
                     "that, or write 0 into sriov_numvfs of the physical one"
                 )
         return None

@@ -56,7 +56,7 @@ def number(path: Path, base: int = 10) -> int:
     try:
         return int(text, base)
     except ValueError:
-        raise HardwareError(f"{path} says {text[:40]!r}, which is not a number") from None
+        raise HardwareError(f"{path} has the value {text[:40]!r}, which is not a number") from None
 
 
 def link_name(path: Path) -> str | None:
@@ -93,7 +93,7 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):  # an attribute has no entries either
         return False
     except OSError as e:
-        raise HardwareError(f"cannot look at {path}: {e.strerror}") from e
+        raise HardwareError(f"cannot access {path}: {e.strerror}") from e
     return True
 
 
@@ -238,14 +238,14 @@ def _read(directory: Path, address: PCIAddress) -> PCIFunction:
             is_pf=int(read_if_there(directory / "sriov_totalvfs") or 0) > 0,
         )
     except ValueError as e:
-        raise HardwareError(f"sysfs says something about {address} that cannot be understood: {e}") from e
+        raise HardwareError(f"sysfs has an invalid value for {address}: {e}") from e
 
 
 def _hex(path: Path, digits: int) -> str:
     text = read(path).lower()
     found = re.fullmatch(rf"0x([0-9a-f]{{{digits}}})", text)
     if found is None:
-        raise HardwareError(f"{path} says {text[:40]!r}, where 0x and {digits} hexadecimal digits belong")
+        raise HardwareError(f"{path} has the value {text[:40]!r}, not 0x and {digits} hexadecimal digits")
     return found[1]
 
 
@@ -276,5 +276,5 @@ def _unless_unreadable(read: Callable[[HostPaths], str | None], paths: HostPaths
     try:
         return read(paths)
     except HardwareError as error:
-        LOG.info("A renamed host is not recognized by it: %s", error)
+        LOG.info("A renamed host cannot be recognized by this identifier: %s", error)
         return None

@@ -66,7 +66,7 @@ def _lines(file: Path) -> list[str]:
     try:
         text = file.read_text(encoding="utf-8", errors="backslashreplace")
     except OSError as e:
-        raise HardwareError(f"cannot tell what this host uses: {file} cannot be read: {e.strerror}") from e
+        raise HardwareError(f"cannot determine what this host uses: {file} cannot be read: {e.strerror}") from e
     return [line for line in text.split("\n") if line.strip()]
 
 
@@ -382,18 +382,18 @@ def objection(
     """
     if users:
         return (
-            f"this host itself uses it ({'; '.join(users)}); to offer it nevertheless, add allow_host_device = "
+            f"this host uses it ({'; '.join(users)}); to offer it anyway, add allow_host_device = "
             f"{function.address} to [agent]"
         )
     if not managed and not with_vfio:
         return (
-            f"it is bound to {function.driver or 'no driver'}, and with managed=false nobody but the operator binds it "
+            f"it is bound to {function.driver or 'no driver'}, and with managed=false only the operator binds it "
             "to vfio-pci or its VFIO variant driver"
         )
     if virtual_functions:
         return (
-            f"it has {virtual_functions} virtual functions, which would vanish: write 0 into its sriov_numvfs, or let "
-            "an entry match them"
+            f"it has {virtual_functions} virtual functions, which would disappear: write 0 into its sriov_numvfs, or "
+            "let an entry match them"
         )
     return None
 
@@ -414,7 +414,7 @@ def _disks(paths: HostPaths, function: PCIFunction, directory: Path) -> list[str
         return holders(paths, controller_at(paths, function.address))
     disks = _below(directory, paths.sysfs / "class/block")
     names = ", ".join(disk.name for disk in disks if not sysfs.is_there(disk / "partition"))
-    return [f"its driver {function.driver} gives this host the disks {names}"] if names else []
+    return [f"its driver {function.driver} provides this host's disks {names}"] if names else []
 
 
 def _console(directory: Path) -> list[str]:

@@ -81,7 +81,7 @@ class Eraser:
             version = work.nvme.version()
             identity = work.nvme.identify(controller.path)
         if missing(action, identity.capabilities) is not None:
-            raise EraseUnsupported(f"{work.drive} does not support {action}, as it says itself; it was not touched")
+            raise EraseUnsupported(f"{work.drive} reports that it does not support {action}; it was not touched")
         replaces = method.replaces_namespaces and identity.capabilities.namespace_management
         layout = RecordedLayout(work, recorded, identity, replaces_namespaces=replaces)
         facts = method.run(work, layout)

@@ -25,7 +25,7 @@ from autoclave.rules.cleanup_policy import CleanupAction
 from autoclave.rules.drive_layout import difference
 
 _VERIFIED = (
-    "random markers, written before at both ends and at samples of every namespace, read as something else afterwards"
+    "random markers, written before at both ends and at samples of every namespace, no longer read back afterwards"
 )
 _SPREAD = 128
 """The number of markers at even distances, and the same number at random offsets."""
@@ -178,14 +178,16 @@ class Formatter:
             identity = self._work.nvme.identify(self._node)
             after = read_layout(self._work.nvme, self._node, identity)
             if (identity.serial, identity.model) != (self._work.controller.serial, self._work.controller.model):
-                raise EraseFailed(f"{self._work.drive} says after its format: {identity.model} {identity.serial}")
+                raise EraseFailed(
+                    f"{self._work.drive} identifies itself after its format as {identity.model} {identity.serial}"
+                )
             if tuple(after.nsids) != tuple(before.nsids):
                 raise EraseFailed(
                     f"{self._work.drive} had the namespaces {list(before.nsids)} before its format, and has "
                     f"{list(after.nsids)} now: something has replaced them, so the markers prove nothing"
                 )
             if changed := difference(before.layout, after.layout):
-                raise EraseFailed(f"{self._work.drive} was formatted, and its layout is another now: {changed}")
+                raise EraseFailed(f"{self._work.drive} was formatted, but its layout has changed: {changed}")
             return NamespaceLayout(self._work).with_block_devices(list(after.nsids))
 
     def _verify(self, namespace: Namespace, disk: Disk, seed: bytes, places: Sequence[int]) -> dict[str, Any]:
@@ -194,8 +196,8 @@ class Formatter:
         survivor = next((place for place in places if self._still_has(disk, place, seed)), None)
         if survivor is not None:
             raise VerifyFailed(
-                f"{self._work.drive}: {self._work.action} reported success, but {namespace.path} still has at byte "
-                f"{survivor} what was written there before"
+                f"{self._work.drive}: {self._work.action} reported success, but {namespace.path} still has the marker "
+                f"at byte {survivor}"
             )
         return {
             "nsid": namespace.nsid,

@@ -138,8 +138,7 @@ class RecordedLayout:
         why = f" It was not restored: {'; '.join(self._obstacles)}." if self._obstacles else ""
         raise EraseFailed(
             f"{self._work.drive} does not have its recorded layout: {difference(self._recorded, found)}.{why} Restore "
-            "it with nvme-cli and clean the drive again, or take it for the drive's layout from now on by `autoclave "
-            "device accept`"
+            "it with nvme-cli and clean the drive again, or accept the present layout by `autoclave device accept`"
         )
 
     def _shown(self, found: FoundLayout) -> Controller:
@@ -162,7 +161,7 @@ class RecordedLayout:
             self._obstacles.append("it has no Format NVM (OACS bit 1)")
             return found
         if self._identity.formats_all and not recorded.one_format:
-            self._obstacles.append("a format of one namespace is one of all (FNA bit 0), and the recorded ones differ")
+            self._obstacles.append("formatting one namespace formats all (FNA bit 0), and the recorded formats differ")
             return found
         if self._identity.formats_all:
             nsid, identity, shape = wanted[0]
@@ -224,7 +223,7 @@ class RecordedLayout:
                 if allocated and not makers[0].has_command([shape.blocks for shape in recorded.namespaces]):
                     self._obstacles.append(f"it does not create namespaces ({makers[0].refusal})")
                     return found
-                LOG.info("%s: replacing its namespaces %s by those on record", self._work.drive, allocated)
+                LOG.info("%s: replacing its namespaces %s by the recorded ones", self._work.drive, allocated)
                 unit = recorded.namespaces[0].block_bytes
                 sizes = zip(found.nsids, found.identities, strict=True)
                 layout.delete_all(makers[0], allocated, {nsid: each.size_bytes // unit for nsid, each in sizes})
@@ -238,7 +237,7 @@ class RecordedLayout:
             self._work.must_be_there(e)
             raise EraseFailed(
                 f"{self._work.drive} does not have its recorded layout: {difference(recorded, found.layout)}. It "
-                f"refused a part of restoring that: {e}; {layout.what_is_left()}"
+                f"refused a step of restoring it: {e}; {layout.what_is_left()}"
             ) from e
         return self._look()
 
@@ -252,13 +251,13 @@ class RecordedLayout:
         if not self._identity.capabilities.namespace_management:
             return "it has no Namespace Management (OACS bit 3)"
         if recorded.unattached:
-            return "namespaces that were not attached are on record, and their sizes are not"
+            return "unattached namespaces are on record without their sizes"
         if any(shape.write_protected for shape in recorded.namespaces):
             return "a write-protected namespace is on record"
         if any(shape.without_storage for shape in recorded.namespaces):
             return "a namespace with less capacity than its size is on record"
         if any(format_index(formats, shape) is None for shape in recorded.namespaces):
-            return "it does not have each recorded LBA format any longer"
+            return "it no longer has every recorded LBA format"
         if 0 < self._identity.tnvmcap < recorded.bytes:
             return f"it has {self._identity.tnvmcap} bytes (TNVMCAP), and {recorded.bytes} are on record"
         return None

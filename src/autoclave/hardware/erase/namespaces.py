@@ -266,8 +266,8 @@ class NamespaceLayout:
             made = self._work.namespace(nsid)
             if made.ncap != made.nsze:
                 raise EraseFailed(
-                    f"{self._work.drive} was asked for a namespace with storage for each of its blocks, and made one "
-                    f"of {made.nsze} blocks with capacity for {made.ncap}"
+                    f"{self._work.drive} was asked for a namespace with storage for each of its blocks, but created "
+                    f"one of {made.nsze} blocks with capacity for {made.ncap}"
                 )
         return sorted(nsids), True
 
@@ -305,7 +305,7 @@ class NamespaceLayout:
         if refused != INSUFFICIENT_CAPACITY or identity.nn == 1:
             return False
         LOG.info(
-            "%s: %d bytes belong to no namespace, and the drive gives them to none", self._work.drive, identity.unvmcap
+            "%s: %d bytes belong to no namespace, and the drive adds them to none", self._work.drive, identity.unvmcap
         )
         return True
 
@@ -345,7 +345,7 @@ class NamespaceLayout:
                 f"({maker.refusal}), so they cannot be reached; nothing was deleted"
             )
         LOG.warning(
-            "%s claims Namespace Management, but does not create namespaces (%s): they are zeroed as they are",
+            "%s claims Namespace Management, but does not create namespaces (%s): the existing ones are zeroed",
             self._work.drive,
             maker.refusal,
         )
@@ -380,7 +380,7 @@ class NamespaceLayout:
         try:
             left = self._nvme.list_namespaces(self._node, allocated=True)
         except HardwareError as e:
-            return f"which namespaces it has now is not known ({e})"
+            return f"its present namespaces are unknown ({e})"
         return f"it has the namespaces {left} now" if left else "it has no namespace now"
 
     def _granularity(self, identity: ControllerIdentity, index: int) -> int:

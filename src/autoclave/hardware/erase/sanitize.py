@@ -48,8 +48,8 @@ PATIENCE = 10.0
 
 STILL = "it may still be sanitizing"
 _BUT_VERIFYING = (
-    ", or wait in Media Verification for Sanitize action 5: it shows no progress, and which state it is in, only "
-    "nvme-cli 2.13 and later show"
+    ", or wait in Media Verification for Sanitize action 5: it shows no progress, and only nvme-cli 2.13 and later "
+    "show its state"
 )
 
 _DEAD_STATES = frozenset({"dead", "deleting", "deleting (no IO)"})
@@ -152,7 +152,7 @@ class Sanitizer:
             "started": not joined,
             "log_before": evidence_of(before),
             "log_after": evidence_of(after),
-            "verified": "the sanitize status log page (81h) shows the operation completed, and its action is ours",
+            "verified": "the sanitize status log page (81h) shows that the requested action completed",
         }
 
     def _look(self) -> SanitizeLog:
@@ -187,14 +187,14 @@ class Sanitizer:
         """
         while True:
             if latest.in_progress and latest.action == self._sanact:
-                LOG.info("%s is already being sanitized as wanted; waiting for its end", self._work.drive)
+                LOG.info("%s is already being sanitized as requested; waiting for its end", self._work.drive)
                 return True, ""
             if latest.in_progress:
                 self._wait_out(latest)
             said = self._start()
             if said is not None:
                 return False, said
-            left_behind = "another sanitize was running, and ours was not started"
+            left_behind = "another sanitize was running, and the requested one was not started"
             with self._work.bounded(left_behind):
                 self._work.pause()
                 latest = self._look_patiently(left_behind)
@@ -216,8 +216,12 @@ class Sanitizer:
     def _wait_out(self, running: SanitizeLog) -> None:
         """Wait for the end of another operation, whatever its result."""
         name = STEP.get(running.action or 0, "a sanitize of unknown kind")
-        LOG.warning("%s is busy with %s, which nobody here started; ours follows it", self._work.drive, name)
-        left_behind = f"it was busy with {name} that nobody here started, and ours was not started"
+        LOG.warning(
+            "%s is busy with %s, which this agent did not start; the requested sanitize follows it",
+            self._work.drive,
+            name,
+        )
+        left_behind = f"it was busy with {name} that this agent did not start, and the requested one was not started"
         with self._work.bounded(left_behind), self._work.meter(f"waiting for {name} to end") as meter:
             while running.in_progress:
                 meter.update(running.percent)
@@ -234,7 +238,8 @@ class Sanitizer:
                     if latest.action != self._sanact:
                         raise EraseFailed(
                             f"{self._work.drive} is now busy with another sanitize "
-                            f"({STEP.get(latest.action or 0, 'of unknown kind')}); how ours ended was not seen"
+                            f"({STEP.get(latest.action or 0, 'of unknown kind')}); the result of the requested one "
+                            "was not seen"
                         )
                     seen_running = True
                     meter.update(latest.percent)
@@ -267,7 +272,7 @@ class Sanitizer:
                 if (nonsense and sense.passed) or self._work.must_be_same_drive().state in _DEAD_STATES:
                     raise
                 if unanswered is None:
-                    LOG.warning("%s does not tell how far its sanitize is: %s", self._work.drive, e)
+                    LOG.warning("%s does not report the progress of its sanitize: %s", self._work.drive, e)
                 # The tool is killed at the deadline, which does not show anything about the drive.
                 if self._work.control.deadline.passed:
                     answer = "" if unanswered is None else f"; its latest answer: {unanswered}"
@@ -297,9 +302,9 @@ class Sanitizer:
             if not self._look().verifying:
                 return  # it left by itself in the meantime
             raise EraseFailed(
-                f"{self._work.drive} has sanitized its media and waits in Media Verification, which it does not leave "
-                f"by Sanitize action 5: {e}; use nvme-cli 2.11 or later, or nvme sanitize --sanact=5 by hand, and "
-                "clean it again"
+                f"{self._work.drive} has sanitized its media and waits in Media Verification, which Sanitize action 5 "
+                f"does not end: {e}; use nvme-cli 2.11 or later, or nvme sanitize --sanact=5 by hand, and clean it "
+                "again"
             ) from e
         self._left_verification = True
 
@@ -316,7 +321,7 @@ class Sanitizer:
         if ended.action != self._sanact:
             shown = "no action" if ended.action is None else f"action {ended.action}"
             raise EraseFailed(
-                f"{self._work.drive} shows a completed sanitize, but not ours: its log has {shown}, "
+                f"{self._work.drive} shows a completed sanitize, but not the requested one: its log has {shown}, "
                 f"and {self._work.action} is action {self._sanact}"
             )
         if not ended.global_data_erased:
@@ -329,7 +334,7 @@ class Sanitizer:
         if said:
             raise EraseFailed(
                 f"{self._work.drive} shows a completed sanitize that was never seen running, and the command that "
-                f"should have started it said: {said}"
+                f"should have started it reported: {said}"
             )
 
 

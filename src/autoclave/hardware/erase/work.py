@@ -228,8 +228,7 @@ class EraseWork:
         before, now = self.controller, controller_at(self.paths, self.controller.address)
         if (now.name, now.serial, now.model) != (before.name, before.serial, before.model):
             raise WrongDrive(
-                f"{self.drive} is no longer what it was while it was being erased: its slot has {now.name} now, "
-                f"{now.model} {now.serial}"
+                f"{self.drive} changed while it was being erased: its slot now has {now.name}, {now.model} {now.serial}"
             )
         return now
 
@@ -265,7 +264,7 @@ class EraseRates:
             fresh.write_text(json.dumps(rates, indent=1, sort_keys=True), encoding="utf-8")
             fresh.replace(self._path)
         except OSError as error:
-            LOG.warning("How long the erase took cannot be remembered in %s: %s", self._path, error.strerror)
+            LOG.warning("Cannot record the duration of the erase in %s: %s", self._path, error.strerror)
 
     def _read(self) -> dict[str, dict[str, float]]:
         try:
@@ -273,7 +272,7 @@ class EraseRates:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            LOG.warning("How long earlier erases took cannot be read from %s: %s", self._path, error)
+            LOG.warning("Cannot read the durations of earlier erases from %s: %s", self._path, error)
             return {}
         sound = isinstance(found, dict) and all(isinstance(rates, dict) for rates in found.values())
         return found if sound else {}

@@ -108,8 +108,8 @@ def shred(work: EraseWork, disk: Disk, meter: ProgressMeter) -> None:
         raise error
     if _identity(disk.path) != node:
         raise WrongDrive(
-            f"{disk.path} is no longer the device that it was before {SHRED} ran; which one was overwritten is not "
-            "known"
+            f"{disk.path} is no longer the device that it was before {SHRED} ran; it is unknown which one was "
+            "overwritten"
         )
 
 

@@ -25,10 +25,10 @@ _Result = TypeVar("_Result")
 CAPABILITIES: Mapping[str, str] = MappingProxyType(
     {
         "CAP_SYS_ADMIN": "The kernel takes NVMe admin commands (Identify, log pages, Sanitize, Format NVM, Namespace "
-        "Management) from nobody without it.",
+        "Management) only with it.",
         "CAP_DAC_READ_SEARCH": "To list the open files of other users' programs, so that the error about a disk in "
         "use can name the program.",
-        "CAP_SYS_PTRACE": "To see which device such an open file is.",
+        "CAP_SYS_PTRACE": "To identify the device of such an open file.",
     }
 )
 """The capabilities of the helper and its tools beyond those of uid 0 on files of root, with the reason."""

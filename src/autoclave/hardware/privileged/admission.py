@@ -64,10 +64,10 @@ def command(argv: Sequence[str], sysfs: Path = HostPaths.sysfs) -> None:
     """
     if not argv or argv[0] not in COMMANDS:
         known = ", ".join(sorted(COMMANDS))
-        raise HardwareError(f"the privileged helper does not run {' '.join(argv)!r}, but only {known}")
+        raise HardwareError(f"the privileged helper refuses to run {' '.join(argv)!r}; it runs only {known}")
     arguments = argv[1:]
     if any(" " in argument for argument in arguments) or not COMMANDS[argv[0]].fullmatch(" ".join(arguments)):
-        raise HardwareError(f"the privileged helper does not run {argv[0]} with the arguments {list(arguments)}")
+        raise HardwareError(f"the privileged helper refuses to run {argv[0]} with the arguments {list(arguments)}")
     if argv[0] == "mdadm":
         _on_drives(sysfs / "block" / os.path.basename(argv[-1]) / "slaves")
 
@@ -80,7 +80,9 @@ def _on_drives(members: Path) -> None:
     names = [member.name for member in sysfs.entries(members)]
     others = [name for name in names if not re.fullmatch(rf"{DISK_NODE}(?:p[0-9]+)?", f"/dev/{name}")]
     if others or not names:
-        raise HardwareError(f"the privileged helper does not run mdadm: {members} lists {names}, not NVMe drives alone")
+        raise HardwareError(
+            f"the privileged helper refuses to run mdadm: {members} lists {names}, not NVMe drives alone"
+        )
 
 
 def tool(name: str) -> None:
@@ -89,7 +91,7 @@ def tool(name: str) -> None:
     :raises HardwareError: Autoclave does not need such a tool.
     """
     if name not in _SOUGHT.union(COMMANDS):
-        raise HardwareError(f"the privileged helper does not look for {name!r}")
+        raise HardwareError(f"the privileged helper refuses to look for {name!r}")
 
 
 def disk(path: str) -> Path:
@@ -114,7 +116,7 @@ def function(address: str) -> PCIAddress:
     :raises HardwareError: it has another format.
     """
     if not re.fullmatch(_FUNCTION, address):
-        raise HardwareError(f"the privileged helper does not look at {address!r}: it is no PCI address")
+        raise HardwareError(f"the privileged helper refuses to inspect {address!r}: it is not a PCI address")
     return PCIAddress.parse(address)
 
 
@@ -150,7 +152,7 @@ def device(device_uuid: str) -> str:
 
 def _matching(path: str, pattern: str) -> Path:
     if not re.fullmatch(pattern, path):
-        raise HardwareError(f"the privileged helper does not touch {path!r}: it is no such device node")
+        raise HardwareError(f"the privileged helper refuses {path!r}: it is not a device node of this kind")
     return Path(path)
 
 
@@ -166,10 +168,10 @@ class RootsCommands(Commands):
         try:
             doubtful = _not_roots_alone(Path(found))
         except OSError as e:
-            raise ToolMissing(f"{found} cannot be looked at: {e.strerror}", [name]) from e
+            raise ToolMissing(f"{found} cannot be inspected: {e.strerror}", [name]) from e
         if doubtful is not None:
             raise ToolMissing(
-                f"the privileged helper does not run {found}: somebody else than root can change {doubtful}", [name]
+                f"the privileged helper refuses to run {found}: a user other than root can change {doubtful}", [name]
             )
         return found
 

@@ -51,10 +51,10 @@ def _start(helper_command: str) -> None:
     thread.start()
     thread.join(START_TIMEOUT)
     if context.channel is None:
-        error = failures[0] if failures else f"there was no connection from it within {START_TIMEOUT:g} s"
+        error = failures[0] if failures else f"it did not connect within {START_TIMEOUT:g} s"
         raise InvalidConfiguration(
-            f"the privileged helper is not started by {helper_command!r} ({error}); it must run autoclave-privileged "
-            "of this installation as root, without asking for a password",
+            f"the privileged helper cannot be started by {helper_command!r} ({error}); it must run "
+            "autoclave-privileged of this installation as root, without asking for a password",
             option=f"[{PRIVILEGED}] helper_command",
         ) from (failures[0] if failures else None)
 

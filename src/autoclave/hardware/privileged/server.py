@@ -38,7 +38,7 @@ def _disk(token: str) -> Iterator[BlockDevice]:
             if token in _held:
                 yield device
                 return
-    raise HardwareError("the privileged helper does not hold this disk: it was started anew meanwhile")
+    raise HardwareError("the privileged helper does not hold this disk: it was restarted in the meantime")
 
 
 @entrypoint
@@ -248,7 +248,7 @@ def _job(token: str) -> _Job:
     try:
         return _jobs[token]
     except KeyError:
-        raise HardwareError("the privileged helper does not know this tool: it was started anew meanwhile") from None
+        raise HardwareError("the privileged helper does not know this tool: it was restarted in the meantime") from None
 
 
 @entrypoint
