@@ -123,7 +123,7 @@ def discovered(host: SimulatedHost, *entries: dict[str, Any]) -> DiscoveredDevic
         ({}, Reclaim.NONE, None, "returns uncleaned"),
         ({"reclaim": "hold"}, Reclaim.HOLD, None, "held until released"),
         (RESET, Reclaim.ERASE, "reset", "returns uncleaned (reset)"),
-        (COMMAND, Reclaim.ERASE, "command", "erased by command"),
+        (COMMAND, Reclaim.ERASE, "command", "cleaned by the operator's command"),
     ],
 )
 def test_a_device_has_the_policy_of_its_entry(

@@ -44,7 +44,7 @@ def refusal(option: str, **keys: Any) -> InvalidConfiguration:
             ReclaimPolicy(Reclaim.ERASE, "reset"),
             "returns uncleaned (reset)",
         ),
-        (ERASE, ReclaimPolicy(Reclaim.ERASE, "command", (PROGRAM, "--all")), "erased by command"),
+        (ERASE, ReclaimPolicy(Reclaim.ERASE, "command", (PROGRAM, "--all")), "cleaned by the operator's command"),
     ],
 )
 def test_keys_define_the_policy_and_its_guarantee(
