@@ -6,7 +6,7 @@ generation or its row. Another writer is reported only on evidence.
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oslo_log import log as logging
 from sqlalchemy.engine import Connection
@@ -93,7 +93,7 @@ class KnownDevice:
 def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
     """Return every device of the host that a device driver discovers, by its address.
 
-    It takes four statements for any number of devices.
+    It takes four statements for any number of devices, and one more if flavors ask for some.
     """
     with db.read() as tx:
         return _known(tx, host, functions=False)
@@ -102,12 +102,7 @@ def known_devices(db: Database, host: str) -> dict[str, KnownDevice]:
 def known_functions(db: Database, host: str) -> dict[str, KnownDevice]:
     """Return every device of the host that ``[pci] device_spec`` selects, by its address."""
     with db.read() as tx:
-        added = pci.of_host(tx, host)
-        known = _known(tx, host, functions=True)
-    return {
-        address: replace(entry, added=frozenset(each for each in added if each.rp_uuid == entry.deployable.rp_uuid))
-        for address, entry in known.items()
-    }
+        return _known(tx, host, functions=True)
 
 
 def _known(tx: Connection, host: str, *, functions: bool) -> dict[str, KnownDevice]:
@@ -117,11 +112,19 @@ def _known(tx: Connection, host: str, *, functions: bool) -> dict[str, KnownDevi
     ids = [deployable.id for deployable in by_device.values()]
     attributes = attribute_rows.discovered(tx, ids)
     handles = handle_rows.of_deployables(tx, ids)
+    own_devices = [device for device in devices if device.id in by_device]
+    lent = any(device.requested_by is RequestedBy.FLAVOR for device in own_devices)
+    added = pci.of_host(tx, host) if lent else frozenset()
     return {
-        device.pci_address: KnownDevice(device, own, attributes.get(own.id, {}), handles.get(own.id, ()))
-        for device in devices
-        for own in (by_device.get(device.id),)
-        if own is not None
+        device.pci_address: KnownDevice(
+            device,
+            own,
+            attributes.get(own.id, {}),
+            handles.get(own.id, ()),
+            frozenset(each for each in added if each.rp_uuid == own.rp_uuid),
+        )
+        for device in own_devices
+        for own in (by_device[device.id],)
     }
 
 

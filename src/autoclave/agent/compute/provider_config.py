@@ -35,6 +35,7 @@ from autoclave.rules.provider_config import (
     merge,
     parse,
 )
+from autoclave.rules.reclaim import RequestedBy
 
 LOG = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class ProviderAdditions:
     def _owned(self, root: str, root_classes: frozenset[str], root_traits: frozenset[str]) -> dict[str, _Owned]:
         with self._ports.db.read() as tx:
             functions = pci.providers(tx, self._host)
-            devices = device_rows.list_all(tx, hostname=self._host)
+            devices = device_rows.list_all(tx, hostname=self._host, requested_by=RequestedBy.PROFILE)
             deployables = device_rows.deployables_of(tx, [device.id for device in devices])
         owned = {root: _Owned(root_classes, root_traits)}
         owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
