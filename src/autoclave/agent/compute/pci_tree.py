@@ -93,7 +93,7 @@ class PCITree:
             found = self._ports.db.transact(write)
         self._follow_cards(wanted)
         on_record = [
-            f"{each.address} is skipped: the driver {known[str(each.address)].deployable.driver_name} has it on record. "
+            f"{each.address} is skipped: driver {known[str(each.address)].deployable.driver_name} has it on record. "
             f"Run `autoclave device forget {self._host}/{each.address}`, or let [pci] device_spec not match it."
             for each in look.providers
             if str(each.address) in known
