@@ -94,7 +94,7 @@ def test_a_guest_takes_a_drive_and_gives_it_back(shell):
     [
         (("sim-9", SANITIZING, "nvme-hangs"), "no simulated host 'sim-9'; it has sim-1"),
         (("sim-1", "0000:99:00.0", "nvme-hangs"), f"no slot 0000:99:00.0; it has {SYSTEM}"),
-        (("sim-1", SANITIZING, "nvme-explodes"), "'nvme-explodes' is no fault; there are sanitize-fails"),
+        (("sim-1", SANITIZING, "nvme-explodes"), "'nvme-explodes' is not a fault; choose from sanitize-fails"),
         (("sim-1", SANITIZING, "nvme-slow"), "nvme-slow needs a value"),
         (("sim-1", SANITIZING, "nvme-missing"), "whole host"),
     ],

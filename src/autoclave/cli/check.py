@@ -68,11 +68,11 @@ def add_values(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="JSON",
-        help="a value of the option as a file has it: a JSON object or a list of them; several are read as several "
-        "lines",
+        help="value of the option, as in a configuration file: a JSON object or a list of objects; several values "
+        "are read as several lines",
     )
     where.add_argument(
-        "--config-file", action="append", default=[], metavar="FILE", help="file to read the option from"
+        "--config-file", action="append", default=[], metavar="FILE", help="configuration file to read the option from"
     )
 
 
@@ -122,9 +122,9 @@ class CheckEntries(Rows):
             dest="devices",
             type=NamedDevice.parse,
             metavar="ADDRESS=VENDOR:PRODUCT",
-            help="a device to match, such as 0000:0a:00.1=144d:a808 (repeat for more); of a virtual function, "
-            "0000:0a:02.1=8086:154c@0000:0a:00.0 also says which physical function it belongs to; without any, the "
-            "entries are shown as they are understood",
+            help="device to match, such as 0000:0a:00.1=144d:a808 (repeatable). For a virtual function, append its "
+            "physical function: 0000:0a:02.1=8086:154c@0000:0a:00.0. Without a device, the parsed entries are "
+            "shown",
         )
         return parser
 
@@ -273,7 +273,7 @@ class CheckProviderConfig(Rows):
         parser.add_argument(
             "path",
             metavar="PATH",
-            help="a directory, read as [compute] provider_config_location is, or one file of any name",
+            help="directory, read like [compute] provider_config_location, or a file of any name",
         )
         return parser
 

@@ -35,8 +35,7 @@ class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without 
             required=True,
             dest="config_files",
             metavar="FILE",
-            help="a configuration file; [database] connection says where the database is (repeat for more: later "
-            "files win)",
+            help="configuration file with [database] connection (repeatable: later files win)",
         )
         return parser
 
@@ -91,7 +90,7 @@ class DbOnlineDataMigrations(OnDatabase):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments: the configuration, and how much to do."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--max-count", metavar="N", help="put at most N rows right, and stop")
+        parser.add_argument("--max-count", metavar="N", help="migrate at most N rows, then stop")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -103,7 +102,7 @@ class DbOnlineDataMigrations(OnDatabase):
         left = None
         if parsed_args.max_count is not None:
             if not (parsed_args.max_count.isdecimal() and int(parsed_args.max_count) > 0):
-                self.app.stderr.write(f"--max-count {parsed_args.max_count!r} is no number of rows from 1 on.\n")
+                self.app.stderr.write(f"--max-count {parsed_args.max_count!r} is not a number of rows from 1.\n")
                 return 127
             left = int(parsed_args.max_count)
         conf = new_config(parsed_args.config_files)
@@ -137,7 +136,7 @@ def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
     """
     if not conf.database.connection:
         raise InvalidConfiguration(
-            "is not set; write for example sqlite:////var/lib/autoclave/autoclave.db",
+            "is not set; use, for example, sqlite:////var/lib/autoclave/autoclave.db",
             option="[database] connection",
         )
     database = Database(conf.database.connection, timeout=timeout)

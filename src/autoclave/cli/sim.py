@@ -88,8 +88,10 @@ class SimFault(OfDrive):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': every drive of the host."
-        parser.add_argument("kind", help=f"what goes wrong: {', '.join(FaultKind)}")
-        parser.add_argument("value", nargs="?", type=float, help="percent, seconds or bytes a second, as the kind says")
+        parser.add_argument("kind", help=f"kind of fault: {', '.join(FaultKind)}")
+        parser.add_argument(
+            "value", nargs="?", type=float, help="percent, seconds or bytes per second, depending on the kind"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -110,8 +112,8 @@ class SimClear(OfDrive):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': all faults of the host, those of single drives too."
-        parser.add_argument("kind", nargs="?", help="only this fault")
+        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': all faults of the host and of its drives."
+        parser.add_argument("kind", nargs="?", help="remove only this fault")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -160,12 +162,12 @@ class SimInsert(OfDrive):
         parser.add_argument("--vendor", default=DriveSpec.vendor, help=f"PCI vendor id (default {DriveSpec.vendor})")
         parser.add_argument("--product", default=DriveSpec.product, help=f"PCI id (default {DriveSpec.product})")
         parser.add_argument("--size", type=int, default=64, metavar="MIB", help="capacity in MiB (default 64)")
-        parser.add_argument("--crypto", action="store_true", help="it sanitizes by crypto erase")
-        parser.add_argument("--block", action="store_true", help="it sanitizes by block erase")
-        parser.add_argument("--no-write-zeroes", action="store_true", help="it has no Write Zeroes command")
-        parser.add_argument("--format", action="store_true", help="it has Format NVM, with user data erase")
-        parser.add_argument("--format-crypto", action="store_true", help="it has Format NVM, with crypto erase too")
-        parser.add_argument("--namespace-management", action="store_true", help="it has Namespace Management")
+        parser.add_argument("--crypto", action="store_true", help="support Sanitize with crypto erase")
+        parser.add_argument("--block", action="store_true", help="support Sanitize with block erase")
+        parser.add_argument("--no-write-zeroes", action="store_true", help="do not support Write Zeroes")
+        parser.add_argument("--format", action="store_true", help="support Format NVM with user data erase")
+        parser.add_argument("--format-crypto", action="store_true", help="support Format NVM with crypto erase as well")
+        parser.add_argument("--namespace-management", action="store_true", help="support Namespace Management")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -195,7 +197,7 @@ class SimWrite(_OnMedia):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("text", help="what to write, as UTF-8")
+        parser.add_argument("text", help="text to write, as UTF-8")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -233,7 +235,7 @@ class SimFind(OfDrive):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("text", help="what to look for, as UTF-8")
+        parser.add_argument("text", help="text to search for, as UTF-8")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -279,7 +281,7 @@ class SimPlug(OfDrive):
             help=f"PCI class (default {FunctionSpec.class_code})",
         )
         parser.add_argument("--driver", help="the host's driver for it (default none)")
-        parser.add_argument("--interface", help="network interface that its driver makes, which is up")
+        parser.add_argument("--interface", help="network interface of its driver, which is up")
         parser.add_argument("--physfn", type=str.lower, help="address of its physical function")
         parser.add_argument("--serial", type=str.lower, help="its Device Serial Number, 16 digits (default none)")
         return parser
@@ -323,7 +325,7 @@ def _fault_kind(text: str) -> FaultKind:
     try:
         return FaultKind(text)
     except ValueError:
-        raise SimulatorError(f"{text!r} is no fault; there are {', '.join(FaultKind)}") from None
+        raise SimulatorError(f"{text!r} is not a fault; choose from {', '.join(FaultKind)}") from None
 
 
 def _pci_id(text: str) -> str:
@@ -372,9 +374,9 @@ class SimBind(OfDrive):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("request", type=_request, metavar="ARQ", help="uuid of the accelerator request")
+        parser.add_argument("request", type=_request, metavar="ARQ", help="UUID of the accelerator request")
         parser.add_argument(
-            "--instance", type=uuid.UUID, default=None, metavar="UUID", help="the instance (default: a new one)"
+            "--instance", type=uuid.UUID, default=None, metavar="UUID", help="UUID of the instance (default: a new one)"
         )
         add_service(parser)
         return parser
@@ -399,8 +401,8 @@ def _request(text: str) -> str:
         return str(uuid.UUID(text))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no uuid; `openstack accelerator arq create PROFILE -f value -c uuid` makes a request and "
-            "shows its uuid"
+            f"{text!r} is not a UUID; `openstack accelerator arq create PROFILE -f value -c uuid` creates a request "
+            "and shows its UUID"
         ) from None
 
 

@@ -255,7 +255,7 @@ def test_our_own_command_comes_in_with_the_user_in_its_url_and_shows_no_password
         assert device.pci_address in json.dumps(listed)
         monkeypatch.setenv("AUTOCLAVE_URL", url)
         assert main.main(["device", "list"]) != 0
-        assert "name and password in AUTOCLAVE_URL" in capsys.readouterr().err
+        assert "put user name and password into AUTOCLAVE_URL" in capsys.readouterr().err
         monkeypatch.setenv("AUTOCLAVE_URL", url.replace("//", "//ann:correct%20horse@"))
     assert main.main(["device", "list"]) != 0
     told = capsys.readouterr()
