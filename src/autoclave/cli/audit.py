@@ -55,9 +55,9 @@ def add_audited(parser: argparse.ArgumentParser) -> None:
 
 
 class Audit(Rows):
-    """Compare the database, Placement and this host, device by device. Changes nothing unless it is told to.
+    """Compare the database, Placement and this host, device by device. Change nothing without --fix or --yes.
 
-    The exit code is 0 if all agree, 1 if something was found (also what was put right), 2 if nothing could be compared.
+    The exit code is 0 if all agree, 1 if there are findings (also if --fix corrected them), 2 if the audit failed.
     """
 
     nothing = "Nothing was found."

@@ -41,9 +41,9 @@ class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without 
 
 
 class DbSync(OnDatabase):
-    """Make the database's schema, or bring it to the revision that this version needs.
+    """Create the database schema, or upgrade it to the revision that this version needs.
 
-    Stop the services of the release before first, unless the release notes say that they may run on.
+    Stop the services of the previous release first, unless the release notes allow them to continue.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -81,10 +81,10 @@ class DbVersion(OnDatabase):
 
 
 class DbOnlineDataMigrations(OnDatabase):
-    """Give rows that an older release wrote what this one needs. Services may run meanwhile.
+    """Migrate rows that an older release wrote. Services may run in the meantime.
 
-    Exit code 0: nothing is left to do. 1: rows were put right and more may be left, because of --max-count; run it
-    again until it is 0. 2: the database failed before anything was put right. 127: --max-count is no number of rows.
+    Exit code 0: nothing is left to do. 1: rows were migrated and more may be left, because of --max-count; run the
+    command again until it is 0. 2: the database failed before any row was migrated. 127: --max-count is invalid.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -150,10 +150,10 @@ _UNEXPECTED = 255
 
 
 class UpgradeCheck(OnDatabase):
-    """Look at database, agents, policy and Placement, and say what must be done. Changes nothing.
+    """Check database, agents, policy and Placement before or after an upgrade. Change nothing.
 
-    Exit code 0: nothing. 1: something should be looked at. 2: something must be done first. 255: a check could not be
-    carried out.
+    Exit code 0: no findings. 1: there are warnings. 2: there are failures, which must be corrected first. 255: a check
+    could not be carried out.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ _MOST = 10
 
 
 class Explain(Fields):
-    """Explain which hosts an instance could go to, and what each of the others lacks. Nothing is made or claimed."""
+    """Explain which hosts satisfy flavor and image, and what each of the others lacks. Change nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""

@@ -18,7 +18,7 @@ from autoclave.services.workers import AgentService, ConductorService
 
 
 class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """Run everything in one process: SQLite, Placement embedded, nothing else to install.
+    """Run all services in one process, with SQLite and an embedded Placement.
 
     Every caller is an administrator, so it listens on loopback only.
     """

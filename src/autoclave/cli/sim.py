@@ -65,7 +65,7 @@ class _OnMedia(OfDrive):
 
 
 class SimHosts(Rows):
-    """List the drives and cards of all simulated hosts, and what is wrong with them."""
+    """List the drives and cards of all simulated hosts, with their faults."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -83,7 +83,7 @@ class SimHosts(Rows):
 
 
 class SimFault(OfDrive):
-    """Let something go wrong with a drive from now on, until `sim clear`."""
+    """Set a fault of a drive, until `sim clear`."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -108,7 +108,7 @@ class SimFault(OfDrive):
 
 
 class SimClear(OfDrive):
-    """Let a drive be well again."""
+    """Clear the faults of a drive."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -142,7 +142,7 @@ class SimPull(OfDrive):
 
 
 class SimPutBack(OfDrive):
-    """Put the drive back that was pulled from a slot, with the data on it."""
+    """Put the pulled drive back into its slot, with its data."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -153,7 +153,7 @@ class SimPutBack(OfDrive):
 
 
 class SimInsert(OfDrive):
-    """Put another drive into a slot; a serial number that the host has seen is that drive, data and all."""
+    """Insert another drive into a slot. A known serial number inserts that drive, with its data."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -193,7 +193,7 @@ class SimInsert(OfDrive):
 
 
 class SimWrite(_OnMedia):
-    """Write text to a drive, as the guest that has it would."""
+    """Write text to a drive, as its guest would."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -211,7 +211,7 @@ class SimWrite(_OnMedia):
 
 
 class SimRead(_OnMedia):
-    r"""Show what is on a drive; bytes that are not printable ASCII stand as \xNN."""
+    r"""Show bytes of a drive; bytes that are not printable ASCII are shown as \xNN."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -231,7 +231,7 @@ class SimRead(_OnMedia):
 
 
 class SimFind(OfDrive):
-    """Say whether a text is anywhere on a drive: exit status 0 if it is, 1 if not."""
+    """Search a drive for a text: exit status 0 if found, 1 if not."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -247,7 +247,7 @@ class SimFind(OfDrive):
 
 
 class SimGuestStart(OfDrive):
-    """Bind a drive to vfio-pci, as libvirt does when the guest that has it starts."""
+    """Bind a drive to vfio-pci, as libvirt does when its guest starts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -258,7 +258,7 @@ class SimGuestStart(OfDrive):
 
 
 class SimGuestStop(OfDrive):
-    """Give a drive back to the nvme driver, as libvirt does when its guest is gone."""
+    """Bind a drive to the nvme driver, as libvirt does when its guest ends."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -269,7 +269,7 @@ class SimGuestStop(OfDrive):
 
 
 class SimPlug(OfDrive):
-    """Plug in a PCI function that is no drive, such as a card or a virtual function of one."""
+    """Plug in a PCI function other than a drive, such as a card or a virtual function of one."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -306,7 +306,7 @@ class SimPlug(OfDrive):
 
 
 class SimDriver(OfDrive):
-    """Bind a function that is no drive to a driver, as its operator would."""
+    """Bind a function other than a drive to a driver, as its operator would."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -367,8 +367,8 @@ def _drives(host: SimulatedHost, inventory: Inventory) -> Iterator[tuple[object,
 class SimBind(OfDrive):
     """Bind an accelerator request to a drive of a simulated host, as Nova does for an instance.
 
-    Nova claims the drive in Placement first; here nobody does, and the service alone decides. The drive
-    is given back with `openstack accelerator arq delete`.
+    Nova claims the drive in Placement first. This command does not, so that the service alone decides. To
+    unbind the drive, run `openstack accelerator arq delete`.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -426,7 +426,7 @@ class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without ty
 
 
 class SimGuestList(Rows):
-    """List the guests of all simulated hosts, and what they have been given."""
+    """List the guests of all simulated hosts, with their devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -447,7 +447,7 @@ class SimGuestList(Rows):
 
 
 class SimGuestXml(_OfGuest):
-    """Show how libvirt would have been told of a guest."""
+    """Show the domain XML of a guest, as libvirt would get it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -458,7 +458,7 @@ class SimGuestXml(_OfGuest):
 
 
 class SimGuestDie(_OfGuest):
-    """Let a guest die, as when QEMU crashes: it is off, and its host has its devices back."""
+    """Let a guest die, as in a crash of QEMU: it is off, and its devices return to the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -469,7 +469,7 @@ class SimGuestDie(_OfGuest):
 
 
 class SimGuestVanish(_OfGuest):
-    """Let a guest vanish, as when somebody ends and undefines it behind the agent's back."""
+    """Let a guest vanish, as if it was destroyed and undefined without the agent."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
