@@ -182,7 +182,9 @@ def test_a_quarantine_is_shown_first_and_done_when_no_agent_is_at_work(operator:
         shown = operator.audit("--quarantine", code=1)
         assert {row["done"] for row in shown} == {None}
         assert operator.states() == {DeviceState.AVAILABLE}
-        assert "Stop them and the conductors first" in operator.refused("--data-dir", str(operator.data_dir), "--quarantine", "--yes")
+        assert "Stop them and the conductors first" in operator.refused(
+            "--data-dir", str(operator.data_dir), "--quarantine", "--yes"
+        )
     operator.edit(agents.update().values(last_seen=utcnow() - timedelta(minutes=6)))
 
     done = operator.audit("--quarantine", "--yes", code=1)

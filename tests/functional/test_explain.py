@@ -197,9 +197,7 @@ def test_a_host_that_placement_does_not_know_is_told_as_that(world: ComputeWorld
 def test_a_host_whose_provider_is_not_a_compute_nodes_is_told_as_that(world: ComputeWorld) -> None:
     root = world.add_host()
     world.onlooker.put_traits(root, world.onlooker.get_traits(root).generation, [])
-    assert why_not(explain(world)) == [
-        "Its resource provider lacks the trait COMPUTE_NODE, which its agent sets."
-    ]
+    assert why_not(explain(world)) == ["Its resource provider lacks the trait COMPUTE_NODE, which its agent sets."]
 
 
 def test_hosts_of_which_placement_told_no_candidate_among_many_are_asked_themselves(world: ComputeWorld) -> None:

@@ -106,8 +106,8 @@ def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_pa
         everything.start()
     everything.stop()
     assert str(refused.value) == (
-        f"[api] host_ip, port: cannot listen on 127.0.0.1:{taken}: another program does; stop it, or choose another "
-        "address (`autoclave up` takes --bind HOST:PORT)"
+        f"[api] host_ip, port: cannot listen on 127.0.0.1:{taken}: another program listens there; "
+        "stop it, or choose another address (`autoclave up` takes --bind HOST:PORT)"
     )
     assert not data_dir.exists()
 
@@ -285,7 +285,7 @@ def test_a_data_directory_that_does_not_say_where_it_is_served_is_named(
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 300, "two words"])
 def test_a_name_that_is_no_hosts_name_is_refused_as_what_it_is(name: str) -> None:
     conf = new_config(overrides={("agent", "resource_provider_name"): name})
-    with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is no host name"):
+    with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is not a host name"):
         host_name(conf)
 
 
