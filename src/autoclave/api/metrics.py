@@ -39,26 +39,26 @@ class Fleet:
         yield _by_condition(census)
         unread = GaugeMetricFamily(
             "autoclave_functions_condition",
-            "PCI functions for flavors that their agent cannot look at, and that are not offered for that.",
+            "PCI functions for flavors that are not offered because their agent cannot read them.",
             labels=["host", "condition"],
         )
         for host, count in functions:
             unread.add_metric([host, "unreadable"], count)
         yield unread
         agents = GaugeMetricFamily(
-            "autoclave_agent_last_seen_seconds", "When a host's agent was last seen, in Unix time.", labels=["host"]
+            "autoclave_agent_last_seen_seconds", "Unix time of the last report of a host's agent.", labels=["host"]
         )
         for host, moment in sorted(seen.items()):
             agents.add_metric([host], moment.replace(tzinfo=UTC).timestamp())
         yield agents
         yield GaugeMetricFamily(
-            "autoclave_nova_events_owed", "Ends of binds that Nova is still to be told of.", value=owed
+            "autoclave_nova_events_owed", "Bind results that Nova is not notified of yet.", value=owed
         )
 
 
 def _by_state(census: Iterable[Census]) -> "Metric":
     family = GaugeMetricFamily(
-        "autoclave_devices", "Devices by the state that they are shown with.", labels=["host", "type", "state"]
+        "autoclave_devices", "Devices by state, as shown in lists.", labels=["host", "type", "state"]
     )
     counted: Counter[tuple[str, str, str]] = Counter()
     for line in census:
@@ -71,8 +71,8 @@ def _by_state(census: Iterable[Census]) -> "Metric":
 def _by_condition(census: Iterable[Census]) -> "Metric":
     family = GaugeMetricFamily(
         "autoclave_devices_condition",
-        "Devices that are held, missing, excluded, unreadable or in maintenance, whose cleaning stands still, or whose "
-        "provider another service has rewritten.",
+        "Devices that are held, missing, excluded, unreadable or in maintenance, whose cleaning is stalled, or "
+        "whose provider another service has rewritten.",
         labels=["host", "condition"],
     )
     counted: Counter[tuple[str, str]] = Counter()

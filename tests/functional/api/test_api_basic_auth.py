@@ -159,7 +159,7 @@ BAD = {
     "another hash": ("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1 .* has no bcrypt hash for ann; make one with"),
     "half a hash": (line(*ANN)[:-5] + "\n", "line 1 .* has no bcrypt hash"),
     "an impossible price": ("ann:$2y$03$" + "x" * 53, "line 1 .* has no bcrypt hash"),
-    "a name twice": (line(*ANN) + line(*BOB) + line(*ANN), "line 3 of .* names ann again, after line 1"),
+    "a name twice": (line(*ANN) + line(*BOB) + line(*ANN), "line 3 of .* repeats ann of line 1"),
     "nobody": ("# nobody\n", "names no user"),
 }
 

@@ -58,8 +58,8 @@ DEVICES = listed("Devices", "devices", DEVICE)
 
 _SORTING = ("sort_key", "sort_dir")
 _KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
-_FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
-_VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
+_FIELD = Argument("filters.field", "Field to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
+_VALUE = Argument("filters.value", "Required value of a field, in the order of the fields.", repeated=True)
 ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
 """Declare the arguments that every such list accepts."""
 
@@ -118,10 +118,10 @@ def _order(fields: Mapping[str, str], filtered: bool, sort_keys: Collection[str]
 
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
-    None: "is in no known state: run the online data migrations first",
-    DeviceState.AVAILABLE: "is available: it is clean already",
-    DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
-    DeviceState.CLEANING: "is cleaning: it is being cleaned",
+    None: "has no device_state: run `autoclave db online-data-migrations` first",
+    DeviceState.AVAILABLE: "is available and clean already",
+    DeviceState.PENDING_CLEANING: "is pending_cleaning and will be cleaned",
+    DeviceState.CLEANING: "is being cleaned already",
 }
 
 _SORT_KEYS = ("created_at", "updated_at", "uuid", "type", "vendor", "model", "hostname")
@@ -186,7 +186,7 @@ class DeviceClean(Resource):
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers={202: None},
-        fails={409: "Its state, its holder or a concurrent change does not allow it now; the text says which."},
+        fails={409: "Its state, its accelerator request or a concurrent change forbids it; the message says which."},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         context, reason = asked.context, asked.body.get("reason")
@@ -202,7 +202,9 @@ class DeviceClean(Resource):
         if record.was_replaced:
             raise Conflict(f"Device {record.uuid} cannot be cleaned yet. {waiting_for(record)}")
         if holders:
-            raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
+            raise Conflict(
+                f"Device {record.uuid} is held by accelerator request {holders[0].uuid}. Delete the request first."
+            )
         cleaners = self._api.ports.cleaners
         refusal = cleaners.why_not(record.hostname)
         if refusal is not None:
@@ -216,16 +218,18 @@ class DeviceClean(Resource):
 def _why_not_now(record: DeviceRecord) -> str:
     shown = shown_state(record.offer)
     if record.device_state is DeviceState.AVAILABLE and shown != DeviceState.AVAILABLE:
-        return (
-            f"Device {record.uuid} is {shown}, and needs no cleaning. {waiting_for(record) or 'It is being forgotten.'}"
-        )
+        why = waiting_for(record) or "It is being forgotten."
+        return f"Device {record.uuid} is {shown} and needs no cleaning. {why}"
     return f"Device {record.uuid} {_NOT_NOW[record.device_state]}."
 
 
 def _why_allocated(record: DeviceRecord, held: bool) -> str:
     if held:
         return "an instance has it"
-    return f"its instance is gone, and the agent of host {record.hostname} has yet to clean it; see that it runs"
+    return (
+        f"its instance no longer exists, and the agent of host {record.hostname} has not cleaned it yet. Check that "
+        "the agent runs"
+    )
 
 
 def _find(api: Api, uuid: str) -> DeviceRecord:
@@ -283,7 +287,7 @@ class DeviceDisable(_Switch):
     """See :func:`autoclave.lifecycle.operator.disable`."""
 
     @Operation(
-        "Take a device out of service",
+        "Disable a device",
         rule="cyborg:device:disable",
         waits=True,
         body=VALIDATE_REASON_IF_ANY,
@@ -298,7 +302,7 @@ class DeviceEnable(_Switch):
     """See :func:`autoclave.lifecycle.operator.enable`."""
 
     @Operation(
-        "Put a device back in service",
+        "Enable a device",
         rule="cyborg:device:enable",
         waits=True,
         body=VALIDATE_REASON_IF_ANY,
