@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_pa
 def test_a_file_that_wants_authentication_is_not_served_without(tmp_path: Path, strategy: str) -> None:
     config = tmp_path / "autoclave.conf"
     config.write_text(f"[api]\nauth_strategy = {strategy}\n")
-    with pytest.raises(InvalidConfiguration, match=rf"\[api\] auth_strategy: is {strategy}, but .autoclave up. takes"):
+    with pytest.raises(InvalidConfiguration, match=rf"\[api\] auth_strategy: is {strategy}, but .autoclave up. treats"):
         AllInOne([str(config)], tmp_path, None, 1)
     config.write_text("[api]\nauth_strategy = noauth\n")
     AllInOne([str(config)], tmp_path, None, 1).stop()

@@ -123,7 +123,7 @@ def _part(document: Any, name: str) -> Any:
 def _text(server: Mapping[str, Any], name: str) -> str:
     value = server.get(name)
     if not isinstance(value, str):
-        raise NovaUnavailable(f"Nova returned a server without {name}: {str(server)[:200]}")
+        raise NovaUnavailable(f"Nova returned a server without its {name}: {str(server)[:200]}")
     return value
 
 
