@@ -258,7 +258,7 @@ def test_a_generation_that_moves_every_time_is_told(pci_world: PCIWorld, gpu: st
     pci_world.allocate(gpu)
     pci_world.claim(gpu)
     pci_world.faults.add(before(lambda: pci_world.lower(gpu)), method="PUT", path="/inventories$")
-    with pytest.raises(PlacementConflict, match="the next period tries again"):
+    with pytest.raises(PlacementConflict, match="the next period retries"):
         pci_world.settle(gpu)
 
 

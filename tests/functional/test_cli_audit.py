@@ -182,7 +182,9 @@ def test_a_quarantine_is_shown_first_and_done_when_no_agent_is_at_work(operator:
         shown = operator.audit("--quarantine", code=1)
         assert {row["done"] for row in shown} == {None}
         assert operator.states() == {DeviceState.AVAILABLE}
-        assert "stop them first" in operator.refused("--data-dir", str(operator.data_dir), "--quarantine", "--yes")
+        assert "Stop them and the conductors first" in operator.refused(
+            "--data-dir", str(operator.data_dir), "--quarantine", "--yes"
+        )
     operator.edit(agents.update().values(last_seen=utcnow() - timedelta(minutes=6)))
 
     done = operator.audit("--quarantine", "--yes", code=1)
@@ -214,5 +216,5 @@ def test_an_agent_with_long_periods_is_not_taken_for_dead_between_two_of_them(
 
     assert operator.kinds("--config-file", str(config), code=0) == set()
     where = ("--config-file", str(config), "--data-dir", str(operator.data_dir))
-    assert "stop them first" in operator.refused(*where, "--quarantine", "--yes")
+    assert "Stop them and the conductors first" in operator.refused(*where, "--quarantine", "--yes")
     assert operator.kinds(code=1) == {"agent-silent"}

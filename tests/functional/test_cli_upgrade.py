@@ -103,7 +103,7 @@ def test_binds_of_the_release_before_are_a_warning(site: Site, database: Databas
         bound_by_the_release_before(tx, make_slot(tx))
     code, said = site.check()
     assert code == 1
-    assert "release before" in said
+    assert "previous release" in said
 
 
 def test_handles_that_cannot_be_read_are_named(site: Site, database: Database) -> None:
@@ -185,14 +185,14 @@ def test_a_placement_that_does_not_know_a_trait_fails(site: Site) -> None:
         code, said = site.check()
     assert code == 2
     assert "HW_NVME_BES" in said
-    assert "upgrade os-traits" in said
+    assert "upgrade Placement's os-traits" in said
 
 
 def test_a_placement_that_is_away_is_a_warning(site: Site) -> None:
     site.sections["placement"] = "endpoint = http://127.0.0.1:1"
     code, said = site.check()
     assert code == 1
-    assert "could not be asked" in said
+    assert "Not checked: Placement did not answer" in said
 
 
 def test_a_database_that_does_not_answer_is_no_result(site: Site) -> None:

@@ -60,7 +60,7 @@ def test_a_second_one_in_the_process_is_refused_and_harms_the_first_not(
     service: EmbeddedPlacement, tmp_path: Path
 ) -> None:
     service.client().create_provider(new_uuid(), "h")
-    with pytest.raises(InvalidConfiguration, match="already runs a Placement"):
+    with pytest.raises(InvalidConfiguration, match="already runs an embedded Placement"):
         EmbeddedPlacement.start(tmp_path / "other.sqlite")
     assert service.client().find_provider("h") is not None
     assert not (tmp_path / "other.sqlite").exists()

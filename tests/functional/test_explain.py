@@ -102,10 +102,10 @@ def test_of_each_host_the_missing_trait_is_named(world: ComputeWorld) -> None:
     specs = {"trait:CUSTOM_B": "required", "trait:CUSTOM_BAD": "forbidden"}
     found = explain(world, specs, {"trait:CUSTOM_A": "required"})
     assert why_not(found) == [
-        "The host itself: nothing with free DISK_GB and MEMORY_MB and VCPU has the trait CUSTOM_B."
+        "The host itself: no provider with free DISK_GB and MEMORY_MB and VCPU has the trait CUSTOM_B."
     ]
     assert why_not(found, "host-2") == [
-        "The host itself: all that has free DISK_GB and MEMORY_MB and VCPU has the forbidden trait CUSTOM_BAD."
+        "The host itself: every provider with free DISK_GB and MEMORY_MB and VCPU has the forbidden trait CUSTOM_BAD."
     ]
 
 
@@ -121,7 +121,7 @@ def test_a_device_that_is_taken_is_named_by_its_group(world: ComputeWorld) -> No
         ConsumerAllocations("00000000-0000-4000-8000-000000000001", {gpu: {"CUSTOM_GPU": 1}}, None, "p", "u")
     )
     assert why_not(explain(world, {"pci_passthrough:alias": "gpu"})) == [
-        "Group pci0 (PCI alias gpu): no CUSTOM_GPU is free: it has none, or all of it is in use or reserved."
+        "Group pci0 (PCI alias gpu): no CUSTOM_GPU is free: the host has none, or all are in use or reserved."
     ]
 
 
@@ -148,7 +148,7 @@ def test_held_drive_is_named_as_what_is_not_free(world: ComputeWorld) -> None:
     world.onlooker.ensure_traits(["HW_NVME_CES"])
     specs = {"resources_ssd:" + drive: "1", "trait_ssd:HW_NVME_CES": "required"}
     assert why_not(explain(world, specs)) == [
-        f"Group _ssd (flavor): nothing with free {drive} has the trait HW_NVME_CES: {where[1]} is allocated."
+        f"Group _ssd (flavor): no provider with free {drive} has the trait HW_NVME_CES: {where[1]} is allocated."
     ]
 
 
@@ -157,7 +157,7 @@ def test_a_device_that_lacks_a_trait_is_named_by_its_group(world: ComputeWorld) 
     world.onlooker.ensure_traits(["CUSTOM_BIG"])
     specs = {"resources_gpu:CUSTOM_GPU": "1", "trait_gpu:CUSTOM_BIG": "required"}
     assert why_not(explain(world, specs)) == [
-        "Group _gpu (flavor): nothing with free CUSTOM_GPU has the trait CUSTOM_BIG."
+        "Group _gpu (flavor): no provider with free CUSTOM_GPU has the trait CUSTOM_BIG."
     ]
 
 
@@ -167,14 +167,14 @@ def test_traits_that_no_single_device_has_together_are_told_as_that(world: Compu
         world.add_provider(f"card-{number}", {"CUSTOM_CARD": 1}, [trait], parent=root)
     specs = {"resources1:CUSTOM_CARD": "1", "trait1:CUSTOM_A": "required", "trait1:CUSTOM_B": "required"}
     assert why_not(explain(world, specs)) == [
-        "Group 1 (flavor): nothing with free CUSTOM_CARD meets all of it at once: CUSTOM_A, CUSTOM_B."
+        "Group 1 (flavor): no provider with free CUSTOM_CARD meets all of: CUSTOM_A, CUSTOM_B."
     ]
 
 
 def test_groups_that_fit_alone_but_not_together_are_told_as_that(world: ComputeWorld) -> None:
     world.add_host(gpus=2)
     assert why_not(explain(world, {"pci_passthrough:alias": "gpu:3"})) == [
-        "It has what each group asks for, but not for all of them at once."
+        "It satisfies each group alone, but not all groups together."
     ]
 
 
@@ -197,9 +197,7 @@ def test_a_host_that_placement_does_not_know_is_told_as_that(world: ComputeWorld
 def test_a_host_whose_provider_is_not_a_compute_nodes_is_told_as_that(world: ComputeWorld) -> None:
     root = world.add_host()
     world.onlooker.put_traits(root, world.onlooker.get_traits(root).generation, [])
-    assert why_not(explain(world)) == [
-        "Its resource provider has not the trait COMPUTE_NODE, which its agent gives it."
-    ]
+    assert why_not(explain(world)) == ["Its resource provider lacks the trait COMPUTE_NODE, which its agent sets."]
 
 
 def test_hosts_of_which_placement_told_no_candidate_among_many_are_asked_themselves(world: ComputeWorld) -> None:

@@ -237,7 +237,11 @@ def test_the_data_directory_of_another_host_is_refused(rename: Rename, tmp_path:
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [(HOST, "no host!", "no host name"), (HOST, HOST, "already"), ("host-9", NEW, "not the data directory of")],
+    [
+        (HOST, "no host!", "not a host name"),
+        (HOST, HOST, "current name of the host"),
+        ("host-9", NEW, "not the data directory of"),
+    ],
 )
 def test_names_that_cannot_be_are_refused(rename: Rename, old: str, new: str, words: str) -> None:
     with pytest.raises(InvalidConfiguration, match=words):

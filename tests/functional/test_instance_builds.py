@@ -157,7 +157,7 @@ def test_a_drive_that_is_lost_between_claim_and_bind_fails_the_build_with_the_re
     world.faults.add(before(lambda: spoil_drives(world)), "PUT", "^/allocations", times=1)
     world.build(instance)
     found = assert_failed(world, instance)
-    assert found.fault_message == "No valid host was found. A device that was offered could not be bound."
+    assert found.fault_message == "No valid host was found. A device that Placement offered could not be bound."
     assert "it is error" in (found.fault_details or ""), "which device it is, is for administrators"
 
 
@@ -286,7 +286,7 @@ def test_a_conductor_that_dies_at_any_write_leaves_nothing_behind_after_the_swee
     dies(world, instance, death(at, applied=applied))
     world.sweep()
     found = assert_failed(world, instance)
-    assert "Nobody has gone on with building it" in (found.fault_message or "")
+    assert "Its build was abandoned" in (found.fault_message or "")
 
 
 @before_or_after
@@ -372,7 +372,7 @@ def test_an_instance_on_a_dead_host_stays_until_the_host_is_back(
     world.sweep()
     assert world.instance(instance).task_state is TaskState.DELETING
     assert len(world.held(instance)) == 3
-    assert "is deleted when host host-1 is back, which has an agent that was last seen" in caplog.text
+    assert "waits for host host-1, which has an agent that was last seen" in caplog.text
 
 
 def test_an_instance_that_nobody_wants_deleted_is_not_deleted(world: ComputeWorld) -> None:
@@ -471,7 +471,7 @@ def test_a_builder_that_was_taken_for_dead_hands_nothing_over_while_it_is_undone
 def test_an_instance_that_no_conductor_took_up_does_not_wait_for_ever(world: ComputeWorld) -> None:
     instance = world.ask()
     world.sweep()
-    assert "No conductor took it up" in (assert_failed(world, instance).fault_details or "")
+    assert "No conductor started the build" in (assert_failed(world, instance).fault_details or "")
 
 
 def test_a_drive_whose_build_failed_before_a_guest_saw_it_is_offered_again(world: ComputeWorld) -> None:

@@ -205,7 +205,7 @@ def test_an_absent_server_without_a_witness_gives_nothing_back(cloud: Cloud) -> 
     cloud.nova.servers[cloud.other.instance].project_id = "service"
     cloud.delete(archived=True)
     cloud.look_twice()
-    cloud.assert_waits("may not see all projects")
+    cloud.assert_waits("may lack access to other projects")
 
 
 def test_a_request_of_what_nova_never_showed_gives_nothing_back(cloud: Cloud) -> None:
@@ -213,14 +213,14 @@ def test_a_request_of_what_nova_never_showed_gives_nothing_back(cloud: Cloud) ->
     del cloud.nova.servers[cloud.tenant.instance]
     cloud.tenant.give_up()
     cloud.look_twice()
-    cloud.assert_waits("may have been bound for another service")
+    cloud.assert_waits("Another service may have bound the request")
 
 
 def test_a_nova_of_another_region_gives_nothing_back(cloud: Cloud) -> None:
     cloud.nova.servers = {str(uuid.uuid4()): FakeServer("theirs")}
     cloud.look_twice()
     cloud.assert_kept()
-    assert "may be another one" in (cloud.waiting_for() or "")
+    assert "may name another cloud" in (cloud.waiting_for() or "")
 
 
 def test_credentials_of_an_unknown_project_need_two_witnesses(cloud: Cloud) -> None:
@@ -228,7 +228,7 @@ def test_credentials_of_an_unknown_project_need_two_witnesses(cloud: Cloud) -> N
     cloud.conductor = cloud.looker()
     cloud.delete(archived=True)
     cloud.look_twice()
-    cloud.assert_waits("may not see all projects")
+    cloud.assert_waits("may lack access to other projects")
 
 
 def _lose_witness(cloud: Cloud) -> None:
@@ -251,7 +251,7 @@ def test_a_failing_witness_is_replaced_by_another(three_drives: AgentWorld, proj
 
 def test_a_failing_witness_without_another_gives_nothing_back(cloud: Cloud) -> None:
     _lose_witness(cloud)
-    cloud.assert_waits("Nova cannot be asked")
+    cloud.assert_waits("Nova is unavailable")
 
 
 # (b) Two lookups a patience apart do not say deleted
@@ -310,7 +310,7 @@ def test_a_nova_that_does_not_answer_gives_nothing_back(cloud: Cloud, effect: An
     cloud.faults.add(effect, path=path)
     cloud.forward()
     cloud.conductor.look()
-    cloud.assert_waits("Nova cannot be asked")
+    cloud.assert_waits("Nova is unavailable")
     cloud.faults.clear()
     cloud.conductor.look()
     cloud.assert_given_back()
@@ -329,7 +329,7 @@ def test_a_nova_that_was_never_reached_shows_what_has_no_allocation(cloud: Cloud
     cloud.faults.add(refuse)
     cloud.delete()
     cloud.look_twice()
-    cloud.assert_waits("its server has no allocation of it")
+    cloud.assert_waits("its server has no allocation for it")
     assert cloud.row().orphan_since is None
 
 
@@ -518,7 +518,7 @@ def test_requests_noted_together_cost_one_statement(three_drives: AgentWorld) ->
     with cloud.world.db.write() as tx:
         tx.execute(arqs.update().where(arqs.c.uuid == moved.uuid).values(instance_uuid=str(uuid.uuid4())))
     with counted() as statements, cloud.world.db.write() as tx:
-        orphans.note(tx, requests, None, "Nova cannot be asked")
+        orphans.note(tx, requests, None, "Nova is unavailable")
         orphans.note_seen(tx, requests)
     assert sum(each.startswith("UPDATE") for each in statements) == 2
     with cloud.world.db.read() as tx:

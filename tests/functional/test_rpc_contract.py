@@ -244,7 +244,7 @@ def test_a_fault_keeps_its_text_and_traceback_in_the_log_of_the_server(bench, co
 
 
 def test_a_result_that_cannot_be_sent_is_a_fault_of_the_server(bench, context):
-    with pytest.raises(RPCError, match="its log tells why"):
+    with pytest.raises(RPCError, match="its log shows the cause"):
         bench.client().call(context, "unspeakable")
 
 

@@ -90,10 +90,10 @@ def test_a_requested_host_is_the_only_one_that_will_do(world: ComputeWorld) -> N
 def test_a_requested_host_that_is_full_is_not_replaced_by_another(world: ComputeWorld) -> None:
     world.add_host("host-1", memory_mb=256)
     world.add_host("host-2")
-    message = "No valid host was found. Host host-1 has not what flavor and image ask for."
+    message = "No valid host was found. Host host-1 does not satisfy flavor and image."
     assert refused(world, requested_host="host-1")[0] == message
     world.change_host("host-1", disabled=True)
-    message = "No valid host was found. Host host-1 gets no instances now."
+    message = "No valid host was found. Host host-1 currently accepts no instances."
     assert refused(world, requested_host="host-1") == (message, "host-1 is disabled")
 
 
@@ -124,9 +124,9 @@ def test_a_host_whose_agent_is_silent_gets_nothing(world: ComputeWorld, caplog: 
     world.add_host()
     world.silence("host-1")
     message, details = refused(world)
-    assert message == "No valid host was found. No host may get instances now."
+    assert message == "No valid host was found. No host currently accepts instances."
     assert "host-1 has an agent that was last seen" in details
-    assert f"was not built: {message} {details}" in caplog.text, "the log tells administrators as much as the fault"
+    assert f"failed: {message} {details}" in caplog.text, "the log tells administrators as much as the fault"
 
 
 def test_of_a_cloud_whose_hosts_are_all_disabled_the_administrator_is_told_of_as_many_as_a_row_can_hold(
@@ -175,7 +175,7 @@ def test_to_know_which_hosts_may_get_instances_costs_the_same_for_one_and_for_ma
 def test_a_tree_that_is_no_compute_host_gets_nothing(world: ComputeWorld) -> None:
     world.add_provider("storage", {"VCPU": 64, "MEMORY_MB": 65536, "DISK_GB": 1000}, [])
     world.add_host(memory_mb=256)
-    assert "No host has what flavor and image ask for" in refused(world)[0]
+    assert "No host satisfies flavor and image" in refused(world)[0]
 
 
 # What does not exist
@@ -204,7 +204,7 @@ def test_a_class_that_placement_does_not_know_is_told_as_such(world: ComputeWorl
         ({}, {"trait:CUSTOM_NO_SUCH": "required"}, "CUSTOM_NO_SUCH"),
         ({"resources:CUSTOM_NO_SUCH": "1"}, {}, "CUSTOM_NO_SUCH"),
         ({"pci_passthrough:alias": "tpu"}, {}, "no PCI alias 'tpu'"),
-        ({"accel:device_profile": "nothing"}, {}, "no device profile 'nothing'"),
+        ({"accel:device_profile": "nothing"}, {}, "device profile 'nothing' does not exist"),
         ({"resources:VCPU": "lots"}, {}, "'resources:VCPU'"),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_host_with_one_device_too_few_of_a_kind_is_passed_over(world: ComputeW
             world.add_provider(name, {GPU_CLASS: 1}, {*ALWAYS, "CUSTOM_BIG"}, parent=root)
     assert world.build(world.ask(specs={"pci_passthrough:alias": "big gpu:12"})).host == "host-2"
     told = refused(world, specs={"pci_passthrough:alias": "big gpu:12"})
-    assert told[0] == "No valid host was found. No host has what flavor and image ask for."
+    assert told[0] == "No valid host was found. No host satisfies flavor and image."
 
 
 # Others
@@ -355,7 +355,7 @@ def test_a_build_that_takes_long_begins_nothing_new_and_says_what_it_has_tried(w
     world.faults.add(before(be_slow_and_too_late), "PUT", "^/allocations", times=1)
     instance = world.build(world.ask(), replace(world.ports, clock=lambda: utcnow() + passed[0]))
     assert (instance.vm_state, instance.host) == (VMState.ERROR, None)
-    assert instance.fault_message == "No valid host was found. It took too long to get one."
+    assert instance.fault_message == "No valid host was found. No candidate could be claimed in time."
     assert "tried: 1, the last on host-1" in (instance.fault_details or "")
 
 
@@ -395,7 +395,7 @@ def test_an_instance_that_holds_something_else_is_not_built_over_it(world: Compu
     )
     found = world.build(instance)
     assert found.vm_state is VMState.ERROR
-    assert "holds other resources already" in (found.fault_message or "")
+    assert "already holds other resources" in (found.fault_message or "")
 
 
 def test_a_placement_that_answers_nothing_is_not_taken_for_a_cloud_without_hosts(world: ComputeWorld) -> None:

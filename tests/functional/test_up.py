@@ -106,8 +106,8 @@ def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_pa
         everything.start()
     everything.stop()
     assert str(refused.value) == (
-        f"[api] host_ip, port: cannot listen on 127.0.0.1:{taken}: another program does; stop it, or choose another "
-        "address (`autoclave up` takes --bind HOST:PORT)"
+        f"[api] host_ip, port: cannot listen on 127.0.0.1:{taken}: another program listens there; "
+        "stop it, or choose another address (`autoclave up` takes --bind HOST:PORT)"
     )
     assert not data_dir.exists()
 
@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_told_in_words_before_anything_is_written(tmp_pa
 def test_a_file_that_wants_authentication_is_not_served_without(tmp_path: Path, strategy: str) -> None:
     config = tmp_path / "autoclave.conf"
     config.write_text(f"[api]\nauth_strategy = {strategy}\n")
-    with pytest.raises(InvalidConfiguration, match=rf"\[api\] auth_strategy: is {strategy}, but .autoclave up. takes"):
+    with pytest.raises(InvalidConfiguration, match=rf"\[api\] auth_strategy: is {strategy}, but .autoclave up. treats"):
         AllInOne([str(config)], tmp_path, None, 1)
     config.write_text("[api]\nauth_strategy = noauth\n")
     AllInOne([str(config)], tmp_path, None, 1).stop()
@@ -285,7 +285,7 @@ def test_a_data_directory_that_does_not_say_where_it_is_served_is_named(
 @pytest.mark.parametrize("name", ["a/b", "..", "x" * 300, "two words"])
 def test_a_name_that_is_no_hosts_name_is_refused_as_what_it_is(name: str) -> None:
     conf = new_config(overrides={("agent", "resource_provider_name"): name})
-    with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is no host name"):
+    with pytest.raises(InvalidConfiguration, match=r"\[agent\] resource_provider_name: .* is not a host name"):
         host_name(conf)
 
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_had_is_told_as_such_when_it_is_asked_for(cloud: Cloud) -
     assert "CUSTOM_NEVER_MADE" in refused(cloud, plain, image(cloud, "odd", trait__CUSTOM_NEVER_MADE="required"))
     assert "forbids what the image requires" in refused(cloud, forbidding, strict)
     assert "no PCI alias 'tpu'" in refused(cloud, flavor(cloud, "tpu", pci_passthrough__alias="tpu"), linux)
-    assert "no device profile 'x'" in refused(cloud, flavor(cloud, "x", accel__device_profile="x"), linux)
+    assert "device profile 'x' does not exist" in refused(cloud, flavor(cloud, "x", accel__device_profile="x"), linux)
 
     vm = cloud.create(plain, strict)
     cloud.wait(lambda: cloud.status(vm) == "ERROR", "there is no host")

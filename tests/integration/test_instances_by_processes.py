@@ -110,7 +110,7 @@ def test_what_a_killed_conductor_has_claimed_and_bound_is_given_back_by_another(
     site.start(*CONDUCTORS)
     ended = site.wait_until_decided(server)
     assert (ended["status"], ended["OS-EXT-SRV-ATTR:host"]) == ("ERROR", None)
-    assert "Nobody has gone on with building it" in ended["fault"]["message"]
+    assert "Its build was abandoned" in ended["fault"]["message"]
     site.wait_until("its claim is given back", lambda: site.holders() == set())
     assert site.burned() == [], "no guest has touched a card"
 

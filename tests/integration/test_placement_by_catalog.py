@@ -137,7 +137,7 @@ def test_an_application_credential_opens_placement(site: Site, tmp_path: Path) -
     assert client(site, tmp_path, **changes).get_provider(ONE).uuid == ONE
     changes["application_credential_secret"] = "another"
     with pytest.raises(
-        PlacementRefused, match=r"Keystone answered 401.*see \[placement\] auth_type and its credentials"
+        PlacementRefused, match=r"Keystone answered 401.*check \[placement\] auth_type and its credentials"
     ):
         client(site, tmp_path, **changes).get_provider(ONE)
 
@@ -184,9 +184,9 @@ def test_an_endpoint_that_the_catalog_lacks_is_described_with_its_options(
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"password": "wrong"}, PlacementRefused, r"Keystone answered 401.*see \[placement\] auth_type"),
-        ({"user_domain_name": None}, PlacementRefused, r"Keystone answered 400.*domain.*see \[placement\] auth_type"),
-        ({"auth_url": "http://127.0.0.1:1/v3"}, PlacementUnavailable, r"see that Keystone answers at \[placement\]"),
+        ({"password": "wrong"}, PlacementRefused, r"Keystone answered 401.*check \[placement\] auth_type"),
+        ({"user_domain_name": None}, PlacementRefused, r"Keystone answered 400.*domain.*check \[placement\] auth_type"),
+        ({"auth_url": "http://127.0.0.1:1/v3"}, PlacementUnavailable, r"check that Keystone answers at \[placement\]"),
         ({"auth_url": "http://127.0.0.1:1"}, PlacementUnavailable, r"no token .*auth_url"),
         ({"project_name": None}, PlacementUnavailable, r"catalog"),
     ],

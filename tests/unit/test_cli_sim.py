@@ -94,7 +94,7 @@ def test_a_guest_takes_a_drive_and_gives_it_back(shell):
     [
         (("sim-9", SANITIZING, "nvme-hangs"), "no simulated host 'sim-9'; it has sim-1"),
         (("sim-1", "0000:99:00.0", "nvme-hangs"), f"no slot 0000:99:00.0; it has {SYSTEM}"),
-        (("sim-1", SANITIZING, "nvme-explodes"), "'nvme-explodes' is no fault; there are sanitize-fails"),
+        (("sim-1", SANITIZING, "nvme-explodes"), "'nvme-explodes' is not a fault; choose from sanitize-fails"),
         (("sim-1", SANITIZING, "nvme-slow"), "nvme-slow needs a value"),
         (("sim-1", SANITIZING, "nvme-missing"), "whole host"),
     ],
@@ -140,18 +140,18 @@ def test_a_function_is_bound_to_a_driver_and_taken_from_it(shell):
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        (sim.SimInsert, (SANITIZING, "NEW", "--size", "0"), "0 bytes are no room for 1 namespaces"),
-        (sim.SimInsert, (SANITIZING, "NEW", "--size", "-1"), "are no room"),
-        (sim.SimInsert, ("0000:81:00.0", "NEW"), "there is a function that is no drive; pull it first"),
-        (sim.SimPlug, (SANITIZING, "10de:25b6"), "there is a drive; pull it first"),
+        (sim.SimInsert, (SANITIZING, "NEW", "--size", "0"), "0 bytes are too few for 1 namespaces"),
+        (sim.SimInsert, (SANITIZING, "NEW", "--size", "-1"), "are too few"),
+        (sim.SimInsert, ("0000:81:00.0", "NEW"), "the slot has a function that is not a drive; pull it first"),
+        (sim.SimPlug, (SANITIZING, "10de:25b6"), "the slot has a drive; pull it first"),
         (sim.SimPlug, (CARD, "10de"), "'' is not a PCI id"),
         (sim.SimPlug, (CARD, "10de:25b6", "--class", "net"), "a PCI class is six digits"),
         (sim.SimPlug, (CARD, "10de:25b6", "--physfn", CARD), f"there is no physical function {CARD}"),
-        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "../../x"), r"'../../x' is no name of driver"),
-        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "x", "--interface", "a/b"), "'a/b' is no name of interface"),
-        (sim.SimDriver, (CARD, "vfio-pci"), "there is no function that is no drive"),
-        (sim.SimDriver, ("0000:81:00.0", "a/b"), "'a/b' is no name of driver"),
-        (sim.SimDriver, (SANITIZING, "vfio-pci"), "there is no function that is no drive"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "../../x"), r"'../../x' is not a name of driver"),
+        (sim.SimPlug, (CARD, "10de:25b6", "--driver", "x", "--interface", "a/b"), "'a/b' is not a name of interface"),
+        (sim.SimDriver, (CARD, "vfio-pci"), "the slot has no function other than a drive"),
+        (sim.SimDriver, ("0000:81:00.0", "a/b"), "'a/b' is not a name of driver"),
+        (sim.SimDriver, (SANITIZING, "vfio-pci"), "the slot has no function other than a drive"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(shell, command, arguments, words):

@@ -146,10 +146,10 @@ def test_destroy_may_be_repeated_and_takes_a_guest_that_is_off(driver: ComputeDr
 
 def test_a_guest_that_is_there_is_not_made_again(driver: ComputeDriver) -> None:
     driver.spawn(guest())
-    with pytest.raises(GuestError, match="there already"):
+    with pytest.raises(GuestError, match="exists already"):
         driver.spawn(guest())
     driver.stop(ONE)
-    with pytest.raises(GuestError, match="there already"):
+    with pytest.raises(GuestError, match="exists already"):
         driver.spawn(guest())
     assert driver.state(ONE) is SHUTDOWN
 

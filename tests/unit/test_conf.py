@@ -26,7 +26,7 @@ def refusal(tmp_path: Path, *texts: str) -> str:
         ("[nvme]\ncleanup-timeout = 30", "[nvme] cleanup-timeout: {} did you mean cleanup_timeout?"),
         ("[nova]\nauth-url = http://x", "[nova] auth-url: {} did you mean auth_url?"),
         ("[NVME]\nVerify = full", "[nvme] Verify: {} did you mean verify?"),
-        ("[conductor]\nx = 1", "[conductor] x: {} there are bind_lease, rpc_timeout, sweep_interval"),
+        ("[conductor]\nx = 1", "[conductor] x: {} known options are bind_lease, rpc_timeout, sweep_interval"),
         ("[placement]\nregion = x", "[placement] region: {} did you mean region_name?"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_section_that_is_nearly_ours_is_refused_with_the_one_that_was_meant(
     tmp_path: Path, section: str, meant: str
 ) -> None:
     message = refusal(tmp_path, f"[{section}]\nx = 1")
-    assert message == f"[{section}]: 0.conf has this section, which is nobody's; did you mean [{meant}]?"
+    assert message == f"[{section}]: 0.conf has this section, which no service reads; did you mean [{meant}]?"
 
 
 def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
         ("[nova]\ntimeout = 0", "'0', which is not a number from 0.1 to 60.0"),
         (
             "[nova]\nauth_type = kerberos",
-            "'kerberos', which is not one of password, v3applicationcredential, admin_token, none, or another plugin "
-            "of keystoneauth1 that is installed",
+            "'kerberos', which is not one of password, v3applicationcredential, admin_token, none, or another "
+            "installed plugin of keystoneauth1",
         ),
         ("[nova]\ninsecure = maybe", "'maybe', which is not true or false"),
         ("[placement]\nvalid_interfaces = inside", "'inside', which is not a list of any of public, internal, admin"),
@@ -161,7 +161,7 @@ def test_a_dollar_that_begins_no_options_name_is_refused_with_how_to_write_it(tm
     ("content", "message"),
     [
         (b"[agent]\nresource_provider_name = caf\xe9\n", "line 2 of {} is not UTF-8"),
-        (b"\x7fELF\x02\x00\x00", "line 1 of {} is no text"),
+        (b"\x7fELF\x02\x00\x00", "line 1 of {} contains a NUL character"),
     ],
 )
 def test_a_file_that_is_no_text_is_refused_with_its_name_and_the_line(

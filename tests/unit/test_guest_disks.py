@@ -118,7 +118,7 @@ def test_a_qcow2_disk_that_cannot_be_grown_leaves_the_one_that_was_there(
     files = InstanceFiles(tmp_path, Commands(HostPaths(tools=(tools,))))
     upload(tmp_path, qcow2(GIB))
     disk = files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=1)
-    with pytest.raises(GuestError, match=f"cannot make {disk}.new as large as its flavor says: .*{words}"):
+    with pytest.raises(GuestError, match=f"cannot resize {disk}.new to the size of its flavor: .*{words}"):
         files.make_disk(INSTANCE, IMAGE, QCOW2, size_gb=2)
     assert disk.read_bytes() == qcow2(GIB)
     assert left(tmp_path) == [f"instances/{INSTANCE}", f"instances/{INSTANCE}/disk"]
@@ -141,13 +141,13 @@ def test_an_image_larger_than_the_flavors_disk_is_refused(
         (qcow2(version=2, backing=512), "has a backing file"),
         (qcow2(features=1 << 2), "keeps its data in another file"),
         (qcow2(features=1 << 1), "marked corrupt"),
-        (qcow2(features=1 << 40), r"features that are not known here \(0x10000000000\)"),
+        (qcow2(features=1 << 40), r"requires unsupported qcow2 features \(0x10000000000\)"),
         (qcow2(encryption=2), "encrypted"),
         (qcow2(version=4), "version 4"),
-        (qcow2()[:75], "cut off"),
-        (qcow2()[:30], "is no qcow2 image"),
-        (b"", "is no qcow2 image"),
-        (b"KDMV" + bytes(200), "is no qcow2 image"),
+        (qcow2()[:75], "truncated header"),
+        (qcow2()[:30], "is not a qcow2 image"),
+        (b"", "is not a qcow2 image"),
+        (b"KDMV" + bytes(200), "is not a qcow2 image"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -197,7 +197,7 @@ def test_a_missing_image_is_named_with_its_place(files: InstanceFiles, tmp_path:
 @pytest.mark.parametrize("name", ["", "../../etc", f"../{IMAGE}", f"{IMAGE}\n", IMAGE.upper().replace("0", "A")])
 def test_no_name_leads_out_of_the_directories(files: InstanceFiles, name: str) -> None:
     for act in (lambda: files.make_disk(INSTANCE, name, RAW), lambda: files.remove(name), lambda: files.disk(name)):
-        with pytest.raises(GuestError, match="is no uuid"):
+        with pytest.raises(GuestError, match="is not a UUID"):
             act()
 
 
@@ -212,7 +212,7 @@ def test_a_full_file_system_leaves_the_disk_that_was_there_and_nothing_else(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disks.os, "fsync", full)
-    with pytest.raises(GuestError, match=r"No space left on device: make room, or let \[agent\] data_dir"):
+    with pytest.raises(GuestError, match=r"No space left on device: free space, or move \[agent\] data_dir"):
         files.make_disk(INSTANCE, IMAGE, RAW)
     assert disk.read_bytes() == b"old"
     assert left(tmp_path) == [f"instances/{INSTANCE}", f"instances/{INSTANCE}/disk"]
@@ -228,7 +228,7 @@ def test_a_file_system_that_is_really_full_is_told_of(tmp_path: Path) -> None:
     try:
         (tmp_path / "images").mkdir()
         upload(tmp_path, os.urandom(3 * MIB))
-        with pytest.raises(GuestError, match="No space left on device: make room"):
+        with pytest.raises(GuestError, match="No space left on device: free space"):
             InstanceFiles(tmp_path).make_disk(INSTANCE, IMAGE, RAW)
         assert left(tmp_path) == [f"instances/{INSTANCE}"]
     finally:

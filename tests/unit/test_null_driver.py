@@ -150,7 +150,7 @@ def test_a_guest_that_cannot_be_ended_keeps_what_it_has(host: SimulatedHost, dri
 
 @pytest.mark.parametrize("kind", [FaultKind.SPAWN_FAILS, FaultKind.SPAWN_HANGS, FaultKind.DESTROY_FAILS])
 def test_the_faults_of_guests_are_of_the_whole_host(host: SimulatedHost, kind: FaultKind) -> None:
-    with pytest.raises(SimulatorError, match=f"{kind} is of the whole host"):
+    with pytest.raises(SimulatorError, match=f"{kind} affects the whole host"):
         host.set_fault(DRIVE, Fault(kind))
 
 

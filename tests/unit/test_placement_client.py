@@ -193,7 +193,7 @@ def test_a_success_of_another_server_is_told_with_its_start() -> None:
         answering(200, b"<p>" + b"x" * 200).client().delete_provider(UUID)
     assert str(refused.value) == (
         f"DELETE /resource_providers/{UUID} was answered 200, but not as Placement answers "
-        f"(a body where there is none): '<p>{'x' * 117}'. Is [placement] endpoint_override, or else the "
+        f"(an unexpected body): '<p>{'x' * 117}'. Is [placement] endpoint_override, or else the "
         "placement endpoint in the catalog, the URL of Placement?"
     )
 
@@ -433,7 +433,7 @@ def test_the_password_is_never_sent_to_placement(recorder: Any) -> None:
     client = external(endpoint=url, auth_type="password", auth_url=nowhere, username="u", password="p")
     for ask in (lambda: client.find_provider("h"), lambda: client.get_provider(UUID)):
         with pytest.raises(
-            PlacementUnavailable, match=r"^no token for GET .*see that Keystone answers at \[placement\] auth_url$"
+            PlacementUnavailable, match=r"^no token for GET .*check that Keystone answers at \[placement\] auth_url$"
         ):
             ask()
     assert seen == []
@@ -477,7 +477,7 @@ def test_a_refusal_of_keystone_points_at_the_options(recorder: Any, status: int)
     with pytest.raises(
         PlacementRefused,
         match=rf"^no token for GET /resource_providers\?name=h: Keystone answered {status}: "
-        r".*; see \[placement\] auth_type and its credentials$",
+        r".*; check \[placement\] auth_type and its credentials$",
     ) as refused:
         tokens_answered(url, status).find_provider("h")
     assert refused.value.status == status
@@ -512,9 +512,8 @@ def test_a_file_with_an_endpoint_means_what_it_meant_and_the_log_says_how_to_wri
     url, seen = recorder
     external_by_file(tmp_path, f"[placement]\nendpoint = {url}\n{old}\n").find_provider("h")
     assert [seen[0]["X-Auth-Token"], seen[0]["path"]] == [token, "/placement/resource_providers?name=h"]
-    assert (
-        f"[placement] endpoint is deprecated. Write instead of it, in the same section: endpoint_override = {url}"
-        in (caplog.text)
+    assert f"[placement] endpoint is deprecated. Replace it in the same section by: endpoint_override = {url}" in (
+        caplog.text
     )
     [told] = [each for each in caplog.messages if each.startswith("[placement] endpoint is deprecated")]
     assert told.endswith(f"endpoint_override = {url}{present}")
@@ -645,7 +644,8 @@ def test_certificates_are_checked_unless_that_is_waived(options: dict[str, Any],
 def test_nobody_at_the_endpoint_is_unavailable(scheme: str) -> None:
     client = external(endpoint=f"{scheme}://127.0.0.1:1", timeout=60.0)
     with pytest.raises(
-        PlacementUnavailable, match=r"did not answer GET .*see that it runs, and that \[placement\] endpoint_override.*"
+        PlacementUnavailable,
+        match=r"did not answer GET .*check that it runs, and that \[placement\] endpoint_override.*",
     ):
         client.get_provider(UUID)
 

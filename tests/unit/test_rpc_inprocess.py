@@ -136,7 +136,7 @@ def test_a_cast_goes_to_whoever_serves_when_it_arrives(context, caplog):
 
     assert [item for item, _ in agent.done] == ["before the agent"]
     assert [record.getMessage() for record in caplog.records if "expired" in record.getMessage()] == [
-        f"work expired: nobody serves autoclave-agent at host1 in this process (request {context.request_id})"
+        f"work expired: no server of autoclave-agent at host1 exists in this process (request {context.request_id})"
     ]
 
 
@@ -149,7 +149,7 @@ def test_a_cast_that_its_server_does_not_understand_is_lost_and_logged(context, 
     casts.deliver()
 
     assert agent.done == []
-    assert "speaks RPC 1.0 and does not understand 1.1" in caplog.text
+    assert "speaks RPC 1.0 and does not support 1.1" in caplog.text
 
 
 def test_a_server_here_is_asked_itself_and_the_record_only_about_others():

@@ -106,11 +106,15 @@ def http_basic(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
             known = False
         except InvalidConfiguration as error:
             if str(error) != logged:  # once, not for each request
-                LOG.error("Every caller is refused until the file of users is mended: %s", error)
+                LOG.error("API refuses every caller until the file of users is corrected: %s", error)
             logged = str(error)
-            return answer(environ, start_response, 503, "The service cannot find out who you are; its log tells why.")
+            return answer(
+                environ, start_response, 503, "The service cannot verify credentials; its log shows the cause."
+            )
         if not known:
-            said = "Say who you are: a user and a password of this service, as HTTP basic authentication."
+            said = (
+                "Authentication required: send a user name and password of this service by HTTP basic authentication."
+            )
             return answer(environ, start_response, 401, said, ("WWW-Authenticate", CHALLENGE))
         return app(as_caller(environ, name, PROJECT, ROLES), start_response)
 
@@ -129,13 +133,13 @@ def _parsed(path: Path, text: str) -> dict[str, str]:
         elif not _BCRYPT.fullmatch(crypted):
             wrong = f"has no bcrypt hash for {name}; make one with `htpasswd -nB {name}`"
         elif name in lines:
-            wrong = f"names {name} again, after line {lines[name]}"
+            wrong = f"repeats {name} of line {lines[name]}"
         else:
             lines[name], entries[name] = number, line
             continue
         raise InvalidConfiguration(f"line {number} of {path} {wrong}", option=OPTION)
     if not entries:
-        raise InvalidConfiguration(f"{path} names no user, so nobody could be let in", option=OPTION)
+        raise InvalidConfiguration(f"{path} names no user; add one with `htpasswd -B`", option=OPTION)
     return entries
 
 
@@ -196,10 +200,10 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     try:
         guarded: WSGIApplication = AuthProtocol(app, options)
     except ClientException as error:
-        raise InvalidConfiguration(f"Keystone cannot be asked: {error}", option="[keystone_authtoken]") from error
+        raise InvalidConfiguration(f"Keystone is unavailable: {error}", option="[keystone_authtoken]") from error
     if not conf[section].auth_type:  # the middleware would start, and refuse every token
         raise InvalidConfiguration(
-            "is not set, so no token could be checked; name Keystone and the service's user there (auth_type = "
+            "is not set, so that tokens cannot be verified; set Keystone's URL and the service's user (auth_type = "
             "password, auth_url, username, password, project_name, …), or see [api] auth_strategy",
             option=f"[{section}] auth_type",
         )

@@ -15,7 +15,7 @@ from autoclave.rules import json_options
 
 _JSON_TYPES = ("application/json", "application/json-patch+json")
 _NUL = re.compile(r"(?<!\\)(\\\\)*\\u0000")
-_NO_NUMBER = "not usable: it holds a number beyond all bounds"
+_NO_NUMBER = "invalid: it contains a number out of range"
 _SHOWN = 300
 _MAX_STORED = 60_000
 """Limit the bytes of JSON: MariaDB's TEXT holds 65,535."""
@@ -49,7 +49,7 @@ def read(
     except BodyTooLarge as error:
         raise falcon.HTTPContentTooLarge(description=str(error)) from None
     if not raw:
-        raise BadRequest("The request needs a body, as JSON.")
+        raise BadRequest("The request requires a JSON body.")
     document = _parsed(raw)
     check(document, validator)
     return document
@@ -78,7 +78,7 @@ def storable(value: Any, what: str) -> Any:
     """
     size = len(json.dumps(value))
     if size > _MAX_STORED:
-        raise BadRequest(f"{what} would take {size} bytes; {_MAX_STORED} is the most.")
+        raise BadRequest(f"{what} would take {size} bytes; the maximum is {_MAX_STORED}.")
     return value
 
 
@@ -102,7 +102,7 @@ def _parsed(raw: bytes) -> object:
     try:
         document = json_options.loads(text)
     except json_options.DuplicateKey as error:
-        raise BadRequest(f"The body gives the key {shortened(repr(error.key))} twice.") from None
+        raise BadRequest(f"The body contains the key {shortened(repr(error.key))} twice.") from None
     except json_options.TooDeep as error:
         raise BadRequest(f"The body is {error}.") from None
     except ValueError as error:
@@ -113,11 +113,9 @@ def _parsed(raw: bytes) -> object:
         written = json.dumps(document, ensure_ascii=False, allow_nan=False)
         written.encode()
         if _NUL.search(written):
-            raise BadRequest("The body holds a NUL character.")
+            raise BadRequest("The body contains a NUL character.")
     except UnicodeEncodeError:
-        raise BadRequest(
-            "The body holds half of a surrogate pair: a text of it was not UTF-8 where it was typed."
-        ) from None
+        raise BadRequest("The body contains half of a surrogate pair; encode its text as UTF-8.") from None
     except ValueError:
         raise BadRequest(f"The body is {_NO_NUMBER}.") from None
     return document

@@ -90,7 +90,7 @@ class JSONOnly:
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         if not self._exempt.fullmatch(req.path) and not req.client_accepts_json:
-            raise falcon.HTTPNotAcceptable(description="This service answers in application/json only.")
+            raise falcon.HTTPNotAcceptable(description="This service returns application/json only.")
 
 
 def is_loopback(host: str) -> bool:
@@ -122,7 +122,7 @@ def expected_hosts(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
             host = ""
         if host == public or good(host):
             return app(environ, start_response)
-        said = f"Nothing is served under the name {asked!r}; [api] public_endpoint says under which else."
+        said = f"The host name {asked!r} is not served; set [api] public_endpoint to serve it."
         return answer(environ, start_response, 403, said)
 
     return refuse_others

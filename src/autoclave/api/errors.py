@@ -32,17 +32,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-NEUTRAL = "The service failed; its log tells why, under the id of this request."
+NEUTRAL = "The service failed; its log shows the cause under the ID of this request."
 
 _ANSWERS: tuple[tuple[type[AutoclaveError], int, str], ...] = (
-    (StateConflict, 409, "This was changed concurrently; look at it again."),
-    (DatabaseUnavailable, 503, "The database did not answer; the request may or may not have been carried out."),
-    (PolicyUnavailable, 503, "A service that the policy asks did not answer; nothing was done. Ask again later."),
-    (StorageError, 503, "The image's data could not be read or written; the log tells why. Ask again later."),
-    (RPCUnavailable, 503, "No service took the request over; nothing was done. Ask again later."),
-    (RPCTimeout, 504, "No answer came in time; the request may still be carried out. Look before asking again."),
-    (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed meanwhile."),
-    (PlacementError, 503, "Placement did not do what the request needs. Ask again later."),
+    (StateConflict, 409, "The object was changed concurrently; read it again and retry."),
+    (
+        DatabaseUnavailable,
+        503,
+        "The database did not answer; the request may have been carried out. Check before retrying.",
+    ),
+    (PolicyUnavailable, 503, "A service that the policy queries did not answer; nothing was done. Retry later."),
+    (StorageError, 503, "The image's data could not be read or written; the log shows the cause. Retry later."),
+    (RPCUnavailable, 503, "No conductor or agent accepted the request; nothing was done. Retry later."),
+    (RPCTimeout, 504, "No answer arrived in time; the request may still be carried out. Check before retrying."),
+    (PlacementConflict, 409, "Placement refused: the resource provider is in use, or was changed concurrently."),
+    (PlacementError, 503, "Placement failed or did not answer. Retry later."),
 )
 """Map errors that the caller did not cause to status and text. The first class that matches counts."""
 
@@ -127,8 +131,8 @@ def _http_error(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPEr
 def _serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:
     code = error.status_code
     text = {
-        404: f"There is nothing at {req.path}.",
-        405: f"{req.path} does not take {req.method}.",
+        404: f"The resource {req.path} does not exist.",
+        405: f"{req.path} does not accept {req.method}.",
     }.get(code, error.description or error.title or HTTPStatus(code).phrase)
     resp.media = document(req.path, code, text)
 

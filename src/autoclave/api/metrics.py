@@ -37,13 +37,13 @@ class Fleet:
         yield _by_state(census)
         yield _by_condition(census)
         agents = GaugeMetricFamily(
-            "autoclave_agent_last_seen_seconds", "When a host's agent was last seen, in Unix time.", labels=["host"]
+            "autoclave_agent_last_seen_seconds", "Unix time of the last report of a host's agent.", labels=["host"]
         )
         for host, moment in sorted(seen.items()):
             agents.add_metric([host], moment.replace(tzinfo=UTC).timestamp())
         yield agents
         yield GaugeMetricFamily(
-            "autoclave_nova_events_owed", "Ends of binds that Nova is still to be told of.", value=owed
+            "autoclave_nova_events_owed", "Bind results that Nova is not notified of yet.", value=owed
         )
 
 

@@ -84,7 +84,7 @@ class VersionedAPI:
         numbers = _NUMBERS.fullmatch(asked)
         if numbers is None:
             raise NotAcceptable(
-                f"Invalid value for {HEADER} header: write '{self.service_type} {self.maximum}' or "
+                f"Invalid value for {HEADER} header: send '{self.service_type} {self.maximum}' or "
                 f"'{self.service_type} latest'."
             )
         version = Microversion(int(numbers[1]), int(numbers[2]))

@@ -21,32 +21,32 @@ _PCI_ADDRESS = {"type": "string", "pattern": r"^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _PARAMETERS: Mapping[str, tuple[str, Schema]] = {
     "uuid": ("Its uuid.", UUID),
-    "key": ("Its uuid; from microversion 2.2 on, its name will do.", TEXT),
-    "provider": ("The uuid of its resource provider; before a PCI address, the name of its host.", TEXT),
+    "key": ("UUID; from microversion 2.2 on, also the name.", TEXT),
+    "provider": ("UUID of the resource provider; before a PCI address, the name of the host.", TEXT),
     "host": ("Name of the host.", TEXT),
-    "device": ("Its uuid; before a PCI address, the name of its host.", TEXT),
-    "address": ("Its PCI address on that host, such as 0000:41:00.0.", _PCI_ADDRESS),
+    "device": ("UUID of the device; before a PCI address, the name of the host.", TEXT),
+    "address": ("PCI address on that host, such as 0000:41:00.0.", _PCI_ADDRESS),
     "flavor": ("Its id.", TEXT),
-    "spec": ("The key of an extra spec.", TEXT),
-    "server": ("Its uuid; there is none by any other name.", TEXT),
-    "item": ("The key of a metadata item.", TEXT),
+    "spec": ("Key of an extra spec.", TEXT),
+    "server": ("UUID; names are not accepted.", TEXT),
+    "item": ("Key of a metadata item.", TEXT),
     "service": ("Its id.", TEXT),
     "hypervisor": ("Its id.", TEXT),
-    "image": ("Its uuid; there is none by any other name.", TEXT),
+    "image": ("UUID; names are not accepted.", TEXT),
 }
 _ALWAYS = (400, 403, 406, 500, 503)
 _WITH_BODY = (413, 415)
 _FAILURES = {
-    400: "The request is not understood; the text says what to mend.",
-    401: "Nothing proves who the caller is; where Keystone does, its middleware says so in its own words.",
-    403: "The policy does not allow it, or nothing is served under the name of this host.",
-    404: "There is no such thing, or it is another project's.",
-    405: "The method came with a later microversion.",
-    406: "The microversion is not served, or the caller does not take JSON.",
+    400: "The request is invalid; the message says what to correct.",
+    401: "Authentication required. With Keystone, the text is that of its middleware.",
+    403: "The policy forbids the request, or the host name is not served.",
+    404: "No such object is visible to the caller.",
+    405: "The method requires a later microversion.",
+    406: "The microversion is not supported, or the client does not accept JSON.",
     413: "The body is too large.",
-    415: "The body is not declared to be of a type that is taken here.",
-    500: "The service failed; its log tells why, under the id of the request.",
-    503: "Something that the service needs is away; ask again later.",
+    415: "The content type of the body is not supported.",
+    500: "The service failed; its log shows the cause under the ID of the request.",
+    503: "A required service is unavailable; retry later.",
 }
 """List the errors that any operation may return."""
 
@@ -83,9 +83,10 @@ class OpenAPI(Resource):
             "info": {
                 "title": "Autoclave",
                 "version": version("autoclave"),
-                "description": "The accelerator API of Cyborg, from microversion 2.4 on with what is ours; the "
-                "operator's own API; and where this deployment runs instances itself, a subset of Nova's and Glance's "
-                "APIs. A property or operation with x-since is there from that microversion on.",
+                "description": "Cyborg's accelerator API, with Autoclave's extensions from microversion 2.4 on; the "
+                "operator API; and, if this deployment runs instances itself, a subset of Nova's and "
+                "Glance's APIs. A property or operation with x-since exists from that microversion "
+                "on.",
             },
             "paths": paths,
             "components": {
@@ -102,10 +103,10 @@ _SCHEMES = {
     "basic": {"type": "http", "scheme": "basic"},
 }
 _HEADERS = {
-    "x-openstack-request-id": {"description": "Names the request in the log.", "schema": STRING},
-    HEADER: {"description": "The microversion of the answer.", "schema": STRING},
-    "OpenStack-API-Minimum-Version": {"description": "The oldest microversion.", "schema": STRING},
-    "OpenStack-API-Maximum-Version": {"description": "The newest microversion.", "schema": STRING},
+    "x-openstack-request-id": {"description": "ID of the request, as in the log.", "schema": STRING},
+    HEADER: {"description": "Microversion of the response.", "schema": STRING},
+    "OpenStack-API-Minimum-Version": {"description": "Oldest supported microversion.", "schema": STRING},
+    "OpenStack-API-Maximum-Version": {"description": "Newest supported microversion.", "schema": STRING},
 }
 
 

@@ -52,8 +52,8 @@ def _documented(name: str, check: str, description: str, *operations: str) -> An
 RULES = (
     _documented("cyborg:device:get_all", MANAGER_OR_ADMIN, "List devices.", "GET /v2/devices"),
     _documented("cyborg:device:get_one", MANAGER_OR_ADMIN, "Show a device.", "GET /v2/devices/{uuid}"),
-    _documented("cyborg:device:disable", ADMIN, "Take a device out of service.", "POST /v2/devices/{uuid}/disable"),
-    _documented("cyborg:device:enable", ADMIN, "Put a device back in service.", "POST /v2/devices/{uuid}/enable"),
+    _documented("cyborg:device:disable", ADMIN, "Disable a device.", "POST /v2/devices/{uuid}/disable"),
+    _documented("cyborg:device:enable", ADMIN, "Enable a device.", "POST /v2/devices/{uuid}/enable"),
     _documented("cyborg:device:clean", "role:admin", "Clean a device again.", "POST /v2/devices/{uuid}/clean"),
     _documented("cyborg:deployable:get_all", MANAGER_OR_ADMIN, "List deployables.", "GET /v2/deployables"),
     _documented("cyborg:deployable:get_one", MANAGER_OR_ADMIN, "Show a deployable.", "GET /v2/deployables/{uuid}"),
@@ -66,7 +66,7 @@ RULES = (
     _documented(
         "cyborg:device_profile:get_one", READER_OR_ADMIN, "Show a device profile.", "GET /v2/device_profiles/{uuid}"
     ),
-    _documented("cyborg:device_profile:create", ADMIN, "Make a device profile.", "POST /v2/device_profiles"),
+    _documented("cyborg:device_profile:create", ADMIN, "Create a device profile.", "POST /v2/device_profiles"),
     _documented(
         "cyborg:device_profile:delete",
         ADMIN,
@@ -78,7 +78,9 @@ RULES = (
     _documented(
         "cyborg:arq:get_one", READER_OR_ADMIN, "Show an accelerator request.", "GET /v2/accelerator_requests/{uuid}"
     ),
-    _documented("cyborg:arq:create", MEMBER_OR_SERVICE, "Ask for accelerators.", "POST /v2/accelerator_requests"),
+    _documented(
+        "cyborg:arq:create", MEMBER_OR_SERVICE, "Create accelerator requests.", "POST /v2/accelerator_requests"
+    ),
     _documented(
         "cyborg:arq:update",
         MEMBER_OR_SERVICE,
@@ -96,7 +98,7 @@ RULES = (
     _documented(
         "autoclave:device:get",
         ADMIN,
-        "See all that is known of devices, and their history.",
+        "Show devices in full, and their history.",
         "GET /autoclave/v1/devices",
         "GET /autoclave/v1/devices/{device}",
         "GET /autoclave/v1/devices/{device}/history",
@@ -104,7 +106,7 @@ RULES = (
     _documented(
         "autoclave:device:act",
         ADMIN,
-        "Hold, release, accept, forget and take back devices.",
+        "Hold, release, accept, forget and reclaim devices.",
         "POST /autoclave/v1/devices/{device}/hold",
         "POST /autoclave/v1/devices/{device}/release",
         "POST /autoclave/v1/devices/{device}/accept",
@@ -114,7 +116,7 @@ RULES = (
     _documented(
         "autoclave:burned:get",
         ADMIN,
-        "See which devices of one time use are burned.",
+        "Show burned one-time-use devices.",
         "GET /autoclave/v1/burned",
         "GET /autoclave/v1/burned/{provider}",
         "GET /autoclave/v1/burned/{provider}/history",
@@ -122,33 +124,33 @@ RULES = (
     _documented(
         "autoclave:burned:release",
         ADMIN,
-        "Say that a burned device is clean.",
+        "Release a burned device as clean.",
         "POST /autoclave/v1/burned/{provider}/release",
     ),
     _documented(
         "autoclave:function:get",
         ADMIN,
-        "See the PCI functions for instances, and which instances have them.",
+        "Show the PCI functions for instances, and the instances that have them.",
         "GET /autoclave/v1/functions",
     ),
     _documented(
         "autoclave:host:get",
         ADMIN,
-        "See the hosts, and which are in maintenance.",
+        "Show hosts and their maintenance.",
         "GET /autoclave/v1/hosts",
         "GET /autoclave/v1/hosts/{host}",
     ),
     _documented(
         "autoclave:host:act",
         ADMIN,
-        "Put hosts into maintenance, and end that.",
+        "Begin and end maintenance of hosts.",
         "POST /autoclave/v1/hosts/{host}/maintenance",
         "POST /autoclave/v1/hosts/{host}/resume",
     ),
     _documented(
         "autoclave:explain",
         ADMIN,
-        "See which hosts an instance could go to, and what the others lack.",
+        "Explain which hosts satisfy flavor and image, and what the others lack.",
         "GET /autoclave/v1/explain",
     ),
     _documented("autoclave:metrics:get", ADMIN, "Read the metrics.", "GET /metrics"),
@@ -167,8 +169,10 @@ def _nova(name: str, check: str, description: str, *operations: str) -> Any:
 
 
 COMPUTE_RULES = (
-    _nova("os-flavor-manage:create", ADMIN, "Make a flavor.", "POST /compute/v2.1/flavors"),
-    _nova("os-flavor-manage:update", ADMIN, "Describe a flavor.", "PUT /compute/v2.1/flavors/{flavor}"),
+    _nova("os-flavor-manage:create", ADMIN, "Create a flavor.", "POST /compute/v2.1/flavors"),
+    _nova(
+        "os-flavor-manage:update", ADMIN, "Change the description of a flavor.", "PUT /compute/v2.1/flavors/{flavor}"
+    ),
     _nova("os-flavor-manage:delete", ADMIN, "Delete a flavor.", "DELETE /compute/v2.1/flavors/{flavor}"),
     _nova(
         "os-flavor-access",
@@ -184,14 +188,14 @@ COMPUTE_RULES = (
     _nova("servers:index", READER_OR_ADMIN, "List servers.", f"GET {_SERVERS}"),
     _nova("servers:detail", READER_OR_ADMIN, "List servers in detail.", f"GET {_SERVERS}/detail"),
     _nova("servers:show", READER_OR_ADMIN, "Show a server.", f"GET {_SERVER}"),
-    _nova("servers:create", MEMBER_OR_ADMIN, "Ask for servers.", f"POST {_SERVERS}"),
-    _nova("servers:update", MEMBER_OR_ADMIN, "Name or describe a server.", f"PUT {_SERVER}"),
+    _nova("servers:create", MEMBER_OR_ADMIN, "Create servers.", f"POST {_SERVERS}"),
+    _nova("servers:update", MEMBER_OR_ADMIN, "Change the name or description of a server.", f"PUT {_SERVER}"),
     _nova("servers:delete", MEMBER_OR_ADMIN, "Delete a server.", f"DELETE {_SERVER}"),
     _nova("servers:start", MEMBER_OR_ADMIN, "Start a server.", f"POST {_SERVER}/action"),
     _nova("servers:stop", MEMBER_OR_ADMIN, "Stop a server.", f"POST {_SERVER}/action"),
     _nova("servers:reboot", MEMBER_OR_ADMIN, "Reboot a server.", f"POST {_SERVER}/action"),
-    _nova("servers:rebuild", MEMBER_OR_ADMIN, "Start a server anew from an image.", f"POST {_SERVER}/action"),
-    _nova("os-deferred-delete:force", MEMBER_OR_ADMIN, "Delete a server by force.", f"POST {_SERVER}/action"),
+    _nova("servers:rebuild", MEMBER_OR_ADMIN, "Rebuild a server from an image.", f"POST {_SERVER}/action"),
+    _nova("os-deferred-delete:force", MEMBER_OR_ADMIN, "Force-delete a server.", f"POST {_SERVER}/action"),
     _nova("server-metadata:index", READER_OR_ADMIN, "List a server's metadata.", f"GET {_SERVER}/metadata"),
     _nova("server-metadata:show", READER_OR_ADMIN, "Show a metadata item.", f"GET {_SERVER}/metadata/{{item}}"),
     _nova("server-metadata:create", MEMBER_OR_ADMIN, "Add metadata.", f"POST {_SERVER}/metadata"),
@@ -202,13 +206,13 @@ COMPUTE_RULES = (
     _nova(
         "os-services:update",
         ADMIN,
-        "Enable or disable a host, or say that it is down.",
+        "Enable or disable a host, or set forced_down.",
         "PUT /compute/v2.1/os-services/{service}",
     ),
     _nova(
         "os-services:delete",
         ADMIN,
-        "Take a host out of the cloud.",
+        "Remove a host from the cloud.",
         "DELETE /compute/v2.1/os-services/{service}",
     ),
     _nova("os-hypervisors:list", ADMIN, "List the hosts.", "GET /compute/v2.1/os-hypervisors"),
@@ -231,16 +235,16 @@ COMPUTE_RULES = (
     _nova(
         "os-instance-actions:list",
         READER_OR_ADMIN,
-        "List what was done with a server: nothing is kept.",
+        "List the actions of a server: none are recorded.",
         f"GET {_SERVER}/os-instance-actions",
     ),
     _documented("get_images", READER_OR_ADMIN, "List images.", f"GET {_IMAGES}"),
     _documented("get_image", READER_OR_ADMIN, "Show an image.", f"GET {_IMAGE}"),
-    _documented("add_image", MEMBER_OR_ADMIN, "Make an image.", f"POST {_IMAGES}"),
+    _documented("add_image", MEMBER_OR_ADMIN, "Create an image.", f"POST {_IMAGES}"),
     _documented("modify_image", MEMBER_OR_ADMIN, "Change an image.", f"PATCH {_IMAGE}"),
     _documented("delete_image", MEMBER_OR_ADMIN, "Delete an image.", f"DELETE {_IMAGE}"),
-    _documented("download_image", READER_OR_ADMIN, "Fetch the data of an image.", f"GET {_IMAGE}/file"),
-    _documented("upload_image", MEMBER_OR_ADMIN, "Send the data of an image.", f"PUT {_IMAGE}/file"),
+    _documented("download_image", READER_OR_ADMIN, "Download the data of an image.", f"GET {_IMAGE}/file"),
+    _documented("upload_image", MEMBER_OR_ADMIN, "Upload the data of an image.", f"PUT {_IMAGE}/file"),
 )
 """List the rules of the compute and image APIs (``[compute] enabled``)."""
 
@@ -285,7 +289,7 @@ class Policy:
             LOG.info("Denied to %s: %s", context.user_id, error)
             return False
         except (RuntimeError, RequestException) as error:  # raised by oslo.policy's checks over HTTP
-            raise PolicyUnavailable(f"rule {rule} cannot be decided: {error}") from error
+            raise PolicyUnavailable(f"rule {rule} cannot be evaluated: {error}") from error
 
     def require(self, context: RequestContext, rule: str) -> None:
         """Require that *rule* allows *context* to act.
@@ -307,11 +311,11 @@ class Policy:
                 self._enforcer = self._made_of(self._files.read(stamps))
             except InvalidConfiguration as error:
                 if str(error) != self._fault:
-                    LOG.error("Policy files cannot be used, the last good rules stay in force: %s", error)
+                    LOG.error("Policy files are invalid, the last valid rules stay in force: %s", error)
                 self._fault = str(error)
                 return
             self._fault = None
-        LOG.info("Policy files read again")
+        LOG.info("Policy files reloaded")
 
     def _made_of(self, changed: dict[str, str]) -> Any:
         """Return an enforcer of the defaults and the *changed* rules. It reads no file itself."""

@@ -61,7 +61,7 @@ class PolicyFiles:
         if there is not None:
             self._required = True  # without it, the defaults would apply silently
         elif self._required:
-            raise InvalidConfiguration(f"{main} does not exist; make it, or leave the option out", option=OPTION)
+            raise InvalidConfiguration(f"{main} does not exist; create it, or remove the option", option=OPTION)
         for path in (*([main] if there is not None else []), *(path for path, _ in others)):
             found, wrong = rules_of(path, _text(path))
             rules += found
@@ -120,5 +120,5 @@ def _text(path: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidConfiguration(
-            f"{path}, line {line}: cannot be read as rules: it is not UTF-8", option=OPTION
+            f"{path}, line {line}: is not UTF-8; convert the file to UTF-8", option=OPTION
         ) from None

@@ -71,8 +71,8 @@ def limit(least: int, meaning: str) -> Argument:
     )
 
 
-LIMIT = limit(1, "Rows at most; without it, all of them.")
-MARKER = Argument("marker", "The uuid of the last row already seen.")
+LIMIT = limit(1, "Maximum number of rows; all by default.")
+MARKER = Argument("marker", "UUID of the last row of the previous page.")
 PAGING = (LIMIT, MARKER)
 
 
@@ -132,7 +132,7 @@ def next_page(req: falcon.Request, keys: Sequence[str]) -> str | None:
 
 def unknown_marker(marker: str) -> BadRequest:
     """Return the error for a marker without a row."""
-    return BadRequest(f'The argument "marker" names no row that you can see: {body.shortened(marker)}')
+    return BadRequest(f'The argument "marker" names no visible row: {body.shortened(marker)}')
 
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)

@@ -60,7 +60,7 @@ class Health(Resource):
     Accept a schema newer than this release: old services use it during an upgrade.
     """
 
-    @Operation("Say whether the service is well", answers={200: HEALTH, 503: HEALTH})
+    @Operation("Show the health of the service", answers={200: HEALTH, 503: HEALTH})
     def on_get(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked) -> None:
         resp.cache_control = ["no-store"]
         try:
@@ -110,7 +110,7 @@ class Root(Resource):
         version = _document("v2", f"{public_url(req, self._api.conf)}/accelerator/v2")
         resp.media = {
             "name": "Autoclave accelerator API",
-            "description": "Life-cycle management of the devices that hosts pass through to virtual machines.",
+            "description": "Life-cycle management of PCI devices that hosts pass through to virtual machines.",
             "versions": [version],
             "default_version": version,
         }

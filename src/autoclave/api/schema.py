@@ -14,11 +14,11 @@ Schema = Mapping[str, Any]
 UUID_PATTERN = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$(?!\n)"
 """Define a uuid. The look-ahead is for Python, where ``$`` also matches before a final line feed."""
 
-UUID: Schema = {"type": "string", "pattern": UUID_PATTERN, "x-message": "must be a uuid"}
+UUID: Schema = {"type": "string", "pattern": UUID_PATTERN, "x-message": "must be a UUID"}
 TEXT: Schema = {
     "type": "string",
     "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$(?!\n)",
-    "x-message": "must hold no control character",
+    "x-message": "must not contain control characters",
 }
 STRING: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}

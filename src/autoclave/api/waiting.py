@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RETRY_AFTER = 5
 """Set the Retry-After of a refused request, in seconds."""
 
-_REFUSAL = "Too many requests wait for Placement or a conductor; nothing was done. Ask again later."
+_REFUSAL = "Too many requests wait for Placement or a conductor; nothing was done. Retry later."
 
 
 class WaitingRoom:

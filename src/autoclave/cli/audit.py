@@ -43,21 +43,21 @@ def add_audited(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="configuration file of the agent, to look at this host as well, or of another service (repeatable)",
+        help="configuration file of the agent, to audit this host as well, or of another service (repeatable)",
     )
     data_dir = os.environ.get("AUTOCLAVE_DATA_DIR")
     parser.add_argument(
         "--data-dir",
         type=Path,
         default=Path(data_dir) if data_dir else None,
-        help="of `autoclave up`, whether it runs or not (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
+        help="data directory of `autoclave up`, running or stopped (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
     )
 
 
 class Audit(Rows):
-    """Compare the database, Placement and this host, device by device. Changes nothing unless it is told to.
+    """Compare the database, Placement and this host, device by device. Change nothing without --fix or --yes.
 
-    The exit code is 0 if all agree, 1 if something was found (also what was put right), 2 if nothing could be compared.
+    The exit code is 0 if all agree, 1 if there are findings (also if --fix corrected them), 2 if the audit failed.
     """
 
     nothing = "Nothing was found."
@@ -74,24 +74,28 @@ class Audit(Rows):
             type=_seconds,
             default=5.0,
             metavar="SECONDS",
-            help="time after which what was found is looked at again; only what is still so is told (5)",
+            help="seconds until each finding is checked again; only findings that persist are reported (5)",
         )
         do = parser.add_mutually_exclusive_group()
         do.add_argument(
             "--fix",
             action="store_true",
-            help="do what makes devices less available: raise reserved, put into error what others have or wrote to, "
-            "allocate again what instances have",
+            help="only make devices less available: raise reserved, put devices that others use or wrote to into "
+            "error, restore missing allocations of instances",
         )
         do.add_argument(
             "--quarantine",
             action="store_true",
-            help="after a backup of the database was restored: show what the database cannot vouch for; with --yes, "
-            "put that into error",
+            help="after a restore of the database from a backup: show the devices whose state it cannot prove; with "
+            "--yes, put them into error",
         )
-        parser.add_argument("--yes", action="store_true", help="with --quarantine: do it, do not only show it")
         parser.add_argument(
-            "--force", action="store_true", help="with --quarantine: although agents were seen in the last minutes"
+            "--yes", action="store_true", help="with --quarantine: apply the changes, instead of only showing them"
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="with --quarantine: proceed although agents reported within the last minutes",
         )
         return parser
 
@@ -135,14 +139,14 @@ class Audit(Rows):
         alive = remedies.alive([row for row, _ in found])
         if yes and alive and not force:
             raise AutoclaveError(
-                f"the agents of {', '.join(alive)} were seen in the last minutes: stop them first, and the conductors; "
-                "or --force, if they do not run and only the backup says so"
+                f"the agents of {', '.join(alive)} reported within the last minutes. Stop them and the conductors "
+                "first. If they are stopped, and only the backup shows them as alive, use --force"
             )
         if found:
             self._code = _DISAGREE
         done: Iterable[str | None] = list(remedies.quarantine(found)) if yes else [None] * len(found)
         if found and not yes:
-            self.app.LOG.warning("Nothing was changed. With --yes, each of these goes to error.")
+            self.app.LOG.warning("Nothing was changed. To put each of these into error, use --yes.")
         columns = ("subject", "device", "reason", "done")
         rows = [(row.slot, row.uuid, why, what) for (row, why), what in zip(found, done, strict=True)]
         return columns, [_cells(columns, row) for row in rows]

@@ -69,11 +69,11 @@ def add_values(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="JSON",
-        help="a value of the option as a file has it: a JSON object or a list of them; several are read as several "
-        "lines",
+        help="value of the option, as in a configuration file: a JSON object or a list of objects; several values "
+        "are read as several lines",
     )
     where.add_argument(
-        "--config-file", action="append", default=[], metavar="FILE", help="file to read the option from"
+        "--config-file", action="append", default=[], metavar="FILE", help="configuration file to read the option from"
     )
 
 
@@ -90,7 +90,7 @@ def values(parsed_args: argparse.Namespace, option: tuple[str, str]) -> Sequence
 
 
 class CheckEntries(Rows):
-    """Checks entries of an option in the language of device_spec.
+    """Check entries of an option in the language of device_spec.
 
     :cvar option: group and name of the option.
     :cvar columns: what is shown of an entry.
@@ -123,9 +123,9 @@ class CheckEntries(Rows):
             dest="devices",
             type=NamedDevice.parse,
             metavar="ADDRESS=VENDOR:PRODUCT",
-            help="a device to match, such as 0000:0a:00.1=144d:a808 (repeat for more); of a virtual function, "
-            "0000:0a:02.1=8086:154c@0000:0a:00.0 also says which physical function it belongs to; without any, the "
-            "entries are shown as they are understood",
+            help="device to match, such as 0000:0a:00.1=144d:a808 (repeatable). For a virtual function, append its "
+            "physical function: 0000:0a:02.1=8086:154c@0000:0a:00.0. Without a device, the parsed entries are "
+            "shown",
         )
         return parser
 
@@ -157,9 +157,9 @@ class CheckEntries(Rows):
 
 
 class CheckDeviceSpec(CheckEntries):
-    """Check entries of [nvme] device_spec, and show which devices they mean.
+    """Check entries of [nvme] device_spec, and show which devices they match.
 
-    As in the option, the first entry that matches a device counts. Nothing is read from this host.
+    As in the option, the first entry that matches a device counts. The command reads nothing from this host.
     """
 
     option = ("nvme", "device_spec")
@@ -173,9 +173,9 @@ class CheckDeviceSpec(CheckEntries):
 
 
 class CheckPassthroughWhitelist(CheckEntries):
-    """Check entries of [pci] passthrough_whitelist, and show which functions they mean.
+    """Check entries of [pci] passthrough_whitelist, and show which functions they match.
 
-    As in the option, the first entry that matches a function counts. Nothing is read from this host.
+    As in the option, the first entry that matches a function counts. The command reads nothing from this host.
     """
 
     option = ("pci", "passthrough_whitelist")
@@ -189,11 +189,11 @@ class CheckPassthroughWhitelist(CheckEntries):
 
 
 class CheckPCIDeviceSpec(CheckEntries):
-    """Check entries of [pci] device_spec, and show what Placement is told of the functions that they mean.
+    """Check entries of [pci] device_spec, and show the matching functions as Placement will have them.
 
-    As in the option, the first entry that matches a function counts. Nothing is read from this host. A device that
-    another one names as its physical function is taken for one that has virtual functions. A provider is named by
-    the address of the slot.
+    As in the option, the first entry that matches a function counts. The command reads nothing from this host. A device
+    that another one names as its physical function counts as one with virtual functions. A provider is named by the
+    address of the slot.
     """
 
     option = ("pci", "device_spec")
@@ -234,7 +234,7 @@ class CheckPCIDeviceSpec(CheckEntries):
 
 
 class CheckPCIAlias(Rows):
-    """Check entries of [pci] alias, and show what one device of each is asked of Placement by."""
+    """Check entries of [pci] alias, and show the request to Placement for one device of each."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments: values of the option, or where it stands."""
@@ -266,8 +266,8 @@ def _names(names: Collection[str]) -> Cell:
 class CheckProviderConfig(Rows):
     """Check provider configuration, and show what it adds to which provider, with every default filled in.
 
-    Everything that is wrong is told, not only the first of it. Placement is not asked: whether the providers are there,
-    and whether they have such an inventory already, shows when the agent starts.
+    Report every fault, not only the first. Placement is not queried: the agent checks at its start whether the
+    providers exist, and whether they have such an inventory already.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -276,7 +276,7 @@ class CheckProviderConfig(Rows):
         parser.add_argument(
             "path",
             metavar="PATH",
-            help="a directory, read as [compute] provider_config_location is, or one file of any name",
+            help="directory, read like [compute] provider_config_location, or a file of any name",
         )
         return parser
 

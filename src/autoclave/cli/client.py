@@ -31,7 +31,7 @@ class ServiceClient:
         self._shown = re.sub(r"(//|^)[^/]*@", r"\1", self._url)
         if not _is_http(self._url):
             raise InvalidConfiguration(
-                f"{self._shown!r} is no URL of a service. Write it with http:// or https://, such as {_DEFAULT_URL}",
+                f"{self._shown!r} is not the URL of a service. Use http:// or https://, such as {_DEFAULT_URL}",
                 option="--url, AUTOCLAVE_URL",
             )
         self._session = requests.Session()
@@ -60,13 +60,14 @@ class ServiceClient:
             )
         except requests.RequestException as error:
             raise AutoclaveError(
-                f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? Name it with "
-                "--url or AUTOCLAVE_URL, or the data directory of its `autoclave up` with AUTOCLAVE_DATA_DIR"
+                f"{self._shown} does not answer ({type(error).__name__}); is Autoclave running there? Set its URL "
+                "with --url or AUTOCLAVE_URL, or the data directory of `autoclave up` with AUTOCLAVE_DATA_DIR"
             ) from error
         if answer.status_code == 401:
             raise AutoclaveError(
-                f"401: {self._shown} does not know who asks: {_fault(answer)} With Keystone, give the token of an "
-                "administrator with --token or AUTOCLAVE_TOKEN; with http_basic, name and password in AUTOCLAVE_URL"
+                f"401: {self._shown} requires authentication: {_fault(answer)} With Keystone, pass an "
+                "administrator's token with --token or AUTOCLAVE_TOKEN. With http_basic, put user name and password "
+                "into AUTOCLAVE_URL"
             )
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
@@ -97,8 +98,8 @@ def add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         default=os.environ.get("AUTOCLAVE_URL"),
-        help="where Autoclave listens (env AUTOCLAVE_URL; default: where the `autoclave up` of the directory "
-        f"AUTOCLAVE_DATA_DIR does, without that {_DEFAULT_URL}); with auth_strategy = http_basic, "
+        help="URL of Autoclave (env AUTOCLAVE_URL; default: that of the `autoclave up` in the directory "
+        f"AUTOCLAVE_DATA_DIR, or {_DEFAULT_URL}); with auth_strategy = http_basic, set "
         "http://NAME:PASSWORD@HOST:PORT in the environment",
     )
     parser.add_argument(

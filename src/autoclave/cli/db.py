@@ -39,17 +39,16 @@ class OnDatabase(command.Command):  # type: ignore[misc]  # cliff comes without 
             required=True,
             dest="config_files",
             metavar="FILE",
-            help="a configuration file; [database] connection says where the database is (repeat for more: later "
-            "files win)",
+            help="configuration file with [database] connection (repeatable: later files win)",
         )
         return parser
 
 
 class DbSync(OnDatabase):
-    """Make the database's schema, or bring it to the revision that this version needs.
+    """Create the database schema, or upgrade it to the revision that this version needs.
 
-    Stop the services of the release before first, unless the release notes say that they may run on. It refuses to
-    change the schema while an agent of an older release may be running that cannot use the new one.
+    Stop the services of the previous release first, unless the release notes allow them to continue. The command
+    refuses to change the schema while an agent may be running that cannot use the new one.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -107,16 +106,16 @@ class DbVersion(OnDatabase):
 
 
 class DbOnlineDataMigrations(OnDatabase):
-    """Give rows that an older release wrote what this one needs. Services may run meanwhile.
+    """Migrate rows that an older release wrote. Services may run in the meantime.
 
-    Exit code 0: nothing is left to do. 1: rows were put right and more may be left, because of --max-count; run it
-    again until it is 0. 2: the database failed before anything was put right. 127: --max-count is no number of rows.
+    Exit code 0: nothing is left to do. 1: rows were migrated and more may be left, because of --max-count; run the
+    command again until it is 0. 2: the database failed before any row was migrated. 127: --max-count is invalid.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments: the configuration, and how much to do."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--max-count", metavar="N", help="put at most N rows right, and stop")
+        parser.add_argument("--max-count", metavar="N", help="migrate at most N rows, then stop")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -128,7 +127,7 @@ class DbOnlineDataMigrations(OnDatabase):
         left = None
         if parsed_args.max_count is not None:
             if not (parsed_args.max_count.isdecimal() and int(parsed_args.max_count) > 0):
-                self.app.stderr.write(f"--max-count {parsed_args.max_count!r} is no number of rows from 1 on.\n")
+                self.app.stderr.write(f"--max-count {parsed_args.max_count!r} is not a number of rows from 1.\n")
                 return 127
             left = int(parsed_args.max_count)
         conf = new_config(parsed_args.config_files)
@@ -162,7 +161,7 @@ def opened(conf: cfg.ConfigOpts, timeout: int) -> Iterator[Database]:
     """
     if not conf.database.connection:
         raise InvalidConfiguration(
-            "is not set; write for example sqlite:////var/lib/autoclave/autoclave.db",
+            "is not set; use, for example, sqlite:////var/lib/autoclave/autoclave.db",
             option="[database] connection",
         )
     database = Database(conf.database.connection, timeout=timeout)
@@ -176,10 +175,10 @@ _UNEXPECTED = 255
 
 
 class UpgradeCheck(OnDatabase):
-    """Look at database, agents, policy and Placement, and say what must be done. Changes nothing.
+    """Check database, agents, policy and Placement before or after an upgrade. Change nothing.
 
-    Exit code 0: nothing. 1: something should be looked at. 2: something must be done first. 255: a check could not be
-    carried out.
+    Exit code 0: no findings. 1: there are warnings. 2: there are failures, which must be corrected first. 255: a check
+    could not be carried out.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ _MOST = 10
 
 
 class Explain(Fields):
-    """Explain which hosts an instance could go to, and what each of the others lacks. Nothing is made or claimed."""
+    """Explain which hosts satisfy flavor and image, and what each of the others lacks. Change nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -20,7 +20,7 @@ class Explain(Fields):
         add_service(parser)
         parser.add_argument("flavor", help="name or id")
         parser.add_argument("image", help="name or uuid")
-        parser.add_argument("--host", help="only this host; best where there are hundreds")
+        parser.add_argument("--host", help="explain only this host; recommended with hundreds of hosts")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Iterable[str], Iterable[Any]]:
@@ -48,7 +48,7 @@ def _ignored(reasons: Mapping[str, str]) -> str:
 
 def _candidates(candidates: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        f"{each['host'] or 'a tree that is no host here'}: "
+        f"{each['host'] or 'a provider tree without a known host'}: "
         + "; ".join(f"{suffix}: {', '.join(uuids)}" for suffix, uuids in each["groups"].items() if suffix)
         for each in candidates[:_MOST]
     ]

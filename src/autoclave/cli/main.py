@@ -116,7 +116,7 @@ class Autoclave(App):  # type: ignore[misc]  # cliff comes without types
         for name, where in COMMANDS.items():
             commands.commands[name] = metadata.EntryPoint(name, f"autoclave.cli.{where}", "autoclave.cli")
         super().__init__(
-            description="Manages the life of the PCI devices that hosts pass through to virtual machines.",
+            description="Manage the life cycle of PCI devices that hosts pass through to virtual machines.",
             version=metadata.version("autoclave"),
             command_manager=commands,
             stdout=Printable(sys.stdout),
@@ -240,7 +240,7 @@ def _refuse_unknown(option: str, asked: Sequence[str], columns: Sequence[str]) -
     known = {_normal(column) for column in columns}
     for name in asked:
         if _normal(name) not in known:
-            raise AutoclaveError(f"{option} {name}: there is no such column. There are: {', '.join(columns)}.")
+            raise AutoclaveError(f"{option} {name}: no such column. Available columns: {', '.join(columns)}.")
 
 
 def _normal(name: str) -> str:

@@ -18,7 +18,7 @@ from autoclave.services.workers import AgentService, ConductorService
 
 
 class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
-    """Run everything in one process: SQLite, Placement embedded, nothing else to install.
+    """Run all services in one process, with SQLite and an embedded Placement.
 
     Every caller is an administrator, so it listens on loopback only.
     """
@@ -32,9 +32,11 @@ class Up(command.Command):  # type: ignore[misc]  # cliff comes without types
             "--data-dir",
             type=Path,
             default=Path(data_dir) if data_dir else None,
-            help="where everything is kept (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
+            help="data directory (env AUTOCLAVE_DATA_DIR; default: [agent] data_dir)",
         )
-        parser.add_argument("--bind", type=_address, metavar="HOST:PORT", help="where to listen (127.0.0.1:6666)")
+        parser.add_argument(
+            "--bind", type=_address, metavar="HOST:PORT", help="address and port to listen on (127.0.0.1:6666)"
+        )
         parser.add_argument("--simulate", type=_count, default=0, metavar="N", help="run on N simulated hosts")
         return parser
 

@@ -65,7 +65,7 @@ class _OnMedia(OfDrive):
 
 
 class SimHosts(Rows):
-    """List the drives and cards of all simulated hosts, and what is wrong with them."""
+    """List the drives and cards of all simulated hosts, with their faults."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -83,14 +83,17 @@ class SimHosts(Rows):
 
 
 class SimFault(OfDrive):
-    """Let something go wrong with a drive from now on, until `sim clear`."""
+    """Set a fault of a drive, until `sim clear`."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': every drive of the host."
-        parser.add_argument("kind", help=f"what goes wrong: {', '.join(FaultKind)}")
+        parser.add_argument("kind", help=f"kind of fault: {', '.join(FaultKind)}")
         parser.add_argument(
-            "value", nargs="?", type=float, help="percent, seconds, bytes a second or exit code, as the kind says"
+            "value",
+            nargs="?",
+            type=float,
+            help="percent, seconds, bytes per second or exit code, depending on the kind",
         )
         return parser
 
@@ -108,12 +111,12 @@ class SimFault(OfDrive):
 
 
 class SimClear(OfDrive):
-    """Let a drive be well again."""
+    """Clear the faults of a drive."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': all faults of the host, those of single drives too."
-        parser.add_argument("kind", nargs="?", help="only this fault")
+        parser.epilog = f"ADDRESS may be '{EVERY_DRIVE}': all faults of the host and of its drives."
+        parser.add_argument("kind", nargs="?", help="remove only this fault")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -142,7 +145,7 @@ class SimPull(OfDrive):
 
 
 class SimPutBack(OfDrive):
-    """Put the drive back that was pulled from a slot, with the data on it."""
+    """Put the pulled drive back into its slot, with its data."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -153,7 +156,7 @@ class SimPutBack(OfDrive):
 
 
 class SimInsert(OfDrive):
-    """Put another drive into a slot; a serial number that the host has seen is that drive, data and all."""
+    """Insert another drive into a slot. A known serial number inserts that drive, with its data."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -162,12 +165,12 @@ class SimInsert(OfDrive):
         parser.add_argument("--vendor", default=DriveSpec.vendor, help=f"PCI vendor id (default {DriveSpec.vendor})")
         parser.add_argument("--product", default=DriveSpec.product, help=f"PCI id (default {DriveSpec.product})")
         parser.add_argument("--size", type=int, default=64, metavar="MIB", help="capacity in MiB (default 64)")
-        parser.add_argument("--crypto", action="store_true", help="it sanitizes by crypto erase")
-        parser.add_argument("--block", action="store_true", help="it sanitizes by block erase")
-        parser.add_argument("--no-write-zeroes", action="store_true", help="it has no Write Zeroes command")
-        parser.add_argument("--format", action="store_true", help="it has Format NVM, with user data erase")
-        parser.add_argument("--format-crypto", action="store_true", help="it has Format NVM, with crypto erase too")
-        parser.add_argument("--namespace-management", action="store_true", help="it has Namespace Management")
+        parser.add_argument("--crypto", action="store_true", help="support Sanitize with crypto erase")
+        parser.add_argument("--block", action="store_true", help="support Sanitize with block erase")
+        parser.add_argument("--no-write-zeroes", action="store_true", help="do not support Write Zeroes")
+        parser.add_argument("--format", action="store_true", help="support Format NVM with user data erase")
+        parser.add_argument("--format-crypto", action="store_true", help="support Format NVM with crypto erase as well")
+        parser.add_argument("--namespace-management", action="store_true", help="support Namespace Management")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -193,11 +196,11 @@ class SimInsert(OfDrive):
 
 
 class SimWrite(_OnMedia):
-    """Write text to a drive, as the guest that has it would."""
+    """Write text to a drive, as its guest would."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("text", help="what to write, as UTF-8")
+        parser.add_argument("text", help="text to write, as UTF-8")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -211,7 +214,7 @@ class SimWrite(_OnMedia):
 
 
 class SimRead(_OnMedia):
-    r"""Show what is on a drive; bytes that are not printable ASCII stand as \xNN."""
+    r"""Show bytes of a drive; bytes that are not printable ASCII are shown as \xNN."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -231,11 +234,11 @@ class SimRead(_OnMedia):
 
 
 class SimFind(OfDrive):
-    """Say whether a text is anywhere on a drive: exit status 0 if it is, 1 if not."""
+    """Search a drive for a text: exit status 0 if found, 1 if not."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("text", help="what to look for, as UTF-8")
+        parser.add_argument("text", help="text to search for, as UTF-8")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -247,7 +250,7 @@ class SimFind(OfDrive):
 
 
 class SimGuestStart(OfDrive):
-    """Bind a drive to vfio-pci, as libvirt does when the guest that has it starts."""
+    """Bind a drive to vfio-pci, as libvirt does when its guest starts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -258,7 +261,7 @@ class SimGuestStart(OfDrive):
 
 
 class SimGuestStop(OfDrive):
-    """Give a drive back to the nvme driver, as libvirt does when its guest is gone."""
+    """Bind a drive to the nvme driver, as libvirt does when its guest ends."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -269,7 +272,7 @@ class SimGuestStop(OfDrive):
 
 
 class SimPlug(OfDrive):
-    """Plug in a PCI function that is no drive, such as a card or a virtual function of one."""
+    """Plug in a PCI function other than a drive, such as a card or a virtual function of one."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -281,7 +284,7 @@ class SimPlug(OfDrive):
             help=f"PCI class (default {FunctionSpec.class_code})",
         )
         parser.add_argument("--driver", help="the host's driver for it (default none)")
-        parser.add_argument("--interface", help="network interface that its driver makes, which is up")
+        parser.add_argument("--interface", help="network interface of its driver, which is up")
         parser.add_argument("--physfn", type=str.lower, help="address of its physical function")
         parser.add_argument("--serial", type=str.lower, help="its Device Serial Number, 16 digits (default none)")
         parser.add_argument(
@@ -313,7 +316,7 @@ class SimPlug(OfDrive):
 
 
 class SimDriver(OfDrive):
-    """Bind a function that is no drive to a driver, as its operator would."""
+    """Bind a function other than a drive to a driver, as its operator would."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -332,7 +335,7 @@ def _fault_kind(text: str) -> FaultKind:
     try:
         return FaultKind(text)
     except ValueError:
-        raise SimulatorError(f"{text!r} is no fault; there are {', '.join(FaultKind)}") from None
+        raise SimulatorError(f"{text!r} is not a fault; choose from {', '.join(FaultKind)}") from None
 
 
 def _pci_id(text: str) -> str:
@@ -378,16 +381,16 @@ def _faults(host: SimulatedHost, address: str) -> str:
 class SimBind(OfDrive):
     """Bind an accelerator request to a drive of a simulated host, as Nova does for an instance.
 
-    Nova claims the drive in Placement first; here nobody does, and the service alone decides. The drive
-    is given back with `openstack accelerator arq delete`.
+    Nova claims the drive in Placement first. This command does not, so that the service alone decides. To
+    unbind the drive, run `openstack accelerator arq delete`.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("request", type=_request, metavar="ARQ", help="uuid of the accelerator request")
+        parser.add_argument("request", type=_request, metavar="ARQ", help="UUID of the accelerator request")
         parser.add_argument(
-            "--instance", type=uuid.UUID, default=None, metavar="UUID", help="the instance (default: a new one)"
+            "--instance", type=uuid.UUID, default=None, metavar="UUID", help="UUID of the instance (default: a new one)"
         )
         add_service(parser)
         return parser
@@ -412,8 +415,8 @@ def _request(text: str) -> str:
         return str(uuid.UUID(text))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no uuid; `openstack accelerator arq create PROFILE -f value -c uuid` makes a request and "
-            "shows its uuid"
+            f"{text!r} is not a UUID; `openstack accelerator arq create PROFILE -f value -c uuid` creates a request "
+            "and shows its UUID"
         ) from None
 
 
@@ -437,7 +440,7 @@ class _OfGuest(command.Command):  # type: ignore[misc]  # cliff comes without ty
 
 
 class SimGuestList(Rows):
-    """List the guests of all simulated hosts, and what they have been given."""
+    """List the guests of all simulated hosts, with their devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -458,7 +461,7 @@ class SimGuestList(Rows):
 
 
 class SimGuestXml(_OfGuest):
-    """Show how libvirt would have been told of a guest."""
+    """Show the domain XML of a guest, as libvirt would get it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -469,7 +472,7 @@ class SimGuestXml(_OfGuest):
 
 
 class SimGuestDie(_OfGuest):
-    """Let a guest die, as when QEMU crashes: it is off, and its host has its devices back."""
+    """Let a guest die, as in a crash of QEMU: it is off, and its devices return to the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.
@@ -480,7 +483,7 @@ class SimGuestDie(_OfGuest):
 
 
 class SimGuestVanish(_OfGuest):
-    """Let a guest vanish, as when somebody ends and undefines it behind the agent's back."""
+    """Let a guest vanish, as if it was destroyed and undefined without the agent."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the command.

@@ -144,7 +144,7 @@ class Binder:
                     values["project_id"] = request.project_id
                 if not arq_rows.swap(tx, request.arq_uuid, BINDABLE, ARQState.BIND_STARTED, values):
                     state = arqs[request.arq_uuid].state.value
-                    raise Conflict(f"Accelerator request {request.arq_uuid} is {state}: it cannot be bound.")
+                    raise Conflict(f"Accelerator request {request.arq_uuid} cannot be bound: its state is {state}.")
             return {request.arq_uuid: request.project_id or arqs[request.arq_uuid].project_id for request in requests}
 
         # Serializable: no lock prevents another transaction from inserting requests of the instance.
@@ -169,7 +169,7 @@ class Binder:
             for arq_uuid in sorted(uuids):
                 values = {"lease_owner": None, "lease_expires_at": None, **debt}
                 if not arq_rows.swap(tx, arq_uuid, [ARQState.BIND_STARTED], ARQState.BOUND, values, lease_owner=owner):
-                    raise StateConflict(f"accelerator request {arq_uuid} was taken away while it was being bound")
+                    raise StateConflict(f"accelerator request {arq_uuid} was changed concurrently during its bind")
 
         self._ports.db.transact(finish)
 
@@ -190,7 +190,7 @@ class Binder:
             try:
                 settle(self._ports.db, self._ports.placement, device.uuid)
             except AutoclaveError as error:
-                LOG.warning("Device %s was given back; Placement will be told later: %s", device.uuid, error)
+                LOG.warning("Bind of device %s rolled back; Placement is updated later: %s", device.uuid, error)
 
 
 def _check_instance(tx: Connection, arqs: Mapping[str, ARQRecord], request: BindRequest) -> None:
@@ -218,10 +218,10 @@ def _claim_one(
 ) -> DeviceRecord:
     device = device_rows.get_by_id(tx, deployable.device_id, lock=True)
     if device is None:
-        raise _Refused(f"device of resource provider {request.device_rp_uuid} is gone")
+        raise _Refused(f"the device of resource provider {request.device_rp_uuid} no longer exists")
     free = handles.free(tx, deployable.id)
     if must_be_reserved(device.offer) or not free:
-        raise _Refused(f"device {device.uuid} is not to be had: {_why(device.offer, bool(free))}")
+        raise _Refused(f"device {device.uuid} cannot be bound: {_why(device.offer, bool(free))}")
     if len(free) == 1:
         # The device is no longer offered without its last handle.
         burned = burned_for(request.instance_uuid, utcnow()) if device.reclaim is Reclaim.HOLD else {}
@@ -230,7 +230,7 @@ def _claim_one(
         remark(tx, device, Event.BIND.value, cause, {})
     link = {"device_id": device.id, "deployable_id": deployable.id, "attach_handle_id": free[0].id}
     if not arq_rows.swap(tx, request.arq_uuid, [ARQState.BIND_STARTED], ARQState.BIND_STARTED, link, lease_owner=owner):
-        raise _Refused(f"accelerator request {request.arq_uuid} was taken away")
+        raise _Refused(f"accelerator request {request.arq_uuid} was changed concurrently")
     return device
 
 
@@ -240,7 +240,7 @@ def _why(offer: Offer, has_handle: bool) -> str:
         return f"it is {state.value if state else 'in no known state'}"
     reasons = offer.withheld
     if not has_handle:
-        reasons.append("all its handles are in use")
+        reasons.append("without a free attach handle")
     return "it is " + " and ".join(reasons)
 
 

@@ -77,7 +77,7 @@ class Requests:
         with self._ports.db.read() as tx:
             profile = profile_rows.find(tx, name=name)
         if profile is None:
-            raise BadRequest(f"Flavor extra spec {PROFILE_KEY!r}: there is no device profile {name!r}.")
+            raise BadRequest(f"Flavor extra spec {PROFILE_KEY!r}: device profile {name!r} does not exist.")
         return profile
 
 
@@ -92,11 +92,11 @@ def give_back(ports: Ports, unbinder: Unbinder, context: RequestContext, instanc
     with ports.db.read() as tx:
         left = arq_rows.of_instance(tx, instance_uuid)
     if left:
-        raise StateConflict(f"accelerator request {left[0].uuid} of instance {instance_uuid} is not given back yet")
+        raise StateConflict(f"accelerator request {left[0].uuid} of instance {instance_uuid} is not deleted yet")
     try:
         ports.placement.delete_allocations(instance_uuid)
     except PlacementNotFound:
-        LOG.debug("Instance %s holds nothing in Placement.", instance_uuid)
+        LOG.debug("Instance %s has no allocation in Placement.", instance_uuid)
 
 
 NO_FAULT = {"fault_code": None, "fault_message": None, "fault_details": None, "fault_at": None}
@@ -142,14 +142,14 @@ class Builder:
             raise
         except Exception as error:  # whatever the failure, report it before the lease expires
             if not isinstance(error, AutoclaveError):
-                LOG.exception("Building instance %s failed by an unexpected error", instance.uuid)
+                LOG.exception("Build of instance %s failed unexpectedly", instance.uuid)
             self._fail(context, instance, error)
             return
         handed = self._move(instance, host=claim.host, agent_run_id=None)
         if handed is None:
             self._let_go(context, instance)
             return
-        LOG.info("Instance %s goes to host %s.", instance.uuid, claim.host)
+        LOG.info("Instance %s was scheduled to host %s.", instance.uuid, claim.host)
         try:
             self._agents.build_instance(context, claim.host, instance.uuid, claim.groups)
         except RPCError as error:
@@ -173,10 +173,10 @@ class Builder:
         try:
             self._agents.delete_instance(context, instance.host, instance.uuid)
         except RPCError as error:
-            why = f"could not be told: {error}"
+            why = f"cannot be reached: {error}"
         if why is not None:
             # Its guest may still run there; only the agent knows when the devices are free.
-            LOG.warning("Instance %s is deleted when host %s is back, which %s", instance.uuid, instance.host, why)
+            LOG.warning("Deletion of instance %s waits for host %s, which %s", instance.uuid, instance.host, why)
 
     def expired(self, instance: InstanceRecord) -> bool:
         """Return whether the row was last written longer ago than a builder's lease."""
@@ -223,7 +223,7 @@ class Builder:
             now = instance_rows.get(tx, instance.uuid, lock=True)
             if now is None or _holder(now) != _holder(instance):
                 # The service that changed the row gives back only what exists then, so create nothing after that.
-                raise StateConflict("it was taken away before its accelerator requests were made")
+                raise StateConflict("it was changed concurrently before its accelerator requests were created")
             return arq_rows.get_many(tx, make_arqs(tx, profile, instance.project_id, instance.uuid))
 
         try:
@@ -238,7 +238,7 @@ class Builder:
             self._binder.bind(RequestContext.admin(context.request_id), requests)
         except ApiError as error:
             # The user must not see devices, hosts, or Placement's answer.
-            raise NoValidHost("A device that was offered could not be bound.", str(error)) from error
+            raise NoValidHost("A device that Placement offered could not be bound.", str(error)) from error
 
     def _give_up_at(self) -> datetime:
         """Return when to begin no further step, so that the build ends before its lease expires."""
@@ -246,7 +246,7 @@ class Builder:
 
     def _fail(self, context: RequestContext, instance: InstanceRecord, error: Exception) -> None:
         details = f" {error.details}" if isinstance(error, NoValidHost) and error.details else ""
-        LOG.warning("Instance %s was not built: %s%s", instance.uuid, error, details)
+        LOG.warning("Build of instance %s failed: %s%s", instance.uuid, error, details)
         failed = self._move(
             instance,
             vm_state=VMState.ERROR,
@@ -263,13 +263,13 @@ class Builder:
         try:
             give_back(self._ports, self._unbinder, context, failed.uuid)
         except AutoclaveError as error:
-            LOG.warning("Instance %s still holds something, which will be given back: %s", failed.uuid, error)
+            LOG.warning("Instance %s still holds resources; a sweep releases them later: %s", failed.uuid, error)
             return
         self._swap(failed, task_state=None)
 
     def _let_go(self, context: RequestContext, mine: InstanceRecord) -> None:
         """Ensure that everything this builder got is given back, after another service has changed the row."""
-        LOG.info("Instance %s was taken away while it was built.", mine.uuid)
+        LOG.info("Instance %s was deleted or changed concurrently during its build.", mine.uuid)
         with self._ports.db.read() as tx:
             now = instance_rows.get(tx, mine.uuid)
         if now is None:
@@ -324,5 +324,5 @@ def fault(error: Exception, now: datetime) -> dict[str, Any]:
         code, message, details = 500, str(error), error.details or None
     else:
         details = str(error) if isinstance(error, AutoclaveError) else repr(error)
-        code, message = 500, "A service that is needed failed; the administrator sees which."
+        code, message = 500, "A required service failed. Administrators see the details."
     return {"fault_code": code, "fault_message": message, "fault_details": details, "fault_at": now}

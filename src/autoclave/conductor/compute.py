@@ -86,9 +86,9 @@ class Compute:
             try:
                 self._finish(context, instance)
             except AutoclaveError as error:
-                LOG.warning("Instance %s is not put right yet: %s", instance.uuid, error)
+                LOG.warning("Recovery of instance %s failed; the next sweep retries it: %s", instance.uuid, error)
             except Exception:  # whatever the failure, the other instances must not wait
-                LOG.exception("Recovering instance %s failed by an unexpected error", instance.uuid)
+                LOG.exception("Recovery of instance %s failed unexpectedly", instance.uuid)
 
     def _finish(self, context: RequestContext, instance: InstanceRecord) -> None:
         if instance.task_state is TaskState.DELETING:
@@ -98,13 +98,13 @@ class Compute:
             if instance.agent_run_id is None and self._builder.expired(instance):
                 self._rebuilder.rebuild(context, instance.uuid)
         elif instance.vm_state is VMState.ERROR or self._builder.expired(instance):
-            why = "Nobody has gone on with building it; ask for it again."
+            why = "Its build was abandoned. Delete the server and create it again."
             self._builder.undo(context, instance, NoValidHost(why, _who_had(instance)))
 
 
 def _who_had(instance: InstanceRecord) -> str:
     if instance.host is not None:
-        return f"The agent of host {instance.host} did not take it over in time."
+        return f"The agent of host {instance.host} did not start the build in time."
     if instance.agent_run_id is not None:
-        return "The conductor that worked on it was not heard of any more."
-    return "No conductor took it up."
+        return "The conductor that built it stopped reporting."
+    return "No conductor started the build."

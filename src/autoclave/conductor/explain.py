@@ -133,9 +133,9 @@ class Explainer:
         if not self._ports.placement.providers_in_tree(host.root):
             return ["It has no resource provider in Placement."]
         if HOST_TRAIT not in self._ports.placement.get_traits(host.root).names:
-            return [f"Its resource provider has not the trait {HOST_TRAIT}, which its agent gives it."]
+            return [f"Its resource provider lacks the trait {HOST_TRAIT}, which its agent sets."]
         why = [f"{_called(group)}: {reason}" for group in request.groups.values() for reason in self._of(host, group)]
-        return why or ["It has what each group asks for, but not for all of them at once."]
+        return why or ["It satisfies each group alone, but not all groups together."]
 
     def _of(self, host: ComputeHost, group: RequestGroup) -> Iterator[str]:
         """Yield why the host cannot satisfy *group* alone; nothing if it can."""
@@ -154,12 +154,12 @@ class Explainer:
         ]
         for name in lacking:
             taken = [known for each in group.resources if (known := self._known(host, each, name)) is not None]
-            yield f"nothing with free {kinds} has the trait {name}{': ' if taken else ''}{'; '.join(taken)}."
+            yield f"no provider with free {kinds} has the trait {name}{': ' if taken else ''}{'; '.join(taken)}."
         for name in everywhere:
-            yield f"all that has free {kinds} has the forbidden trait {name}."
+            yield f"every provider with free {kinds} has the forbidden trait {name}."
         if not lacking and not everywhere:
             demands = [*sorted(group.required), *(f"not {name}" for name in sorted(group.forbidden))]
-            yield f"nothing with free {kinds} meets all of it at once: {', '.join(demands)}."
+            yield f"no provider with free {kinds} meets all of: {', '.join(demands)}."
 
     def _missing_resources(self, host: ComputeHost, bare: RequestGroup) -> Iterator[str]:
         missing = False
@@ -172,7 +172,7 @@ class Explainer:
                 where = " at one provider" if bare.suffix else ""
                 yield f"less than {amount} of {name} is free{where}{f': {known}' if known else ''}."
             else:
-                yield f"no {name} is free: {known or 'it has none, or all of it is in use or reserved'}."
+                yield f"no {name} is free: {known or 'the host has none, or all are in use or reserved'}."
         if not missing:
             yield f"no single provider has free {' and '.join(sorted(bare.resources))}."
 
@@ -196,7 +196,7 @@ class Explainer:
         if not found:
             raise NotFound(f"There is no image {key!r}.")
         if len(found) > 1:
-            raise BadRequest(f"{len(found)} images have the name {key!r}: say the uuid of one.")
+            raise BadRequest(f"{len(found)} images have the name {key!r}: specify one by its UUID.")
         return found[0]
 
 

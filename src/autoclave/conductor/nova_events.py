@@ -33,8 +33,8 @@ NOVA_IS_AWAY = 5.0
 """Seconds until the next round after Nova did not answer."""
 
 _WHY = {
-    Reception.UNKNOWN_INSTANCE: "it has no such instance, or shows it to the role admin only, which [nova] lacks",
-    Reception.NOT_UNDERSTOOD: "it does not understand the event",
+    Reception.UNKNOWN_INSTANCE: "it has no such instance, or the [nova] credentials lack the role admin",
+    Reception.NOT_UNDERSTOOD: "it does not support the event",
 }
 
 
@@ -69,7 +69,7 @@ class Teller:
         now = self._ports.clock()
         for event in self._ports.db.transact(lambda tx: arqs.take_overdue(tx, now, now - self._patience)):
             waited = (now - event.event_owed_at).total_seconds()
-            LOG.error("Nova was not told %s: it has not taken the event for %d seconds", _news(event), waited)
+            LOG.error("Nova was not notified %s: it did not accept the event for %d s", _news(event), waited)
 
     def _tell_of(self, instance: str) -> bool:
         """Notify Nova about one instance; return False if Nova does not answer."""
@@ -82,7 +82,7 @@ class Teller:
         try:
             received = self._nova.tell(instance, outcomes)
         except NovaUnavailable as error:
-            LOG.warning("Nova was not told of the binds for instance %s yet: %s", instance, error)
+            LOG.warning("Nova was not notified of the binds for instance %s yet: %s", instance, error)
             self._settle([], events, until)
             return False
         waiting = [event for event in events if received[event.uuid] is Reception.NO_HOST_YET]
@@ -112,8 +112,8 @@ def _news(event: EventRecord) -> str:
 def _log(event: EventRecord, reception: Reception) -> None:
     news = _news(event)
     if reception is Reception.TAKEN:
-        LOG.info("Nova was told %s.", news)
+        LOG.info("Nova was notified %s.", news)
     elif reception is Reception.NO_HOST_YET:
-        LOG.debug("Nova was not told %s yet: the instance has no host.", news)
+        LOG.debug("Nova was not notified %s yet: the instance has no host.", news)
     else:
-        LOG.error("Nova was not told %s: %s", news, _WHY[reception])
+        LOG.error("Nova was not notified %s: %s", news, _WHY[reception])

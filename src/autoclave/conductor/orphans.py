@@ -41,14 +41,13 @@ _MOST_WITNESSES = 10
 """Witnesses that one round looks up, including failed lookups."""
 
 _NOT_SHOWN = (
-    "Nova does not know the server, and has not shown a server of another project that has a device, so that the "
-    "credentials of [nova] may not see all projects, or the Nova may be another one"
+    "Nova shows neither the server nor any server of another project with a device. The [nova] credentials may lack "
+    "access to other projects, or [nova] may name another cloud"
 )
 
 
 _NEVER_SEEN = (
-    "Nova does not know the server, and never showed it to Autoclave, so that the request may have been bound for "
-    "another service"
+    "Nova does not show the server and never showed it to Autoclave. Another service may have bound the request"
 )
 
 
@@ -85,8 +84,8 @@ class Orphans:
         try:
             missing = self._servers.not_listed({each.instance_uuid for each in requests})
         except NovaUnavailable as error:
-            LOG.warning("Nova does not list its servers, so that deleted ones are not found: %s", error)
-            self._without_nova(requests, f"Nova cannot be asked ({error})")
+            LOG.warning("Nova does not list its servers; orphaned devices cannot be found: %s", error)
+            self._without_nova(requests, f"Nova is unavailable ({error})")
             return
         listed = [each for each in requests if each.instance_uuid not in missing]
         self._see(listed)
@@ -97,8 +96,8 @@ class Orphans:
             try:
                 gone += self._look_up(server, of_server[server], witnesses)
             except NovaUnavailable as error:
-                LOG.warning("Nova does not say whether server %s is deleted: %s", server, error)
-                self._keep(of_server[server], f"Nova cannot be asked ({error})")
+                LOG.warning("Lookup of server %s in Nova failed: %s", server, error)
+                self._keep(of_server[server], f"Nova is unavailable ({error})")
                 break  # the next round continues after this server
         self._give_back(gone)
 
@@ -135,11 +134,16 @@ class Orphans:
             cause = Cause(Actor.CONDUCTOR, self._name, context.request_id, why)
             if not take_back_orphan(self._ports, request, cause):
                 continue
-            LOG.warning("Device %s/%s is given back: %s.", request.hostname, request.pci_address, why)
+            LOG.warning("Device %s/%s is reclaimed: %s.", request.hostname, request.pci_address, why)
             try:
                 self._unbinder.delete(context, [request.uuid])
             except AutoclaveError as error:
-                LOG.warning("A sweep goes on to give %s/%s back: %s", request.hostname, request.pci_address, error)
+                LOG.warning(
+                    "Unbind of device %s/%s is unfinished; a sweep continues it: %s",
+                    request.hostname,
+                    request.pci_address,
+                    error,
+                )
 
     def _without_nova(self, requests: Sequence[Bound], why: str) -> None:
         """Show orphaned devices, and devices without an allocation, which every existing server has."""
@@ -149,16 +153,16 @@ class Orphans:
             try:
                 held = self._ports.placement.get_allocations(server).allocations
             except PlacementError as error:
-                LOG.warning("The allocations of server %s were not read: %s", server, error)
+                LOG.warning("Allocations of server %s could not be read: %s", server, error)
                 return
             for each in of_server[server]:
                 has = each.device_rp_uuid in held
-                self._note([each], None, None if has else f"its server has no allocation of it, and {why}")
+                self._note([each], None, None if has else f"its server has no allocation for it, and {why}")
 
     def _keep(self, requests: Sequence[Bound], reason: str) -> None:
         for each in requests:
             if each.orphan_reason != reason:
-                LOG.warning("Device %s/%s is not given back: %s.", each.hostname, each.pci_address, reason)
+                LOG.warning("Device %s/%s is not reclaimed: %s.", each.hostname, each.pci_address, reason)
             self._note([each], each.orphan_since, reason)
 
     def _see(self, requests: Sequence[Bound]) -> None:
@@ -213,7 +217,9 @@ class _Witnesses:
             try:
                 found = self._servers.look_up(server)
             except NovaUnavailable as error:
-                LOG.warning("Nova does not show server %s, which would prove that it shows all: %s", server, error)
+                LOG.warning(
+                    "Lookup of server %s in Nova failed; access to all projects is unverified: %s", server, error
+                )
                 failure = error
                 continue
             if found.presence is Presence.THERE and found.project_id != own:

@@ -18,7 +18,7 @@ from autoclave.rules.instance_states import TaskState
 
 LOG = logging.getLogger(__name__)
 
-_TAKEN_AWAY = "Instance %s was taken away while its rebuild was checked."
+_TAKEN_AWAY = "Instance %s was deleted or changed concurrently before its rebuild."
 
 
 class Rebuilder:
@@ -45,7 +45,7 @@ class Rebuilder:
             self._check(instance, instance.rebuild)
             if instance.host is None or instance.launched_at is None:
                 # Its host may have given its devices back, and without them it must not run.
-                raise BadRequest("The instance has never run, and cannot be rebuilt: delete it, and make a new one.")
+                raise BadRequest("The instance has never run and cannot be rebuilt. Delete it and create a new one.")
             checked = self._mark(instance, instance.rebuild)
             if checked is None:
                 LOG.info(_TAKEN_AWAY, instance.uuid)
@@ -84,7 +84,7 @@ class Rebuilder:
             keys = ", ".join(f"'{forbidden[trait]}=forbidden'" for trait in conflict)
             raise BadRequest(
                 f"The image requires {', '.join(conflict)}, which the instance's flavor forbids ({keys}). Choose "
-                "another image, or make a new instance with another flavor."
+                "another image, or create a new instance with another flavor."
             )
         placement = self._ports.placement
         there: set[str] = set()
@@ -92,8 +92,8 @@ class Rebuilder:
             there |= placement.get_traits(provider).names
         if missing := sorted(required - there):
             raise BadRequest(
-                f"The image requires {', '.join(missing)}, and nothing that the instance has been given has it. "
-                "Choose another image, or make a new instance with this one."
+                f"The image requires {', '.join(missing)}, which no resource of the instance has. Choose another "
+                "image, or create a new instance with this one."
             )
 
     def _mark(self, instance: InstanceRecord, wanted: Mapping[str, Any]) -> InstanceRecord | None:
@@ -104,7 +104,7 @@ class Rebuilder:
         )
 
     def _refuse(self, instance: InstanceRecord, error: AutoclaveError) -> None:
-        LOG.warning("Instance %s was not rebuilt and stays as it is: %s", instance.uuid, error)
+        LOG.warning("Rebuild of instance %s refused, the instance is unchanged: %s", instance.uuid, error)
         now = self._ports.clock()
         values = {"task_state": None, "rebuild": None, "updated_at": now, **fault(error, now)}
         back = self._ports.db.transact(

@@ -163,16 +163,14 @@ class Scheduler:
                 if claim.host in refused or any(claim.allocations == other.allocations for other in tried):
                     continue  # equal allocations differ only in the order of groups
                 if self._ports.clock() >= give_up_at:
-                    raise NoValidHost("It took too long to get one.", _last(tried, why))
+                    raise NoValidHost("No candidate could be claimed in time.", _last(tried, why))
                 tried.append(claim)
                 got, why = self._try(instance, tried)
                 if got is not None:
                     return got
                 refused.add(claim.host)
             if not refused:
-                raise NoValidHost(
-                    "What flavor and image ask for could not be had, though it was offered.", _last(tried, why)
-                )
+                raise NoValidHost("Placement offered candidates, but none could be claimed.", _last(tried, why))
 
     def _try(self, instance: InstanceRecord, tried: Sequence[Claim]) -> tuple[Claim | None, Exception | None]:
         """Claim the last of *tried*; return what the instance holds then, perhaps an earlier claim, or the failure.
@@ -203,7 +201,7 @@ class Scheduler:
         held = self._ports.placement.get_allocations(instance.uuid).allocations
         found = [claim for claim in tried if claim.allocations == held]
         if held and not found:
-            raise NoValidHost("It holds other resources already.", f"They are {dict(held)}.")
+            raise NoValidHost("The instance already holds other resources.", f"It holds {dict(held)}.")
         return found[0] if found else None
 
     def _candidates(
@@ -217,7 +215,9 @@ class Scheduler:
         usable = {host.root: host for host in hosts if host.why_not is None}
         one = instance.requested_host
         if not usable:
-            barred = "No host may get instances now." if one is None else f"Host {one} gets no instances now."
+            barred = (
+                "No host currently accepts instances." if one is None else f"Host {one} currently accepts no instances."
+            )
             raise NoValidHost(barred, _why(hosts))
         only = None if one is None else next(iter(usable))
         answer = self.ask(request, only)
@@ -232,11 +232,13 @@ class Scheduler:
         if not found and none_is_an_error:
             having = [host for host in hosts if host.root in asked]
             if having:
-                raise NoValidHost("The hosts with what flavor and image ask for get no instances now.", _why(having))
+                raise NoValidHost(
+                    "The hosts that satisfy flavor and image currently accept no instances.", _why(having)
+                )
             with self._ports.db.read() as tx:
                 command = explain_command(tx, instance)
-            lacking = "No host has" if one is None else f"Host {one} has not"
-            raise NoValidHost(f"{lacking} what flavor and image ask for.", f"What each lacks is told by: {command}")
+            lacking = "No host satisfies" if one is None else f"Host {one} does not satisfy"
+            raise NoValidHost(f"{lacking} flavor and image.", f"To see what each host lacks, run: {command}")
 
     def ask(self, request: ResourceRequest, root: str | None = None) -> Candidates:
         """Return the candidates of a request, of one host if *root* is given.
@@ -267,7 +269,7 @@ class Scheduler:
             if error.status != 400:
                 raise
             self.require_known(request)
-            raise BadRequest(f"Placement does not take the request of flavor and image: {error}") from error
+            raise BadRequest(f"Placement refused the request of flavor and image: {error}") from error
 
     def require_known(self, request: ResourceRequest) -> None:
         """Refuse a request that names traits or classes unknown to Placement.
@@ -319,10 +321,10 @@ def _wanted(instance: InstanceRecord, claim: Claim, generation: int | None) -> C
 
 
 def _last(tried: Sequence[Claim], why: Exception | None) -> str:
-    return f"Candidates that were tried: {len(tried)}, the last on {tried[-1].host}: {why}" if tried else ""
+    return f"Candidates tried: {len(tried)}, the last on {tried[-1].host}: {why}" if tried else ""
 
 
 def _why(hosts: Sequence[ComputeHost]) -> str:
     barred = [f"{host.name} {host.why_not}" for host in hosts if host.why_not]
     more = [f"and {len(barred) - _MOST_NAMED} more"] if len(barred) > _MOST_NAMED else []
-    return "; ".join(barred[:_MOST_NAMED] + more) or "there is none"
+    return "; ".join(barred[:_MOST_NAMED] + more) or "there are no hosts"

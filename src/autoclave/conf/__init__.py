@@ -78,7 +78,8 @@ TOP_OPTS = [
         "transport_url",
         secret=True,
         default="",
-        help="Where RabbitMQ is, as rabbit://user:password@host:5672/. Empty: services of one process call each other.",
+        help="URL of RabbitMQ, such as rabbit://user:password@host:5672/. Empty: the services run in one process and "
+        "call each other directly.",
     ),
 ]
 

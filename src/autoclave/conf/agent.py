@@ -27,17 +27,21 @@ OPTS = [
     cfg.StrOpt(
         "data_dir",
         default="/var/lib/autoclave",
-        help="Where the agent keeps its lock, the journal of running tools and, when embedded, the databases.",
+        help="Directory for the agent's lock, the journal of running tools and, when embedded, the databases.",
     ),
     FiniteFloatOpt(
         "periodic_interval",
         default=60.0,
         min=0.1,
-        help="Seconds between two discoveries. As often, whatever a discovery takes, the agent says that it is alive; "
-        "one that was not heard of for three times as long counts as dead.",
+        help="Seconds between two discoveries. The agent also sends a heartbeat at this interval, independently of "
+        "discovery. An agent counts as dead after three intervals without one.",
     ),
     cfg.IntOpt(
-        "max_concurrent_cleanups", default=4, min=1, max=256, help="Drives of this host that are erased at a time."
+        "max_concurrent_cleanups",
+        default=4,
+        min=1,
+        max=256,
+        help="Maximum number of drives of this host that are erased concurrently.",
     ),
     FiniteFloatOpt(
         "rebind_timeout",
@@ -49,26 +53,28 @@ OPTS = [
         "unreadable_patience",
         default=300.0,
         min=0,
-        help="Seconds for which an available device, or a PCI function for flavors, may be one that the agent cannot "
-        "look at: one that the kernel has given up, for instance, or that no driver has. After that it is not offered, "
-        "until it is read again.",
+        help="Seconds for which an available device, or a PCI function for flavors, stays offered while the agent "
+        "cannot read it, for example because no driver is bound. After that it is not offered until the agent "
+        "can read it again.",
     ),
     cfg.MultiStrOpt(
         "allow_host_device",
         default=[],
-        help="Exact PCI address of a device that this host itself uses and that may be offered nevertheless. "
-        "The data of a drive will be erased. May be given several times.",
+        help="Exact PCI address of a device to offer although this host itself uses it. The data of a drive will be "
+        "erased. May be given several times.",
     ),
     cfg.StrOpt(
         "rpc_version_cap",
         regex=r"^\d+\.\d+$",
-        help="Highest RPC version this agent announces; for rolling upgrades and their tests.",
+        help="Highest RPC version that this agent announces, for rolling upgrades and their tests.",
     ),
-    cfg.StrOpt("sysfs_root", default="/sys", help="Where sysfs is. Another directory makes a simulated host."),
-    cfg.StrOpt("dev_root", default="/dev", help="Where device nodes are."),
-    cfg.StrOpt("proc_root", default="/proc", help="Where procfs is."),
+    cfg.StrOpt("sysfs_root", default="/sys", help="Mount point of sysfs. Another directory makes a simulated host."),
+    cfg.StrOpt("dev_root", default="/dev", help="Directory of device nodes."),
+    cfg.StrOpt("proc_root", default="/proc", help="Mount point of procfs."),
     cfg.StrOpt(
-        "etc_root", default="/etc", help="Where machine-id and the settings of LVM, mdadm, multipath and udev are."
+        "etc_root",
+        default="/etc",
+        help="Directory of machine-id and of the settings of LVM, mdadm, multipath and udev.",
     ),
     cfg.ListOpt("tools_path", default=[], help="Directories searched for external tools before PATH."),
 ]
@@ -98,8 +104,8 @@ PRIVILEGED_OPTS = [
     cfg.StrOpt(
         "helper_command",
         default="",
-        help="The command that starts the privileged helper as root, such as sudo -n "
-        "/opt/autoclave/bin/autoclave-privileged; two arguments are added to it. Empty: the agent does everything "
-        "itself, for which it must be root.",
+        help="Command that starts the privileged helper as root, such as sudo -n "
+        "/opt/autoclave/bin/autoclave-privileged. The agent appends two arguments. Empty: the agent does "
+        "everything itself and must run as root.",
     ),
 ]

@@ -34,7 +34,7 @@ def check_files(conf: cfg.ConfigOpts, files: Sequence[str], options: _Options) -
                 _refuse_unknown(file, group, keys, options[group])
             elif (meant := _nearly(group, options)) is not None:
                 raise InvalidConfiguration(
-                    f"{file} has this section, which is nobody's; did you mean [{meant}]?", option=f"[{section}]"
+                    f"{file} has this section, which no service reads; did you mean [{meant}]?", option=f"[{section}]"
                 )
     for group, known in options.items():
         for option in known.values():
@@ -52,11 +52,11 @@ def require_text(files: Sequence[str]) -> None:
                 text = line.decode()
             except UnicodeDecodeError as error:
                 raise InvalidConfiguration(
-                    f"line {number} of {file} is not UTF-8 ({error.reason}); write it anew as UTF-8, if it is a text",
+                    f"line {number} of {file} is not UTF-8 ({error.reason}); convert the file to UTF-8",
                     option="--config-file",
                 ) from None
             if "\0" in text:
-                raise InvalidConfiguration(f"line {number} of {file} is no text", option="--config-file")
+                raise InvalidConfiguration(f"line {number} of {file} contains a NUL character", option="--config-file")
 
 
 def _lines(file: str) -> list[bytes]:
@@ -87,7 +87,7 @@ def _refuse_unknown(file: str, group: str, keys: Mapping[str, Any], known: Mappi
     for key in keys:
         if key not in names:
             close = get_close_matches(key.replace("-", "_"), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            hint = f"did you mean {close[0]}?" if close else f"known options are {', '.join(sorted(known))}"
             raise InvalidConfiguration(f"{file} sets an option that does not exist; {hint}", option=f"[{group}] {key}")
 
 
@@ -110,7 +110,7 @@ def _refuse_bad_value(conf: cfg.ConfigOpts, files: Sequence[str], group: str, op
         file, value = _last(files, group, option)
         hint = "; a comment needs a line of its own" if any(mark in value for mark in (" #", " ;")) else ""
         raise InvalidConfiguration(
-            f"{file} says {value!r}, which is not {_allowed(option) or f'possible ({error})'}{hint}",
+            f"{file} says {value!r}, which is not {_allowed(option) or f'valid ({error})'}{hint}",
             option=f"[{group}] {option.dest}",
         ) from error
 
@@ -135,7 +135,7 @@ def _last(files: Sequence[str], group: str, option: cfg.Opt) -> tuple[str, str]:
 def _allowed(option: cfg.Opt) -> str | None:
     kind = option.type
     if isinstance(kind, AuthPlugin):
-        return f"one of {', '.join(AUTH_TYPES)}, or another plugin of keystoneauth1 that is installed"
+        return f"one of {', '.join(AUTH_TYPES)}, or another installed plugin of keystoneauth1"
     if getattr(kind, "choices", None):
         return f"one of {', '.join(map(str, kind.choices))}"
     if isinstance(kind, types.List) and getattr(kind.item_type, "choices", None):

@@ -20,7 +20,7 @@ PLACEMENT_OPTS = service_options(
             "`admin` by default. With auth_type = password, the project is `service` and both domains are `Default`, "
             "unless set.",
         ),
-        FiniteFloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for a connection, and for data."),
+        FiniteFloatOpt("timeout", default=30.0, min=0.1, help="Seconds to wait for a connection and for data."),
         cfg.BoolOpt(
             "create_root_provider",
             default=False,
@@ -64,27 +64,27 @@ NOVA = "nova"
 
 NOVA_OPTS = service_options(
     "compute",
-    "Not set: there is no Nova to notify.",
+    "Not set: Autoclave notifies no Nova.",
     [
         FiniteFloatOpt(
-            "timeout", default=10.0, min=0.1, max=60.0, help="Seconds to wait for a connection, and for data."
+            "timeout", default=10.0, min=0.1, max=60.0, help="Seconds to wait for a connection and for data."
         ),
         cfg.IntOpt(
             "arq_binding_timeout",
             default=300,
             min=1,
             max=DAY,
-            help="Seconds after which an event that Nova has not taken is given up: what Nova's own option of this "
-            "name says, since it waits no longer.",
+            help="Seconds after which a conductor gives up an event that Nova has not accepted. Set it to the value "
+            "of Nova's own option of this name: Nova waits no longer.",
         ),
         cfg.IntOpt(
             "orphan_patience",
             default=600,
             min=0,
             max=DAY,
-            help="Seconds between the two lookups that must find a server deleted before a conductor gives its devices "
-            "back by itself. Conductors look twice as often. 0: they never look, and only an operator takes devices "
-            "back.",
+            help="Minimum seconds between the two lookups that must find a server deleted before a conductor "
+            "reclaims its devices. Conductors look twice as often. 0: conductors never look, and only an "
+            "operator reclaims devices.",
         ),
     ],
 )

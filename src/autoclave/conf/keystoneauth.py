@@ -23,7 +23,7 @@ class AuthPlugin(types.String):  # type: ignore[misc]  # oslo.config comes witho
         try:
             loading.get_plugin_loader(name)
         except ksa.NoMatchingPlugin as error:
-            raise ValueError(f"{name} is no plugin of keystoneauth1 that is installed") from error
+            raise ValueError(f"{name} is not an installed plugin of keystoneauth1") from error
         return name
 
 
@@ -46,9 +46,10 @@ def service_options(service_type: str, without_auth_type: str, own: Sequence[cfg
     for option in adapter:
         found.setdefault(option.dest, option)
     found["auth_type"].type = AuthPlugin()
-    found[
-        "auth_type"
-    ].help = f"How to authenticate: {', '.join(AUTH_TYPES)}, or another plugin of keystoneauth1. {without_auth_type}"
+    found["auth_type"].help = (
+        f"Authentication plugin: {', '.join(AUTH_TYPES)}, or another installed plugin of keystoneauth1. "
+        f"{without_auth_type}"
+    )
     found["endpoint_override"].type = types.String(regex=_URL)
     found["valid_interfaces"].type = types.List(types.String(choices=list(_INTERFACES)))
     options = list(found.values())

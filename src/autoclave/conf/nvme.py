@@ -13,7 +13,7 @@ OPTS = [
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="Which NVMe controllers are ours and how they are erased: a JSON object, or a list of them, with "
+        help="NVMe controllers that Autoclave manages, and how it erases them: a JSON object, or a list of them, with "
         "vendor_id, product_id, address, clear_action (auto, sanitize, zero, format), clear_strategy (auto, crypto, "
         "block) and requested_by (profile, the default, or flavor); for flavors also resource_class and traits. May be "
         "given several times; the first entry that matches a controller counts.",
@@ -23,7 +23,7 @@ OPTS = [
         default=900,
         min=1,
         max=30 * DAY,
-        help="Seconds an erase may take, from the state cleaning on. Afterwards the device goes to error.",
+        help="Maximum seconds of an erase, from the state cleaning on. After that the device goes to error.",
     ),
     cfg.IntOpt(
         "stall_timeout",
@@ -35,22 +35,22 @@ OPTS = [
     cfg.MultiStrOpt(
         "identify_by_slot",
         default=[],
-        help="Exact PCI address of a slot that, with the model, identifies the drive in it instead of the drive's "
-        "serial number: it has none, or other drives have the same. Such a drive is not known again when it is moved, "
-        "so clean it before you move it. May be given several times.",
+        help="Exact PCI address of a slot whose drive is identified by slot and model, for drives without a serial "
+        "number or with one that other drives have too. Autoclave does not recognize such a drive after a "
+        "move, so clean it before you move it. May be given several times.",
     ),
-    FiniteFloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two looks at a running sanitize."),
-    FiniteFloatOpt("command_timeout", default=30.0, min=0.1, help="Seconds a query command of nvme-cli may take."),
+    FiniteFloatOpt("poll_interval", default=2.0, min=0.01, help="Seconds between two polls of a running sanitize."),
+    FiniteFloatOpt("command_timeout", default=30.0, min=0.1, help="Maximum seconds of a query command of nvme-cli."),
     cfg.StrOpt(
         "verify",
         default="sample",
         choices=["none", "sample", "full"],
-        help="What is read back after a drive was zeroed, before it counts as clean.",
+        help="Part of a zeroed drive that is read back before the drive counts as clean.",
     ),
     cfg.BoolOpt(
         "clean_on_discovery",
         default=False,
-        help="Erase a drive when it is first discovered, instead of taking the operator's word that it is clean.",
+        help="Erase a drive when it is first discovered. If false, Autoclave assumes that the operator has cleaned it.",
     ),
 ]
 

@@ -19,39 +19,41 @@ API_OPTS = [
         default=48,
         min=1,
         max=1024,
-        help="Requests that may wait for Placement or a conductor at a time, such as binds. Each has a worker thread "
-        "in addition to [api] threads, so that all others are answered. More are answered 503 with Retry-After.",
+        help="Maximum number of requests, such as binds, that wait for Placement or a conductor at the same time. "
+        "Each uses a worker thread in addition to [api] threads, so that other requests are still answered. "
+        "Further ones are answered 503 with Retry-After.",
     ),
     cfg.StrOpt(
         "public_endpoint",
-        help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "
-        "are answered beside those to a loopback address.",
+        help="URL that links are built from, instead of the URL of the request. With noauth, requests to its host "
+        "are answered in addition to those to a loopback address.",
     ),
-    cfg.IntOpt("max_request_body_size", default=114688, min=1024, max=2**30, help="Bytes a request body may have."),
+    cfg.IntOpt("max_request_body_size", default=114688, min=1024, max=2**30, help="Maximum bytes of a request body."),
     cfg.StrOpt(
         "auth_strategy",
         default="keystone",
         choices=["keystone", "http_basic", "noauth"],
-        help="keystone: tokens are checked by keystonemiddleware. http_basic: whoever gives a name and a password of "
-        "http_basic_auth_user_file is an administrator. noauth: every caller is one; only for one machine.",
+        help="keystone: tokens are checked by keystonemiddleware. http_basic: every user in "
+        "http_basic_auth_user_file is an administrator. noauth: every caller is an administrator; only for one "
+        "machine.",
     ),
     cfg.StrOpt(
         "http_basic_auth_user_file",
         default="/etc/autoclave/htpasswd",
-        help="Users and their passwords for auth_strategy = http_basic, as `htpasswd -B` writes them: a line "
-        "name:bcrypt-hash for each. The file is read again when it changes.",
+        help="File of users and passwords for auth_strategy = http_basic, as `htpasswd -B` writes it: a line "
+        "name:bcrypt-hash for each user. The file is read again when it changes.",
     ),
     cfg.BoolOpt(
         "public_metrics",
         default=False,
-        help="Serve /metrics to whoever asks, as Prometheus has no token of Keystone's. It tells the names of the "
-        "hosts, and how many devices of each are in which state.",
+        help="Serve /metrics without authentication, because Prometheus has no Keystone token. Metrics show the "
+        "names of the hosts and the number of devices in each state.",
     ),
     cfg.BoolOpt(
         "noauth_beyond_loopback",
         default=False,
-        help="Let auth_strategy = noauth listen on an address that is not a loopback one: whoever can connect may do "
-        "everything, also from other machines.",
+        help="Let auth_strategy = noauth listen on an address other than loopback. Every client that can connect is "
+        "then an administrator, also from other machines.",
     ),
 ]
 
@@ -63,8 +65,8 @@ CONDUCTOR_OPTS = [
         default=240,
         min=1,
         max=299,
-        help="Seconds after which an unfinished bind or unbind is taken over by any conductor. Below 300, Nova's "
-        "own patience.",
+        help="Seconds after which any conductor takes over an unfinished bind or unbind. The limit is Nova's own "
+        "timeout of 300 seconds.",
     ),
     FiniteFloatOpt("sweep_interval", default=15.0, min=0.1, help="Seconds between two sweeps for unfinished work."),
     cfg.IntOpt("rpc_timeout", default=60, min=1, max=DAY, help="Seconds to wait for an answer over RPC."),
@@ -83,8 +85,9 @@ DATABASE_OPTS = [
         default=30,
         min=1,
         max=DAY,
-        help="Seconds that one statement, and the locks it waits for, may take on PostgreSQL or MariaDB; then the "
-        "request is answered 503, or the periodic task is repeated. `autoclave db sync` takes as long as it must.",
+        help="Maximum seconds of one statement on PostgreSQL or MariaDB, including its waits for locks. After that "
+        "the request is answered 503, or the periodic task is repeated. `autoclave db sync` has a longer limit "
+        "of its own.",
     ),
 ]
 
@@ -94,8 +97,8 @@ NOTIFICATIONS_OPTS = [
     cfg.ListOpt(
         "versioned_notifications_topics",
         default=["versioned_notifications"],
-        help="The topics on which others are told of instances, if there is a [DEFAULT] transport_url; the option has "
-        "this name in Nova. Empty: nobody is told. Each topic is a queue that must have a listener, or it grows.",
+        help="Topics of notifications about instances, if [DEFAULT] transport_url is set; Nova's option has the "
+        "same name. Empty: no notifications are sent. Each topic is a queue that grows without a listener.",
     ),
 ]
 
@@ -107,13 +110,13 @@ UPGRADE_LEVELS_OPTS = [
     cfg.StrOpt(
         "agent",
         regex=_RPC_VERSION,
-        help="Highest version of RPC that is sent to agents, such as 1.0. Unset: what each agent says that it speaks, "
-        "which is right also during an upgrade.",
+        help="Highest RPC version that is sent to agents, such as 1.0. Unset: the version that each agent "
+        "announces, which is right during an upgrade too.",
     ),
     cfg.StrOpt(
         "conductor",
         regex=_RPC_VERSION,
-        help="Highest version of RPC that is sent to conductors. Unset: what this release speaks. Set it on an api "
+        help="Highest RPC version that is sent to conductors. Unset: the version of this release. Set it on an api "
         "service that is newer than a conductor.",
     ),
 ]

@@ -132,18 +132,18 @@ class NovaClient:
             )
         received = _receptions(response)
         if not received.keys() >= {outcome.arq_uuid for outcome in outcomes}:
-            raise _not_nova(response, "not every event is in the answer")
+            raise _not_nova(response, "events are missing in the answer")
         return received
 
 
 def hint(status: int) -> str:
     """Return the remedy for an answer with *status*; empty if none is known."""
     if status in (401, 403):
-        return ". See [nova] auth_type and what goes with it, and the roles of its user"
+        return ". Check [nova] auth_type, its credentials and the roles of its user"
     if status == 404:
         return ". Is the compute endpoint, or [nova] endpoint_override, Nova's?"
     if status == 406:
-        return f". Nova must be one that has microversion {MICROVERSION}"
+        return f". Nova must support microversion {MICROVERSION}"
     return ""
 
 

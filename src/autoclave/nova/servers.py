@@ -36,7 +36,7 @@ class NovaServers:
         try:
             project: str | None = self._adapter.get_project_id()
         except ksa.ClientException as error:
-            raise NovaUnavailable(f"the project of the [nova] credentials cannot be told: {error}") from error
+            raise NovaUnavailable(f"the project of the [nova] credentials cannot be determined: {error}") from error
         return project
 
     def not_listed(self, wanted: Collection[str]) -> frozenset[str]:
@@ -66,8 +66,8 @@ class NovaServers:
         rows = self._list(DETAILS, query)["servers"]
         if any(_text(each, "id") != uuid for each in rows):
             raise NovaUnavailable(
-                f"GET {DETAILS} was answered without regard to its filters. See [nova] auth_type and the roles of its "
-                "user: Nova's policy os_compute_api:servers:allow_all_filters asks for the role admin"
+                f"GET {DETAILS} was answered without its filters. Check [nova] auth_type and the roles of its user: "
+                "Nova's policy os_compute_api:servers:allow_all_filters requires the role admin"
             )
         for row in rows:
             status = _text(row, "status")
@@ -123,7 +123,7 @@ def _part(document: Any, name: str) -> Any:
 def _text(server: Mapping[str, Any], name: str) -> str:
     value = server.get(name)
     if not isinstance(value, str):
-        raise NovaUnavailable(f"Nova describes a server without its {name}: {str(server)[:200]}")
+        raise NovaUnavailable(f"Nova returned a server without its {name}: {str(server)[:200]}")
     return value
 
 

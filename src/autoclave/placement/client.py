@@ -157,8 +157,8 @@ class PlacementClient:
             self._known.add(name)
         except PlacementNotFound as exc:
             raise PlacementRefused(
-                f"Placement does not know the resource class {name}: upgrade os-resource-classes beside it, "
-                "or name the class CUSTOM_…",
+                f"Placement does not know the resource class {name}: upgrade Placement's os-resource-classes, or "
+                "name the class CUSTOM_…",
                 400,
             ) from exc
 
@@ -193,8 +193,8 @@ class PlacementClient:
         standard = [name for name in missing if not name.startswith("CUSTOM_")]
         if standard:
             raise PlacementRefused(
-                f"Placement does not know the trait {', '.join(standard)}: upgrade os-traits beside Placement to "
-                f"{OS_TRAITS} or later and restart it, or name the trait CUSTOM_…",
+                f"Placement does not know the trait {', '.join(standard)}: upgrade Placement's os-traits to "
+                f"{OS_TRAITS} or later and restart Placement, or name the trait CUSTOM_…",
                 400,
             )
         for name in missing:

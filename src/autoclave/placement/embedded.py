@@ -70,7 +70,8 @@ class EmbeddedPlacement:
         with cls._guard:
             if cls._running is not None:
                 raise InvalidConfiguration(
-                    f"this process already runs a Placement on {cls._running.url}; stop it before starting one on {url}"
+                    f"this process already runs an embedded Placement on {cls._running.url}; stop it before "
+                    f"starting one on {url}"
                 )
             for name, level in _QUIET.items():
                 if logging.getLogger(name).level == logging.NOTSET:
@@ -225,10 +226,10 @@ class Front:
             return self._app(passed, start_response)
         identity = self._authenticate(environ)
         if identity is None:
-            detail = "Placement needs to know who you are: send the credentials that this service takes."
+            detail = "Authentication required: send credentials of this service."
             return _error(start_response, "401 Unauthorized", detail, _CHALLENGE)
         if ":" in identity.user:
-            raise ValueError(f"user id {identity.user!r} has a colon, which noauth2 takes for the end of it")
+            raise ValueError(f"user id {identity.user!r} contains a colon, which noauth2 does not support")
         passed["HTTP_X_AUTH_TOKEN"] = f"{identity.user}:{identity.project}"
         # Always set, even if empty: without it, noauth2 makes the user "admin" an administrator.
         passed["HTTP_X_ROLES"] = ",".join(identity.roles)

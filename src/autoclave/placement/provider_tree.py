@@ -100,13 +100,12 @@ def by_generation(
                     raise
                 in_use = True
             code = error.code
-            LOG.debug("%s was not written, starting again: %s", what, error)
+            LOG.debug("Write of %s failed, retrying: %s", what, error)
             continue
         if result is not None:
             return result
     raise PlacementConflict(
-        f"{what} could not be written in {ATTEMPTS} attempts: other writers came first each time; the next period "
-        "tries again",
+        f"{what} could not be written in {ATTEMPTS} attempts because of concurrent writers; the next period retries",
         code,
     )
 

@@ -165,7 +165,7 @@ def http_adapter(conf: cfg.ConfigOpts) -> Any:
     instead = present_form(conf)
     if instead:
         LOG.warning(
-            "[placement] endpoint is deprecated. Write instead of it, in the same section: %s",
+            "[placement] endpoint is deprecated. Replace it in the same section by: %s",
             ", ".join(f"{option} = {value}" for option, value in instead.items()),
         )
     return make_adapter(conf, PLACEMENT, microversion=MICROVERSION, instead=instead)
@@ -212,7 +212,7 @@ class Requester:
         """Send a request that Placement answers without a body; raise the errors of :meth:`read`."""
         response = self._send(method, path, body)
         if response.content:
-            raise _not_placement(method, path, response, "a body where there is none")
+            raise _not_placement(method, path, response, "an unexpected body")
 
     def _send(self, method: str, path: str, body: Any) -> Any:
         try:
@@ -220,10 +220,11 @@ class Requester:
         except ksa.ConnectionError as exc:
             if path not in str(exc):  # the failed connection was to Keystone, for a token
                 raise PlacementUnavailable(
-                    f"no token for {method} {path}: {exc}; see that Keystone answers at [placement] auth_url"
+                    f"no token for {method} {path}: {exc}; check that Keystone answers at [placement] auth_url"
                 ) from exc
             raise PlacementUnavailable(
-                f"Placement did not answer {method} {path}: {exc}; see that it runs, and that {_URL_OPTION} is its URL"
+                f"Placement did not answer {method} {path}: {exc}; check that it runs, and that {_URL_OPTION} is "
+                "its URL"
             ) from exc
         except ksa.HttpError as exc:
             # Keystone's answer to the request for a token; Placement's are returned as responses.
@@ -231,7 +232,7 @@ class Requester:
             kind = f"no token for {method} {path}: Keystone answered {status}: {exc}"
             if status >= 500:
                 raise PlacementUnavailable(kind) from exc
-            raise PlacementRefused(f"{kind}; see [placement] auth_type and its credentials", status) from exc
+            raise PlacementRefused(f"{kind}; check [placement] auth_type and its credentials", status) from exc
         except ksa.EndpointNotFound as exc:
             raise PlacementUnavailable(
                 f"{method} {path} was not sent: {reason(PLACEMENT, self._adapter, exc)}"
@@ -258,7 +259,7 @@ def _raise(method: str, path: str, response: Any) -> None:
         # Any web server, including Placement, returns 404 for a wrong URL. Only Placement names the missing object.
         raise PlacementRefused(f"{message}. Is {_URL_OPTION} the URL of Placement?", status)
     if status in (401, 403):
-        raise PlacementRefused(f"{message}. See [placement] auth_type and what goes with it", status)
+        raise PlacementRefused(f"{message}. Check [placement] auth_type and its credentials", status)
     raise PlacementRefused(message, status)
 
 

@@ -69,7 +69,7 @@ class PooledCasts:
             self._pool.submit(deliver, cast)
         except futurist.RejectedSubmission as error:
             raise RPCUnavailable(
-                f"{cast.method} was not sent to {cast.topic}: {self._capacity} messages of this process wait already"
+                f"{cast.method} was not sent to {cast.topic}: {self._capacity} messages of this process are waiting"
             ) from error
         except RuntimeError as error:
             raise RPCUnavailable(f"{cast.method} was not sent to {cast.topic}: its transport is closed") from error
@@ -122,7 +122,7 @@ class InProcessTransport:
         with self._lock:
             known = self._servers.setdefault(server.topic, {})
             if known.setdefault(server.name, server) is not server:
-                raise ValueError(f"{server} is served already")
+                raise ValueError(f"a server {server} exists already")
 
     def unregister(self, server: "InProcessServer") -> None:
         """Make *server* unavailable."""
@@ -138,10 +138,12 @@ class InProcessTransport:
             known = self._servers.get(topic, {})
             names = sorted(known) if name is None else [name] if name in known else []
             if not names:
-                raise RPCUnavailable(f"nobody serves {topic}{'' if name is None else f' at {name}'} in this process")
+                raise RPCUnavailable(
+                    f"no server of {topic}{'' if name is None else f' at {name}'} exists in this process"
+                )
             found = known[names[next(self._turn) % len(names)]]
         if not understands(found.version, version):
-            raise RPCUnavailable(f"{found} speaks RPC {found.version} and does not understand {version}")
+            raise RPCUnavailable(f"{found} speaks RPC {found.version} and does not support {version}")
         return found
 
     def put(self, cast: Cast) -> None:

@@ -42,12 +42,12 @@ def unusable(error: Exception) -> InvalidConfiguration:
     """
     # A password with a slash is parsed as a port, so a ValueError would show the password.
     why = (
-        "a port is no number, or a character of a user or password is not written as %XX, such as / as %2F"
+        "a port is not a number, or a character of a user or password needs percent-encoding, such as %2F for /"
         if isinstance(error, ValueError)
         else shown(str(error))
     )
     return InvalidConfiguration(
-        f"cannot be used: {why}; write rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
+        f"cannot be used: {why}; use rabbit://user:password@host:5672/", option="[DEFAULT] transport_url"
     )
 
 
@@ -125,7 +125,7 @@ class MessagingTransport:
                 nobody.cast({}, "nothing")
         except RPCUnavailable as error:
             raise RPCUnavailable(
-                f"{error}; see that the broker runs there, and that user, password and virtual host are right"
+                f"{error}; check that the broker runs there, and that user, password and virtual host are right"
             ) from error
 
     def check_replies(self) -> None:
@@ -247,10 +247,10 @@ def _our_errors(what: str) -> Iterator[None]:
     try:
         yield
     except oslo_messaging.MessagingTimeout as error:
-        raise RPCTimeout(f"{what}: no answer; it may have been carried out all the same") from error
+        raise RPCTimeout(f"{what}: no answer; it may have been carried out") from error
     except _NOT_HANDED_OVER as error:
-        raise RPCUnavailable(f"{what}: not handed over: {error}") from error
+        raise RPCUnavailable(f"{what}: not sent: {error}") from error
     except oslo_messaging.RemoteError as error:
         if error.exc_type in _NOT_RUN:
-            raise RPCUnavailable(f"{what}: not run: {error.value}") from error
-        raise RPCError(f"{what}: the service over there failed; its log tells why") from error
+            raise RPCUnavailable(f"{what}: refused: {error.value}") from error
+        raise RPCError(f"{what}: the remote service failed; its log shows the cause") from error

@@ -53,7 +53,7 @@ class NoNotifications:
     """Drop all notifications."""
 
     def emit(self, notification: Notification) -> None:
-        LOG.debug("%s is told to nobody", notification.event_type)
+        LOG.debug("Notification %s dropped: notifications are not configured", notification.event_type)
 
     def close(self) -> None:
         """Do nothing: no notification waits."""
@@ -84,7 +84,9 @@ class MessagingNotifications:
         try:
             self._waiting.put_nowait(notification)
         except queue.Full:
-            LOG.error("%s was not sent: %d wait already, the broker does not take them", notification[:2], WAITING)
+            LOG.error(
+                "Notification %s dropped: %d are waiting, the broker does not accept them", notification[:2], WAITING
+            )
 
     def close(self) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -92,10 +94,10 @@ class MessagingNotifications:
             self._waiting.put(None, timeout=PATIENCE)
             self._sender.join(max(deadline - time.monotonic(), 0))
         except queue.Full:
-            LOG.debug("the broker takes nothing")
+            LOG.debug("The broker accepts no notifications")
         if self._sender.is_alive():
             self._given_up.set()
-            LOG.error("%d notifications were not sent: the broker did not take them", self._waiting.qsize())
+            LOG.error("%d notifications dropped: the broker did not accept them", self._waiting.qsize())
             return
         self._transport.cleanup()
 

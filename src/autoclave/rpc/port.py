@@ -136,8 +136,8 @@ class VersionGuard:
         spoken = self.remote_version(self.topic, self.server)
         if spoken is None:
             return (
-                f"{self.topic} at {self.server} never said which RPC version it speaks, as one that is too old for "
-                f"{version}, or never ran: upgrade it, or start it"
+                f"{self.topic} at {self.server} never announced an RPC version: it never ran, or is too old for "
+                f"{version}. Start or upgrade it"
             )
         lacking = lack(spoken, version)
         return None if lacking is None else f"{self.topic} at {self.server} {lacking}"
@@ -185,7 +185,7 @@ def decode(text: str) -> Any:
     try:
         return _SERIALIZER.deserialize_entity(None, json.loads(text))
     except (object_errors.IncompatibleObjectVersion, object_errors.UnsupportedObjectError) as error:
-        raise RPCUnavailable(f"a message cannot be read: {error}; upgrade the older of the two services") from error
+        raise RPCUnavailable(f"a message cannot be parsed: {error}; upgrade the older of the two services") from error
 
 
 def public_method(endpoint: object, name: str) -> Callable[..., Any] | None:
@@ -208,7 +208,7 @@ def run(endpoint: object, method: str, context: Mapping[str, Any], arguments: st
             raise RPCUnavailable(f"{served_by} has no method {method}")
         keywords = decode(arguments)
     except RPCUnavailable as error:
-        LOG.error("%s was not run: %s", method, error)
+        LOG.error("%s was refused: %s", method, error)
         return _error_reply(error)
     try:
         return encode({"result": target(request, **keywords)})
@@ -219,7 +219,7 @@ def run(endpoint: object, method: str, context: Mapping[str, Any], arguments: st
     except Exception:
         LOG.exception("%s on %s failed", method, served_by)
         return _error_reply(
-            RPCError(f"{method} failed on {served_by}; its log tells why, under request {request.request_id}")
+            RPCError(f"{method} failed on {served_by}; its log shows the cause under request {request.request_id}")
         )
 
 

@@ -94,8 +94,8 @@ def make_application(conf: cfg.ConfigOpts, resources: Resources) -> "WSGIApplica
     """
     if conf.api.auth_strategy == "noauth" and not conf.api.noauth_beyond_loopback:
         raise InvalidConfiguration(
-            "is noauth, and it is not known here which address the server listens on: every client that reaches it "
-            "would be an administrator. Set keystone, or [api] noauth_beyond_loopback = true",
+            "is noauth, and the listen address of the server is unknown: every client that reaches it would be an "
+            "administrator. Set keystone, or [api] noauth_beyond_loopback = true",
             option="[api] auth_strategy",
         )
     ports, transport = cloud_parts(conf, resources)
@@ -148,11 +148,13 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _reason(host: str, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return f"{host} is not known"
+        return f"{host} cannot be resolved"
     if error.errno == errno.EADDRINUSE:
-        return "another program does; stop it, or choose another address (`autoclave up` takes --bind HOST:PORT)"
+        return (
+            "another program listens there; stop it, or choose another address (`autoclave up` takes --bind HOST:PORT)"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return "it is no address of this machine"
+        return "the address is not assigned to this machine"
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -160,8 +162,8 @@ def _require_loopback(conf: cfg.ConfigOpts) -> None:
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_beyond_loopback or is_loopback(conf.api.host_ip):
         return
     raise InvalidConfiguration(
-        f"{conf.api.host_ip} is not a loopback address, and without Keystone every caller is an administrator; listen "
-        "on 127.0.0.1, or set [api] auth_strategy = keystone. If whoever can connect may do everything, say so: "
-        "[api] noauth_beyond_loopback = true",
+        f"{conf.api.host_ip} is not a loopback address, and without Keystone every caller is an administrator; "
+        "listen on 127.0.0.1, or set [api] auth_strategy = keystone. To make every client that can connect an "
+        "administrator, set [api] noauth_beyond_loopback = true",
         option="[api] host_ip",
     )

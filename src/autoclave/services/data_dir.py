@@ -80,14 +80,14 @@ class CloudsFile:
             text = self.path.read_text()
         except OSError as error:
             raise InvalidConfiguration(
-                f"{self.path}, which says where the `autoclave up` of this directory listens, cannot be read "
-                f"({error.strerror}): wait until that has started, or name another directory"
+                f"{self.path}, which contains the address of the `autoclave up` of this directory, cannot be read "
+                f"({error.strerror}): wait until `autoclave up` has started, or name another directory"
             ) from error
         try:
             return str(yaml.safe_load(text)["clouds"][CLOUD][f"{service}_endpoint_override"])
         except (yaml.YAMLError, LookupError, TypeError):
             raise InvalidConfiguration(
-                f"{self.path} does not say where {service} is; restart `autoclave up`, which writes it anew"
+                f"{self.path} lacks the endpoint of {service}; restart `autoclave up`, which writes the file again"
             ) from None
 
 
@@ -117,13 +117,13 @@ class DataDirectory:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidConfiguration(
-                f"{self.path} cannot be used ({error.strerror}); name another with --data-dir", option=_OPTION
+                f"{self.path} cannot be used ({error.strerror}); name another directory with --data-dir", option=_OPTION
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidConfiguration(
-                f"{self.path} is used by another `autoclave up` (it holds {path}); stop that one, or name another "
+                f"{self.path} is used by another `autoclave up` (it holds {path}); stop it, or name another "
                 "directory with --data-dir",
                 option=_OPTION,
             ) from None
@@ -138,8 +138,8 @@ class DataDirectory:
             self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise InvalidConfiguration(
-                f"{self.path} cannot be used as the data directory of an `autoclave up` ({error.strerror}); name that "
-                "with --data-dir, or the services' database and Placement with --config-file",
+                f"{self.path} cannot be used as the data directory of an `autoclave up` ({error.strerror}); name the "
+                "right directory with --data-dir, or the services' configuration with --config-file",
                 option=_OPTION,
             ) from error
         try:

@@ -39,8 +39,8 @@ def recorded_database(conf: cfg.ConfigOpts, directory: Path) -> Database:
     path = directory / "autoclave.db"
     if not path.exists():
         raise InvalidConfiguration(
-            f"is not set, and there is no {path}; name the services' configuration with --config-file, or the data "
-            "directory of `autoclave up` with --data-dir",
+            f"is not set, and {path} does not exist; pass the services' configuration with --config-file, or the "
+            "data directory of `autoclave up` with --data-dir",
             option="[database] connection",
         )
     return Database(sqlite_url(path))
@@ -54,8 +54,10 @@ def embedded_placement(directory: Path, resources: Resources) -> PlacementClient
     """
     path = directory / "placement.db"
     if not path.exists():
-        raise InvalidConfiguration(f"is not set, and there is no {path}", option="[placement] auth_type")
-    require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
+        raise InvalidConfiguration(f"is not set, and {path} does not exist", option="[placement] auth_type")
+    require_sound(
+        path, "move it away; Autoclave creates a new one from the recorded devices, without allocations of instances"
+    )
     # Imported only here: the import is slow, and a running Placement needs none.
     from autoclave.placement.embedded import EmbeddedPlacement
 
@@ -98,7 +100,9 @@ def rename_host(site: HostSite, hostname: str, new_hostname: str, cause: Cause, 
     if not is_host_name(new_hostname):
         raise InvalidConfiguration(f"{new_hostname!r:.60} {NO_HOST_NAME}")
     if new_hostname == hostname:
-        raise InvalidConfiguration(f"{hostname} is the host's name already; give another as the second")
+        raise InvalidConfiguration(
+            f"{hostname} is the current name of the host; pass a new name as the second argument"
+        )
     with site.db.read() as tx:
         begun = bool(hosts.about(tx, hostname))
     record = HostRecord(site.directory, site.sysfs)
@@ -183,6 +187,6 @@ def _move_journal(tools: Path, hostname: str, new_hostname: str) -> None:
                 file.rename(tools / new_hostname / file.name)
     except OSError as error:
         raise AutoclaveError(
-            f"the journal of running tools in {tools / hostname} cannot be moved ({error.strerror}); see that it can, "
-            "then run the command again"
+            f"the journal of running tools in {tools / hostname} cannot be moved ({error.strerror}); correct the "
+            "cause, then run the command again"
         ) from error

@@ -49,7 +49,7 @@ def _helper(conf: cfg.ConfigOpts) -> Helper | None:
         return client.start(command)
     if not _has_capability(_CAP_SYS_ADMIN):
         raise InvalidConfiguration(
-            f"is not set, and user {os.geteuid()} may not send commands to NVMe drives; name a command that starts "
+            f"is not set, and user {os.geteuid()} may not send commands to NVMe drives; set a command that starts "
             "the helper as root, such as: sudo -n /opt/autoclave/bin/autoclave-privileged",
             option=f"[{agent.PRIVILEGED}] helper_command",
         )
@@ -61,7 +61,7 @@ _LONGEST_NAME = 180
 _HOST_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{_LONGEST_NAME - 1}}}")
 
 
-NO_HOST_NAME = f"is no host name: letters, digits, '.', '-' and '_', at most {_LONGEST_NAME} of them"
+NO_HOST_NAME = f"is not a host name: use at most {_LONGEST_NAME} letters, digits, '.', '-' and '_'"
 """End the error about an invalid name."""
 
 

@@ -113,7 +113,7 @@ class Gateway:
         headers = _combined(scope["headers"])
         if "content-length" in headers and "transfer-encoding" in headers:
             # h11 goes by the latter, as RFC 9112 (6.1) allows; a proxy that goes by the former sees other requests.
-            return await out.refuse(400, b"Content-Length and Transfer-Encoding exclude each other.", body)
+            return await out.refuse(400, b"Content-Length and Transfer-Encoding are mutually exclusive.", body)
         if not scope["raw_path"].startswith(b"/"):
             return await out.refuse(400, b"The request's target must be a path.", body)
         if not _is_small(headers):
@@ -122,7 +122,7 @@ class Gateway:
                     await self._streams.acquire()
             except TimeoutError:
                 retry = (b"retry-after", b"%d" % _RETRY_AFTER)
-                return await out.refuse(503, b"Too many bodies are being sent. Try again later.", body, retry)
+                return await out.refuse(503, b"Too many request bodies are in transfer. Retry later.", body, retry)
             try:
                 return await self._work(scope, headers, body, out)
             finally:

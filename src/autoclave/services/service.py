@@ -56,7 +56,7 @@ class Resources:
             try:
                 close()
             except Exception:
-                LOG.exception("%s did not end cleanly", getattr(close, "__qualname__", close))
+                LOG.exception("%s did not stop cleanly", getattr(close, "__qualname__", close))
 
 
 class Group:
@@ -169,8 +169,8 @@ def look_at_clock(database: Database) -> None:
     ahead = engine.ahead_by(database)
     if abs(ahead) > TOLERATED:
         LOG.warning(
-            "The clock of this machine is %d s %s that of the database's server. By clocks agents count as dead, and "
-            "work as given up: set both clocks, with NTP",
+            "The clock of this machine is %d s %s that of the database server. Agent liveness and leases depend on "
+            "synchronized clocks: enable NTP on both",
             round(abs(ahead).total_seconds()),
             "ahead of" if ahead > timedelta() else "behind",
         )
@@ -183,7 +183,7 @@ def look_at_placement(placement: PlacementClient) -> None:
         try:
             placement.unknown_resource_classes([_KNOWN_TO_ALL])
         except PlacementError as error:
-            LOG.error("Placement cannot be used, and nothing can be bound until it can: %s", error)
+            LOG.error("Placement is unusable, and nothing can be bound until this is corrected: %s", error)
 
     threading.Thread(target=look, name="first look at Placement", daemon=True).start()
 
@@ -196,7 +196,7 @@ def database_of(conf: cfg.ConfigOpts) -> Database:
     """
     if not conf.database.connection:
         raise InvalidConfiguration(
-            "is not set; write for example postgresql+psycopg://autoclave:secret@db/autoclave",
+            "is not set; use, for example, postgresql+psycopg://autoclave:secret@db/autoclave",
             option="[database] connection",
         )
     database = Database(conf.database.connection, timeout=conf.database.timeout)
@@ -235,7 +235,7 @@ def cloud_parts(conf: cfg.ConfigOpts, resources: Resources) -> tuple[Ports, Tran
     resources.add(database.dispose)
     if not conf.transport_url:
         raise InvalidConfiguration(
-            "is not set; services in processes of their own need RabbitMQ: rabbit://user:password@host:5672/",
+            "is not set; separate services need RabbitMQ: rabbit://user:password@host:5672/",
             option="[DEFAULT] transport_url",
         )
     transport = MessagingTransport(conf, version_caps=version_caps(conf), remote_version=remote_versions(database))

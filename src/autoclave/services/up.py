@@ -172,7 +172,10 @@ class AllInOne:
         if is_external(self._conf):
             return PlacementClient(http_adapter(self._conf)), {}
         path = self.data_dir / "placement.db"
-        require_sound(path, "move it away; it is made anew from the devices on record, without instances' allocations")
+        require_sound(
+            path,
+            "move it away; Autoclave creates a new one from the recorded devices, without allocations of instances",
+        )
         embedded = EmbeddedPlacement.start(path)
         self._made.add(embedded.stop)
         return embedded.client(), {"/placement": Front(embedded.app, _administrator)}
@@ -208,8 +211,8 @@ class AllInOne:
 def _refuse_authentication(conf: cfg.ConfigOpts) -> None:
     if is_set(conf, "api", "auth_strategy") and conf.api.auth_strategy != "noauth":
         raise InvalidConfiguration(
-            f"is {conf.api.auth_strategy}, but `autoclave up` takes every caller for an administrator; leave it out, "
-            "or run the services apart: `autoclave api`, `conductor` and `agent`",
+            f"is {conf.api.auth_strategy}, but `autoclave up` treats every caller as an administrator; remove the "
+            "option, or run the services separately: `autoclave api`, `conductor` and `agent`",
             option="[api] auth_strategy",
         )
 

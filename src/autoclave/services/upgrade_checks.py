@@ -32,7 +32,7 @@ def _is_erased_there(device: DeviceRecord) -> bool:
 
 
 _SYNC = "run `autoclave db sync`"
-_BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, which does it"
+_BACKFILL = "run `autoclave db online-data-migrations`, or start a conductor, which runs them"
 
 
 class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck comes without types
@@ -70,7 +70,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
 
     def _backfill(self) -> Any:
         if not self._is_current():
-            return Result(Code.FAILURE, f"Cannot be told before the schema is current: {_SYNC} first.")
+            return Result(Code.FAILURE, f"Not checked, because the schema is not current: {_SYNC} first.")
         with self._database.read() as tx:
             devices = len(backfill.devices_without_state(tx))
             requests = len(backfill.devices_with_unlinked_requests(tx)) + len(backfill.requests_left_halfway(tx))
@@ -81,13 +81,13 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         if requests:
             return Result(
                 Code.WARNING,
-                f"{requests} accelerator requests are as the release before has written them: {_BACKFILL}.",
+                f"{requests} accelerator requests have the format of the previous release: {_BACKFILL}.",
             )
         return Result(Code.SUCCESS)
 
     def _handles(self) -> Any:
         if not self._is_current():
-            return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
+            return Result(Code.WARNING, f"Not checked, because the schema is not current: {_SYNC} first.")
         with self._database.read() as tx:
             stored = handles.stored(tx)
         broken = [
@@ -97,13 +97,14 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             return Result(Code.SUCCESS)
         return Result(
             Code.WARNING,
-            f"attach_info of these devices cannot be read: {'; '.join(broken)}. No guest is started with them. Delete "
-            "the instances that have them: the host's agent writes it anew when no request holds the device.",
+            f"attach_info of these devices cannot be read: {'; '.join(broken)}. No guest is started with them. "
+            "Delete the instances that have them: the host's agent writes attach_info again when no request holds "
+            "the device.",
         )
 
     def _agents(self) -> Any:
         if not self._is_current():
-            return Result(Code.WARNING, f"Cannot be told before the schema is current: {_SYNC} first.")
+            return Result(Code.WARNING, f"Not checked, because the schema is not current: {_SYNC} first.")
         with self._database.read() as tx:
             said = {agent.hostname: agent.rpc_version for agent in agents.list_all(tx)}
             erased = {device.hostname for device in device_rows.list_all(tx) if _is_erased_there(device)}
@@ -112,8 +113,8 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
         if not old and not absent:
             return Result(Code.SUCCESS)
         told = [f"The agents of {', '.join(old)} are older than RPC {CLEANUP}." if old else ""]
-        told += [f"No agent of {', '.join(absent)} has said which RPC version it speaks." if absent else ""]
-        told += ["Drives that are given back there go to error, not back into use, until these agents are upgraded."]
+        told += [f"No agent of {', '.join(absent)} has announced an RPC version." if absent else ""]
+        told += ["Drives that are unbound there go to error and are not offered again until these agents are upgraded."]
         return Result(Code.WARNING, " ".join(filter(None, told)))
 
     def _caps(self) -> Any:
@@ -122,7 +123,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             return Result(Code.SUCCESS)
         return Result(
             Code.WARNING,
-            f"[upgrade_levels] agent = {cap} keeps every drive from being cleaned. Take it out when the agents are "
+            f"[upgrade_levels] agent = {cap} prevents the cleaning of every drive. Remove it when the agents are "
             "upgraded, and restart the api and the conductors.",
         )
 
@@ -140,7 +141,7 @@ class UpgradeChecks(UpgradeCommands):  # type: ignore[misc]  # oslo.upgradecheck
             # It creates missing custom traits only, and these are standard traits.
             PlacementClient(http_adapter(self._conf)).ensure_traits(TRAITS)
         except PlacementUnavailable as error:
-            return Result(Code.WARNING, f"It could not be asked: {error}.")
+            return Result(Code.WARNING, f"Not checked: {error}.")
         except (PlacementError, InvalidConfiguration) as error:
             return Result(
                 Code.FAILURE, f"{error}. Autoclave needs openstack-placement {PLACEMENT_RELEASE} and os-traits 3.9.0."

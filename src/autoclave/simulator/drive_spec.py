@@ -117,7 +117,7 @@ class DriveSpec:
                 raise SimulatorError(f"{self.address}: {name} {text!r} is not ASCII of at most {longest} characters")
         if self.size_bytes < BLOCK * self.namespaces:
             raise SimulatorError(
-                f"{self.address}: {self.size_bytes} bytes are no room for {self.namespaces} namespaces"
+                f"{self.address}: {self.size_bytes} bytes are too few for {self.namespaces} namespaces"
             )
         if not self.serial and self.physfn is None:
             raise SimulatorError(f"{self.address}: a drive needs a serial number")

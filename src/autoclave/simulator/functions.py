@@ -112,10 +112,10 @@ class Functions:
             drives = Inventory.load(self._root).slots
             for spec in specs:
                 if spec.address in drives and drives[spec.address].present:
-                    raise SimulatorError(f"{spec.address}: there is a drive; pull it first")
+                    raise SimulatorError(f"{spec.address}: the slot has a drive; pull it first")
                 before = functions.get(spec.address)
                 if before is not None and before.present:
-                    raise SimulatorError(f"{spec.address}: there is a function already; pull it first")
+                    raise SimulatorError(f"{spec.address}: the slot has a function already; pull it first")
                 if spec.physfn is not None and (spec.physfn not in functions or not functions[spec.physfn].present):
                     raise SimulatorError(f"{spec.address}: there is no physical function {spec.physfn}")
                 functions[spec.address] = plugged = PluggedFunction(spec, spec.driver)
@@ -183,7 +183,9 @@ class Functions:
 
     def _present(self, functions: dict[str, PluggedFunction], address: str) -> PluggedFunction:
         if address not in functions or not functions[address].present:
-            raise SimulatorError(f"{address}: there is no function that is no drive; `autoclave sim list` shows all")
+            raise SimulatorError(
+                f"{address}: the slot has no function other than a drive; `autoclave sim list` shows all functions"
+            )
         return functions[address]
 
     @contextmanager
@@ -205,7 +207,9 @@ def _config_space(spec: FunctionSpec) -> bytes:
 
 def _require_name(address: str, what: str, name: str | None) -> None:
     if name is not None and _NAME.fullmatch(name) is None:
-        raise SimulatorError(f"function at {address}: {name!r} is no name of {what}: letters, digits, '_', '-', '.'")
+        raise SimulatorError(
+            f"function at {address}: {name!r} is not a name of {what}: use letters, digits, '_', '-' and '.'"
+        )
 
 
 def _plugged(fields: dict[str, Any]) -> PluggedFunction:

@@ -182,7 +182,7 @@ class SimulatedHost(DriveSlots):
         """
         root = root.absolute()
         if style not in STYLES:
-            raise SimulatorError(f"nvme-cli {style} is not simulated; known are {', '.join(STYLES)}")
+            raise SimulatorError(f"nvme-cli {style} is not simulated; supported are {', '.join(STYLES)}")
         if (root / "state").exists():
             raise SimulatorError(f"{root}: there is a simulated host already")
         for directory in ("state/drives", "bin", "proc/self"):

@@ -108,7 +108,7 @@ class DriveSlots:
         addresses = self._settle(address)
         for fault in faults:
             if fault.kind in OF_THE_HOST and addresses != [EVERY_DRIVE]:
-                raise SimulatorError(f"fault {fault.kind} is of the whole host: give the address as '*'")
+                raise SimulatorError(f"fault {fault.kind} affects the whole host: use the address '*'")
         self.faults.set(address, *faults)
 
     def clear_faults(self, address: str | None = None, kind: FaultKind | None = None) -> None:
@@ -187,7 +187,7 @@ class DriveSlots:
         functions = self.functions.all()
         for spec in specs:
             if spec.address in functions and functions[spec.address].present:
-                raise SimulatorError(f"{spec.address}: there is a function that is no drive; pull it first")
+                raise SimulatorError(f"{spec.address}: the slot has a function that is not a drive; pull it first")
             sharing = inventory.sharing(spec.drive_id)
             if sharing and spec.subsystem is None and spec.physfn is None:
                 raise SimulatorError(f"{spec.address}: drive {spec.serial} is in {sharing[0].address}")

@@ -53,20 +53,20 @@ def virtual_size(image: Path, disk_format: DiskFormat) -> int:
     if disk_format is DiskFormat.QCOW2:
         return _qcow2_size(head)
     if head.startswith(_MAGIC):
-        raise ValueError("is told to be raw and is a qcow2 image: upload it with disk_format qcow2")
+        raise ValueError("has disk_format raw but is a qcow2 image: upload it with disk_format qcow2")
     return size
 
 
 def _qcow2_size(head: bytes) -> int:
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-        raise ValueError("is told to be qcow2 and is no qcow2 image")
+        raise ValueError("has disk_format qcow2 but is not a qcow2 image: upload it with its own format")
     _, version, backing_file, _, _, size, encryption = _HEADER.unpack_from(head)
     if version not in (2, 3):
-        raise ValueError(f"is a qcow2 image of version {version}; known are 2 and 3")
+        raise ValueError(f"is a qcow2 image of version {version}; supported are 2 and 3")
     if backing_file:
         raise ValueError("has a backing file: flatten it with qemu-img convert")
     if encryption:
-        raise ValueError("is encrypted, and there is no key for it here")
+        raise ValueError("is encrypted, which is not supported: decrypt it with qemu-img convert")
     if version == 3:
         _judge_features(head)
     return int(size)
@@ -74,14 +74,14 @@ def _qcow2_size(head: bytes) -> int:
 
 def _judge_features(head: bytes) -> None:
     if len(head) < _FEATURES_AT + _FEATURES.size:
-        raise ValueError("is a qcow2 image that is cut off in its header")
+        raise ValueError("is a qcow2 image with a truncated header: upload it again")
     (features,) = _FEATURES.unpack_from(head, _FEATURES_AT)
     if features & _Incompatible.EXTERNAL_DATA:
         raise ValueError("keeps its data in another file: flatten it with qemu-img convert")
     if features & _Incompatible.CORRUPT:
         raise ValueError("is marked corrupt: qemu-img check -r all may repair it")
     if unknown := features & ~int(_HARMLESS):
-        raise ValueError(f"needs qcow2 features that are not known here (0x{unknown:x})")
+        raise ValueError(f"requires unsupported qcow2 features (0x{unknown:x}): convert it with qemu-img convert")
 
 
 _PATIENCE = 60.0
@@ -100,10 +100,10 @@ def grow(commands: Commands, disk: Path, size: int) -> None:
     try:
         done = commands.run((*_LIMITS, commands.find("qemu-img"), *arguments), deadline=Deadline.after(_PATIENCE))
     except HardwareError as error:
-        raise GuestError(f"cannot make {disk} as large as its flavor says: {error}") from error
+        raise GuestError(f"cannot resize {disk} to the size of its flavor: {error}") from error
     if done.returncode != 0:
         said = excerpt(done.stderr) or excerpt(done.stdout) or f"qemu-img ended with {done.returncode}"
-        raise GuestError(f"cannot make {disk} as large as its flavor says: {said}")
+        raise GuestError(f"cannot resize {disk} to the size of its flavor: {said}")
 
 
 GIB = 1 << 30
@@ -171,8 +171,8 @@ class InstanceFiles:
         size = self._size_of(image, disk_format)
         if size_gb and size > size_gb * GIB:
             raise GuestError(
-                f"image {image_uuid} is a disk of {-(-size // GIB)} GiB, and the flavor has {size_gb}: "
-                "take a flavor with a larger disk"
+                f"image {image_uuid} is a disk of {-(-size // GIB)} GiB, and the flavor has {size_gb}: use a flavor "
+                "with a larger disk"
             )
         wanted = max(size, size_gb * GIB)
         self.make_directory(uuid)
@@ -234,7 +234,7 @@ class InstanceFiles:
 def _safe(uuid: str) -> str:
     """Return *uuid* after verifying that it is safe as a file name."""
     if not is_uuid(uuid):
-        raise GuestError(f"{uuid!r:.60} is no uuid")
+        raise GuestError(f"{uuid!r:.60} is not a UUID")
     return uuid
 
 
@@ -244,7 +244,7 @@ def _told(deed: str) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = ": make room, or let [agent] data_dir be on a larger file system" if full else ""
+        remedy = ": free space, or move [agent] data_dir to a larger file system" if full else ""
         raise GuestError(f"cannot {deed}: {error.strerror}{remedy}") from error
 
 

@@ -113,9 +113,7 @@ def _read(uuid: str, description: str, running: bool) -> Domain:
         sources = [each for each in root.iterfind("./devices/*/source/address") if "slot" in each.attrib]
         functions = frozenset(_function(source) for source in sources)
     except (ElementTree.ParseError, ValueError, KeyError) as error:
-        raise ToolGarbage(
-            f"virsh describes domain {uuid} in a way that cannot be understood: {error}", ["virsh"]
-        ) from error
+        raise ToolGarbage(f"the description of domain {uuid} by virsh cannot be parsed: {error}", ["virsh"]) from error
     return Domain(uuid, root.findtext("name", ""), running, functions)
 
 

@@ -116,7 +116,7 @@ class NullDriver:
 
     def spawn(self, guest: GuestSpec) -> None:
         if self.state(guest.uuid) is not None:
-            raise GuestError(f"guest {guest.uuid} is there already")
+            raise GuestError(f"guest {guest.uuid} exists already")
         with _simulated():
             self._define(guest)
             self._guests.obey_spawn_faults()
@@ -194,7 +194,9 @@ def load_compute_driver(conf: cfg.ConfigOpts) -> ComputeDriver:
     host = SimulatedHost.of_nodes(Path(conf.agent.dev_root))
     if conf.compute.virt_driver == "null":
         if host is None:
-            raise InvalidConfiguration("null is for simulated hosts: on this one it would run no guest", option=_OPTION)
+            raise InvalidConfiguration(
+                "null is for simulated hosts only: it runs no guests. Set it to libvirt", option=_OPTION
+            )
         return NullDriver(conf, host, instances)
     if host is not None and not conf.compute.libvirt_uri.startswith("test:"):
         # The addresses of the simulated host's functions belong to other devices in this machine.

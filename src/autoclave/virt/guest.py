@@ -32,7 +32,7 @@ def pci_hostdev(attach_handle_info: Mapping[str, Any]) -> ElementTree.Element:
     address = PCIAddress.parse("{}:{}:{}.{}".format(*fields))
     managed = attach_handle_info.get("managed", True)
     if not isinstance(managed, bool):
-        raise TypeError(f"attach_handle_info has managed={managed!r}, which is no boolean")
+        raise TypeError(f"attach_handle_info has managed={managed!r}, which is not a boolean")
     hostdev = ElementTree.Element("hostdev", mode="subsystem", type="pci", managed="yes" if managed else "no")
     ElementTree.SubElement(hostdev, "driver", name="vfio")
     source = ElementTree.SubElement(hostdev, "source")
@@ -82,9 +82,13 @@ class GuestSpec:
 
     def __post_init__(self) -> None:
         if not is_uuid(self.uuid):
-            raise ValueError(f"{self.uuid!r:.60} is no instance's uuid: small hexadecimal digits, with hyphens")
+            raise ValueError(
+                f"{self.uuid!r:.60} is not the UUID of an instance: use lower-case hexadecimal digits with hyphens"
+            )
         if self.vcpus < 1 or self.memory_mb < 1:
-            raise ValueError(f"guest {self.uuid}: {self.vcpus} vCPUs and {self.memory_mb} MiB of memory cannot run")
+            raise ValueError(
+                f"guest {self.uuid}: {self.vcpus} vCPUs and {self.memory_mb} MiB of memory are too few to run"
+            )
 
 
 def is_uuid(text: str) -> bool:
@@ -180,5 +184,5 @@ def _title(name: str) -> str:
 
 def _file(path: Path) -> str:
     if _UNWRITABLE.search(str(path)):
-        raise GuestError(f"libvirt cannot be told of the file {str(path)!r}: its name has characters that XML has not")
+        raise GuestError(f"libvirt cannot use the file {str(path)!r}: its name has characters that XML does not allow")
     return str(path)

@@ -79,14 +79,14 @@ class LibvirtConnection:
         earlier_deed, earlier = self._unanswered.get(about, ("", None))
         if earlier is not None:
             if not wait([earlier], within).done:
-                raise GuestError(f"cannot {deed}: libvirt at {self._uri} has still not answered to: {earlier_deed}")
+                raise GuestError(f"cannot {deed}: libvirt at {self._uri} has not answered yet to: {earlier_deed}")
             self._unanswered.pop(about, None)
         answer: Future[_Answer] = Future()
         threading.Thread(target=self._run, args=(call, answer), name=f"libvirt: {deed}", daemon=True).start()
         if not wait([answer], within).done:
             self._unanswered[about] = deed, answer
             raise GuestError(
-                f"cannot {deed}: libvirt at {self._uri} did not answer within {within:g} s; it may do it yet"
+                f"cannot {deed}: libvirt at {self._uri} did not answer within {within:g} s; libvirt may still do it"
             )
         try:
             return answer.result()
@@ -106,7 +106,7 @@ class LibvirtConnection:
                     # Only the first call reveals that the daemon was restarted.
                     self._connection.getLibVersion()
                 except self._libvirt.libvirtError as error:
-                    LOG.warning("the connection to libvirt at %s is gone (%s); opening another", self._uri, error)
+                    LOG.warning("The connection to libvirt at %s was lost (%s); reconnecting", self._uri, error)
                     self._connection = None
             if self._connection is None:
                 self._connection = self._libvirt.open(self._uri)
@@ -144,7 +144,7 @@ class LibvirtDriver:
             kind, version = connection.getType(), connection.getVersion()
             return HostInventory(vcpus, memory_mb, self._instances.total_gb(), kind, version)
 
-        found = self._connection.ask("ask what the host has", "the host", ask, within=_QUESTION)
+        found = self._connection.ask("query the host", "the host", ask, within=_QUESTION)
         return found.less_reserved(self._conf)
 
     def spawn(self, guest: GuestSpec) -> None:
@@ -152,7 +152,7 @@ class LibvirtDriver:
 
         def spawn(connection: Any) -> None:
             if self._find(connection, guest.uuid) is not None:
-                raise GuestError(f"cannot start guest {guest.uuid}: it is there already")
+                raise GuestError(f"cannot start guest {guest.uuid}: it exists already")
             self._define(connection, xml).create()
 
         self._connection.ask(f"start guest {guest.uuid}", guest.uuid, spawn, within=_WORK)
@@ -165,7 +165,7 @@ class LibvirtDriver:
             self._end(domain)
             self._forget(domain)
             if self._find(connection, uuid) is not None:  # such as after an undefine of a running guest
-                raise GuestError(f"libvirt was told to end and forget guest {uuid}, and has it still")
+                raise GuestError(f"libvirt still has guest {uuid} after it was destroyed and undefined")
 
         self._connection.ask(f"end guest {uuid}", uuid, destroy, within=_WORK)
 
@@ -208,7 +208,7 @@ class LibvirtDriver:
             return None if domain is None else self._state_of(domain)
 
         within = _SHORT_QUESTION if self._connection.owes else _QUESTION
-        return self._connection.ask(f"ask how guest {uuid} is", uuid, ask, within=within)
+        return self._connection.ask(f"query the state of guest {uuid}", uuid, ask, within=within)
 
     def _describe(self, guest: GuestSpec) -> str:
         self._instances.make_directory(guest.uuid)
@@ -233,7 +233,7 @@ class LibvirtDriver:
     def _known(self, connection: Any, uuid: str) -> Any:
         domain = self._find(connection, uuid)
         if domain is None:
-            raise GuestError(f"libvirt knows no guest {uuid}")
+            raise GuestError(f"libvirt has no guest {uuid}")
         return domain
 
     def _end(self, domain: Any) -> None:
@@ -264,7 +264,7 @@ class LibvirtDriver:
             if domain.isActive():
                 domain.shutdown()
         except self._libvirt.libvirtError as error:
-            LOG.warning("guest %s cannot be asked to shut down (%s); its power is cut", domain.name(), error)
+            LOG.warning("Guest %s could not be shut down (%s); its power is cut", domain.name(), error)
             patience = 0
         until = time.monotonic() + patience
         while domain.isActive() and time.monotonic() < until:

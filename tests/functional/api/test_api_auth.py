@@ -93,8 +93,8 @@ def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_e
         ("", r"\[keystone_authtoken\] auth_type: is not set"),
         ("auth_url = http://127.0.0.1:1", r"\[keystone_authtoken\] auth_type: is not set"),
         ("auth_section = other", r"\[other\] auth_type: is not set"),
-        ("auth_type = password", r"\[keystone_authtoken\]: Keystone cannot be asked: .*auth_url"),
-        ("auth_type = pasword", r"\[keystone_authtoken\]: Keystone cannot be asked: .*pasword"),
+        ("auth_type = password", r"\[keystone_authtoken\]: Keystone is unavailable: .*auth_url"),
+        ("auth_type = pasword", r"\[keystone_authtoken\]: Keystone is unavailable: .*pasword"),
     ],
 )
 def test_a_service_that_could_not_check_any_token_does_not_start(tmp_path: Path, lines: str, message: str) -> None:

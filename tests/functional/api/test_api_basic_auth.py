@@ -159,7 +159,7 @@ BAD = {
     "another hash": ("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n", "line 1 .* has no bcrypt hash for ann; make one with"),
     "half a hash": (line(*ANN)[:-5] + "\n", "line 1 .* has no bcrypt hash"),
     "an impossible price": ("ann:$2y$03$" + "x" * 53, "line 1 .* has no bcrypt hash"),
-    "a name twice": (line(*ANN) + line(*BOB) + line(*ANN), "line 3 of .* names ann again, after line 1"),
+    "a name twice": (line(*ANN) + line(*BOB) + line(*ANN), "line 3 of .* repeats ann of line 1"),
     "nobody": ("# nobody\n", "names no user"),
 }
 
@@ -255,7 +255,7 @@ def test_our_own_command_comes_in_with_the_user_in_its_url_and_shows_no_password
         assert device.pci_address in json.dumps(listed)
         monkeypatch.setenv("AUTOCLAVE_URL", url)
         assert main.main(["device", "list"]) != 0
-        assert "name and password in AUTOCLAVE_URL" in capsys.readouterr().err
+        assert "put user name and password into AUTOCLAVE_URL" in capsys.readouterr().err
         monkeypatch.setenv("AUTOCLAVE_URL", url.replace("//", "//ann:correct%20horse@"))
     assert main.main(["device", "list"]) != 0
     told = capsys.readouterr()

@@ -226,4 +226,4 @@ def test_the_command_that_programs_fails_before_it_is_understood(world: World, r
     provider = world.provider(world.add_device())
     code, _, errors = run.try_("deployable", "program", provider.uuid, new_uuid())
     assert code != 0
-    assert {"openstackclient": "There is nothing at", "cyborgclient": "recursion"}[run.package] in errors
+    assert {"openstackclient": "does not exist", "cyborgclient": "recursion"}[run.package] in errors

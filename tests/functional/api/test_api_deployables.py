@@ -24,7 +24,7 @@ def path_of(world: World) -> str:
 def test_no_driver_programs_and_the_answer_says_so(world: World, path: str) -> None:
     answer = world.call("PATCH", f"{path_of(world)}/program", program(path=path))
     assert answer.status_code == 400
-    assert "nvme_driver, writes no bitstreams" in fault(answer)
+    assert "nvme_driver does not support programming" in fault(answer)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_whole_body_is_checked_first(world: World, document: Any, named: str
     answer = world.call("PATCH", f"{path_of(world)}/program", document)
     assert answer.status_code == 400
     assert named in fault(answer)
-    assert "bitstreams" not in fault(answer)
+    assert "programming" not in fault(answer)
 
 
 def test_what_is_not_there_is_not_programmed(world: World) -> None:

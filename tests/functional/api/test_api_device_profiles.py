@@ -88,7 +88,7 @@ def test_standard_traits_may_be_asked_for(world: World, trait: str) -> None:
         (profile(groups=[{"resources:FPGA": 1.5}]), "1 to 64"),
         (profile(groups=[{"resources:FPGA": "1\n"}]), "1 to 64"),
         (profile(groups=[{"resources:FPGA": None}]), "1 to 64"),
-        (profile(groups=[{"trait:CUSTOM_A": "required"}]), "asks for no device"),
+        (profile(groups=[{"trait:CUSTOM_A": "required"}]), "requests no device"),
         (profile(groups=[{"resources:FPGA": 64}] * 5), "320"),
         (profile(groups=[{**GROUP, "accel:bitstream_id": 7}]), "accel:bitstream_id"),
         (profile(groups=[{**GROUP, "accel:bitstream_id": "x" * 256}]), "255"),

@@ -116,10 +116,10 @@ def test_asking_twice_sends_the_same_version_twice_and_moves_nothing(world: Worl
     ("state", "named"),
     [
         (DeviceState.AVAILABLE, "clean already"),
-        (DeviceState.ALLOCATED, "its instance is gone, and the agent of host"),
+        (DeviceState.ALLOCATED, "its instance no longer exists, and the agent of host"),
         (DeviceState.PENDING_CLEANING, "will be cleaned"),
         (DeviceState.CLEANING, "being cleaned"),
-        (None, "data migrations"),
+        (None, "online-data-migrations"),
     ],
 )
 def test_a_device_that_is_not_in_error_is_not_cleaned(world: World, state: DeviceState | None, named: str) -> None:

@@ -61,12 +61,12 @@ def test_only_json_is_spoken(world: World) -> None:
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
-        (b"", "needs a body"),
+        (b"", "requires a JSON body"),
         (b"{", "not JSON"),
         (b"\xff\xfe[]", "not UTF-8"),
         (b'[{"name": "a", "name": "b"}]', "twice"),
         (b'[{"name": "a\\u0000b"}]', "NUL"),
-        (b'[{"name": "\\ud800"}]', "not UTF-8 where it was typed"),
+        (b'[{"name": "\\ud800"}]', "half of a surrogate pair"),
         (b'["\\u0000"]', "NUL"),
         (b"[NaN]", "number"),
         (b"[1e999]", "number"),

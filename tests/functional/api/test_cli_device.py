@@ -197,7 +197,7 @@ def test_a_service_that_is_not_there_is_one_line_that_says_where_it_was_looked_f
 def test_a_url_that_is_none_is_one_line_that_says_what_to_write(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["device", "list", "--url", wrong]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert "is no URL of a service. Write it with http:// or https://, such as http://127.0.0.1:6666" in line
+    assert "is not the URL of a service. Use http:// or https://, such as http://127.0.0.1:6666" in line
     assert "secret" not in line
 
 
@@ -262,7 +262,7 @@ def test_devices_are_sorted_by_what_they_wait_for(world: World, url: str, capsys
 def test_columns_that_there_are_not_are_refused(world: World, url: str) -> None:
     device = world.add_device()
     for words in (("list", "-c", "uid"), ("list", "--sort-column", "uid"), ("show", device.uuid, "-c", "uid")):
-        assert "uid: there is no such column. There are: " in refused(*words, "--url", url)
+        assert "uid: no such column. Available columns: " in refused(*words, "--url", url)
 
 
 def test_details_are_shown_when_their_columns_are_named(

@@ -69,7 +69,7 @@ def test_a_request_that_a_lost_variable_names_is_asked_for(
 ) -> None:
     with pytest.raises(SystemExit):
         bind(url, data_dir, HOST, SLOT, "")
-    assert "argument ARQ: '' is no uuid; `openstack accelerator arq create" in capsys.readouterr().err
+    assert "argument ARQ: '' is not a UUID; `openstack accelerator arq create" in capsys.readouterr().err
 
 
 def test_a_host_that_is_not_simulated_is_left_alone(world: World, url: str, tmp_path: Path) -> None:

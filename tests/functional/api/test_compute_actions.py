@@ -55,7 +55,7 @@ def test_a_server_that_its_host_could_not_start_can_only_be_deleted(ready: World
         assert taken is not None
         failed = {"task_state": None, "vm_state": VMState.ERROR}
         assert instance_rows.swap(tx, taken, expect_task=TaskState.SCHEDULING, **failed)
-    assert_nothing_but_deletion_may_be_asked(ready, uuid, "it has never run; delete it")
+    assert_nothing_but_deletion_may_be_asked(ready, uuid, "it has never run. Delete it")
 
 
 def test_of_two_who_stop_a_server_at_once_one_is_told_that_it_is_under_way(ready: World) -> None:
@@ -104,7 +104,7 @@ def test_an_agent_that_is_too_old_is_not_asked_and_only_the_log_says_which(
     ready.agent_server.version = "1.1"
     answer = act(ready, uuid, "os-stop", token=MEMBER)
     assert answer.status_code == 409
-    assert "cannot be asked" in said(answer)
+    assert "cannot run this action" in said(answer)
     assert HOST not in answer.text
     assert f"{HOST} speaks RPC 1.1, not 1.2: upgrade it" in caplog.text
     kept = ready.server(uuid)
@@ -194,7 +194,7 @@ def test_a_server_that_found_no_host_can_only_be_deleted(world: World) -> None:
     assert world.compute("GET", f"/servers/{uuid}").json["server"]["status"] == "ERROR"
     answer = act(world, uuid, "reboot", {"type": "SOFT"})
     assert answer.status_code == 409
-    assert "on no host" in said(answer)
+    assert "it has no host" in said(answer)
     assert world.compute("DELETE", f"/servers/{uuid}").status_code == 204
     assert world.compute("GET", f"/servers/{uuid}").status_code == 404
 
@@ -219,8 +219,8 @@ def test_a_deletion_that_is_asked_for_again_is_handed_over_again(ready: World) -
         ({"os-start": None, "os-stop": None}, "too many"),
         ({}, "non-empty"),
         ({"reboot": {"type": "WARM"}}, "SOFT or HARD"),
-        ({"rebuild": {"imageRef": ""}}, "uuid"),
-        ({"rebuild": {"imageRef": SOME_UUID, "adminPass": "x"}}, "nothing is put into guests"),
+        ({"rebuild": {"imageRef": ""}}, "UUID"),
+        ({"rebuild": {"imageRef": SOME_UUID, "adminPass": "x"}}, "nothing is injected into guests"),
         ({"rebuild": {"imageRef": SOME_UUID, "preserve_ephemeral": True}}, "must be false"),
     ],
     ids=str,

@@ -133,7 +133,7 @@ def test_the_command_tells_people_of_each_host_why_not(url: str, capsys: pytest.
     assert "the host itself: 1 VCPU, 512 MEMORY_MB, 1 DISK_GB with CUSTOM_TRUSTED" in told
     assert "pci0 (PCI alias gpu): 1 CUSTOM_GPU with COMPUTE_MANAGED_PCI_DEVICE, OWNER_NOVA" in told
     assert "host-1: no " in told
-    assert "  The host itself: nothing with free" in told
+    assert "  The host itself: no provider with free" in told
     assert "host-2: yes, in 1 way" in told
     assert "trait:CUSTOM_X: it is 'yes'" in told
 
@@ -159,8 +159,8 @@ def test_the_fault_of_a_server_without_a_host_says_the_command_that_explains_it(
             requested_host="host-2",
         )
     told = world.build(instance)
-    assert told.fault_message == "No valid host was found. Host host-2 has not what flavor and image ask for."
-    command = (told.fault_details or "").partition(" is told by: ")[2]
+    assert told.fault_message == "No valid host was found. Host host-2 does not satisfy flavor and image."
+    command = (told.fault_details or "").partition(" lacks, run: ")[2]
     done = subprocess.run(
         ["bash", "-c", f"autoclave explain -f json {command.removeprefix('autoclave explain ')}"],
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "AUTOCLAVE_URL": url},

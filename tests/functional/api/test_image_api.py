@@ -212,7 +212,7 @@ def test_a_directory_that_cannot_be_written_is_503_and_the_image_waits(
     (world.directory / "images").write_text("this is no directory")
     answer = world.send_data(image, b"data")
     assert answer.status_code == 503
-    assert any("images: File exists; images are kept below [agent] data_dir" in told for told in caplog.messages)
+    assert any("images: File exists; images are stored below [agent] data_dir" in told for told in caplog.messages)
     assert "images" not in said(answer).replace("image's", "")
     assert status(world, image) == "queued"
 
@@ -259,7 +259,7 @@ def test_an_image_has_its_properties_beside_all_else(world: World) -> None:
         ({"min_ram": -1}, 400, "min_ram"),
         ({"prop": 1}, 400, "prop"),
         ({"prop": "v" * 4097}, 400, "prop"),
-        ({"id": "x"}, 400, "uuid"),
+        ({"id": "x"}, 400, "UUID"),
         ({"status": "active"}, 403, "status"),
         ({"size": 1}, 403, "size"),
         ({"os_hidden": True}, 403, "os_hidden"),

@@ -40,7 +40,10 @@ def test_without_keystone_this_machine_is_served(host: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "why"),
-    [("192.0.2.1", "it is no address of this machine"), ("no-such-host.invalid", "no-such-host.invalid is not known")],
+    [
+        ("192.0.2.1", "the address is not assigned to this machine"),
+        ("no-such-host.invalid", "no-such-host.invalid cannot be resolved"),
+    ],
 )
 def test_an_address_that_cannot_be_listened_on_is_told_in_words(host: str, why: str) -> None:
     asked = listener(host)

@@ -58,9 +58,9 @@ CREATE: dict[str, Any] = {
             "type": ["integer", "string", "null"],
             "minimum": 0,
             "pattern": r"^[0-9]{1,3}$(?!\n)",
-            "x-message": "must be the number of a group, or null; it is ignored, and every group is requested",
+            "x-message": "must be the number of a group, or null. It is ignored: every group is requested",
         },
-        "image_uuid": {"type": "null", "x-message": "an image cannot be asked for"},
+        "image_uuid": {"type": "null", "x-message": "an image cannot be requested"},
     },
 }
 VALIDATE_CREATE = compiled(CREATE)
@@ -72,7 +72,7 @@ PROJECT_PATH = "/project_id"
 UPDATE: dict[str, Any] = {
     "type": "object",
     "minProperties": 1,
-    "x-message": "must be an object that maps the uuid of each accelerator request to a list of operations",
+    "x-message": "must be an object that maps the UUID of each accelerator request to a list of operations",
     "propertyNames": UUID,
     "additionalProperties": {
         "type": "array",
@@ -107,7 +107,7 @@ ARQ = shape(
         "attach_handle_uuid": nullable(UUID),
         "attach_handle_info": {
             "type": "object",
-            "description": "Where the device is, such as domain, bus, device and function; empty until it is bound.",
+            "description": "Address of the device, such as domain, bus, device and function; empty until the bind.",
             "properties": {"managed": since(MANAGED, BOOLEAN)},
             "additionalProperties": STRING,
         },
@@ -140,7 +140,7 @@ def parse(document: Mapping[str, Sequence[Mapping[str, Any]]]) -> Patch:
     """
     entries = {query.require(key, "an accelerator request"): value for key, value in document.items()}
     if len(entries) != len(document):
-        raise BadRequest("An accelerator request is named twice, in capitals and in small letters.")
+        raise BadRequest("An accelerator request is named twice, in upper and lower case.")
     kinds = {operation["op"] for operations in entries.values() for operation in operations}
     if len(kinds) != 1:
         raise BadRequest("Every operation of one PATCH must be add, or every one remove.")
@@ -227,23 +227,23 @@ _ONLY_SERVICES = (
 
 _UNRESOLVED = frozenset(ARQState) - RESOLVED
 
-_INSTANCE = Argument("instance", "Those of this instance.", UUID)
+_INSTANCE = Argument("instance", "Only requests of this instance.", UUID)
 _BIND_STATE = Argument(
     "bind_state",
-    "Only those whose bind has ended, well or not. With instance: 423 while one of its requests has not.",
+    "Only requests whose bind has succeeded or failed. With instance: 423 while a bind of the instance is unfinished.",
     one_of(["resolved"]),
 )
 _BY_CONDUCTOR = {
-    409: "Its state, the device's, or a concurrent change does not allow it now; the text says which.",
-    504: "No conductor answered in time; it may still be done.",
+    409: "The state of the request or device, or a concurrent change, forbids it; the message says which.",
+    504: "No conductor answered in time; the request may still be carried out.",
 }
 _UPDATE = Operation(
-    "Bind accelerator requests, or give them back: all that are named, or none",
+    "Bind or unbind accelerator requests, all of them or none",
     rule="cyborg:arq:update",
     waits=True,
     body=VALIDATE_UPDATE,
     answers={202: None},
-    fails={404: "A request does not exist or is another project's, or no device has the provider.", **_BY_CONDUCTOR},
+    fails={404: "A request is not visible to the caller, or no device has the provider.", **_BY_CONDUCTOR},
 )
 
 
@@ -283,11 +283,11 @@ class AcceleratorRequests(Resource):
         resp.media = self._listed(req, found)
 
     @Operation(
-        "Ask for the devices of a device profile",
+        "Create accelerator requests for a device profile",
         rule="cyborg:arq:create",
         body=VALIDATE_CREATE,
         answers={201: ARQS},
-        fails={404: "There is no such device profile."},
+        fails={404: "The device profile does not exist."},
     )
     def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, name = asked.context, asked.body["device_profile_name"]
@@ -312,16 +312,16 @@ class AcceleratorRequests(Resource):
         _patch(self._api, req, resp, asked, None)
 
     @Operation(
-        "Delete accelerator requests, by their uuids or by their instance",
+        "Delete accelerator requests, by UUIDs or by instance",
         rule="cyborg:arq:delete",
         waits=True,
-        query=(Argument("arqs", "Their uuids, separated by commas."), _INSTANCE),
+        query=(Argument("arqs", "UUIDs, separated by commas."), _INSTANCE),
         answers={204: None},
-        fails={404: "One of them does not exist, or is another project's.", **_BY_CONDUCTOR},
+        fails={404: "One of them is not visible to the caller.", **_BY_CONDUCTOR},
     )
     def on_delete(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         if len(asked.query) != 1:
-            raise BadRequest("Say either ?arqs=uuid,uuid or ?instance=uuid.")
+            raise BadRequest("Set either ?arqs=uuid,uuid or ?instance=uuid.")
         if "instance" in asked.query:
             require_service_token(self._api.conf, req, _ONLY_SERVICES)
             _require_project(asked.context)
@@ -407,7 +407,7 @@ def _record(api: Api, context: RequestContext, arq_uuids: Sequence[str], error: 
     """Record a deletion for a later sweep. Raise *error* if the caller must not rely on it yet."""
     cause = Cause(Actor.OPERATOR, context.user_id or "", context.request_id)
     stands = record_unbind(api.ports, arq_uuids, cause, delete=True)
-    LOG.warning("No conductor answers: the deletion of %s is recorded, and done later.", ", ".join(arq_uuids))
+    LOG.warning("No conductor answers: the deletion of %s is recorded, and a sweep completes it.", ", ".join(arq_uuids))
     if not stands:
         raise error
 

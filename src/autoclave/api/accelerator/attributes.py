@@ -42,7 +42,7 @@ DEPLOYABLE_ID: dict[str, Any] = {
     "minimum": 1,
     "maximum": MAX_ID,
     "pattern": rf"^[0-9]{{1,10}}$(?!\n)|{UUID_PATTERN}",
-    "x-message": "must be the id of a deployable, or its uuid",
+    "x-message": "must be the ID or UUID of a deployable",
 }
 _NEW: dict[str, Any] = {
     "type": "object",
@@ -50,13 +50,13 @@ _NEW: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         **READ_ONLY,
-        "uuid": {"description": "Ignored: the service chooses it."},
+        "uuid": {"description": "Ignored: the service chooses the UUID."},
         "deployable_id": DEPLOYABLE_ID,
         "key": {
             "type": "string",
             "maxLength": 255,
             "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)",
-            "x-message": "must have 1 to 255 characters, none of them a control character",
+            "x-message": "must have 1 to 255 characters, without control characters",
         },
         "value": {"type": "string", "maxLength": 4096},
     },
@@ -92,8 +92,8 @@ class Attributes(Resource):
         "List the attributes",
         rule="cyborg:attribute:get_all",
         query=(
-            Argument("deployable_id", "Only those of this deployable, by its id or uuid.", DEPLOYABLE_ID),
-            Argument("key", "Only those with this key."),
+            Argument("deployable_id", "Only attributes of this deployable, by its ID or UUID.", DEPLOYABLE_ID),
+            Argument("key", "Only attributes with this key."),
             *query.PAGING,
         ),
         answers={200: ATTRIBUTES},
@@ -120,7 +120,7 @@ class Attributes(Resource):
         rule="cyborg:attribute:create",
         body=VALIDATE_CREATE,
         answers={201: ATTRIBUTE},
-        fails={404: "There is no such deployable.", 409: "The deployable has an attribute with this key."},
+        fails={404: "The deployable does not exist.", 409: "The deployable has an attribute with this key already."},
     )
     def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         wanted = asked.body.get("attribute", asked.body)
@@ -128,8 +128,8 @@ class Attributes(Resource):
         deployable = named if isinstance(named, str) else str(int(named))  # to JSON, 7.0 is a whole number
         if is_discovered(key):
             raise BadRequest(
-                f"The key {key} is discovery's, which tells Placement the resource class and the traits of a device. "
-                "Set a custom trait with `openstack resource provider trait set`: it is kept there."
+                f"Attribute {key} is managed by discovery and cannot be set. Set a custom trait with `openstack "
+                "resource provider trait set`; discovery keeps it."
             )
 
         def make(tx: Connection) -> AttributeRecord:
@@ -141,7 +141,9 @@ class Attributes(Resource):
         try:
             made = self._api.ports.db.transact(make)
         except db_exc.DBDuplicateEntry:
-            raise Conflict(f"Deployable {deployable} has an attribute with the key {key}: delete that first.") from None
+            raise Conflict(
+                f"Deployable {deployable} already has an attribute with the key {key}. Delete it first."
+            ) from None
         except db_exc.DBReferenceError:
             raise _no_deployable(deployable) from None
         resp.status = falcon.HTTP_201
@@ -161,15 +163,13 @@ class Attribute(Resource):
         "Delete an attribute",
         rule="cyborg:attribute:delete",
         answers={204: None},
-        fails={409: "The attribute is discovery's."},
+        fails={409: "The attribute is managed by discovery."},
     )
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         def delete(tx: Connection) -> None:
             found = _find(tx, uuid)
             if is_discovered(found.key):
-                raise Conflict(
-                    f"Attribute {found.uuid} ({found.key}) is discovery's: it goes when the device has it no longer."
-                )
+                raise Conflict(f"Attribute {found.uuid} ({found.key}) is managed by discovery and cannot be deleted.")
             attribute_rows.delete(tx, found)
 
         self._api.ports.db.transact(delete)
@@ -193,7 +193,7 @@ def _deployable_id(tx: Connection, text: str) -> int | None:
         rows, _ = device_views.views(tx, uuid=canonical)
         return rows[0].id if rows else None
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= MAX_ID):
-        raise BadRequest(f"deployable_id must be the id of a deployable, or its uuid, not {text!r}.")
+        raise BadRequest(f"deployable_id must be the ID or UUID of a deployable, not {text!r}.")
     return int(text)
 
 

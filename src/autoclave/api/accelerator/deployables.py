@@ -104,11 +104,12 @@ class DeployableProgram(Resource):
     It requests another bitstream for an FPGA; no driver can write one.
     """
 
-    @Operation("Write another bitstream", rule="cyborg:deployable:program", body=VALIDATE_PROGRAM)
+    @Operation("Program another bitstream", rule="cyborg:deployable:program", body=VALIDATE_PROGRAM)
     def on_patch(self, _req: falcon.Request, _resp: falcon.Response, _asked: Asked, uuid: str) -> None:
         found, _ = _find(self._api, uuid)
         raise BadRequest(
-            f"Deployable {found.uuid} cannot be programmed: its driver, {found.driver_name}, writes no bitstreams."
+            f"Deployable {found.uuid} cannot be programmed: its driver {found.driver_name} does not support "
+            "programming."
         )
 
 

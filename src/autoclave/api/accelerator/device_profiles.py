@@ -42,7 +42,7 @@ def normalized(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     stored = [_group(number, group) for number, group in enumerate(groups)]
     total = sum(sum(counts(group)) for group in stored)
     if total > MAX_REQUESTS:
-        raise BadRequest(f"The profile asks for {total} devices; {MAX_REQUESTS} is the most.")
+        raise BadRequest(f"The profile requests {total} devices; the maximum is {MAX_REQUESTS}.")
     return stored
 
 
@@ -52,17 +52,19 @@ def _group(number: int, group: Mapping[str, Any]) -> dict[str, str]:
         kind, _, name = key.partition(":")
         check = _CHECKS.get(kind)
         if check is None or not name:
-            raise BadRequest(f"Group {number} has the key {_short(key)}; keys begin with resources:, trait: or accel:.")
+            raise BadRequest(
+                f"Group {number} has the key {_short(key)}; keys must begin with resources:, trait: or accel:."
+            )
         stored[key] = check(f"Group {number}, key {_short(key)}", name, value)
     if not counts(stored):
-        raise BadRequest(f"Group {number} asks for no device: it needs a key such as 'resources:CUSTOM_NVME'.")
+        raise BadRequest(f"Group {number} requests no device; add a key such as 'resources:CUSTOM_NVME'.")
     return stored
 
 
 def _resource(where: str, name: str, value: Any) -> str:
     if name not in _STANDARD_CLASSES and not _custom(name):
         known = ", ".join(sorted(_STANDARD_CLASSES))
-        raise BadRequest(f"{where}: the resource class must be one of {known}, or CUSTOM_ and capitals.")
+        raise BadRequest(f"{where}: the resource class must be one of {known}, or CUSTOM_ and upper-case letters.")
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _COUNT.fullmatch(text) or int(text) > MAX_COUNT:
         raise BadRequest(f"{where}: the count must be a whole number from 1 to {MAX_COUNT}.")
@@ -71,7 +73,7 @@ def _resource(where: str, name: str, value: Any) -> str:
 
 def _trait(where: str, name: str, value: Any) -> str:
     if name not in _TRAITS and not _custom(name):
-        raise BadRequest(f"{where}: the trait must be a standard one, or CUSTOM_ and capitals.")
+        raise BadRequest(f"{where}: the trait must be a standard one, or CUSTOM_ and upper-case letters.")
     if value not in ("required", "forbidden"):
         raise BadRequest(f"{where}: a trait is 'required' or 'forbidden'.")
     return str(value)
@@ -123,8 +125,8 @@ CREATE: dict[str, Any] = {
                 "x-message": f"must be a list of 1 to {MAX_GROUPS} groups",
                 "items": {
                     "type": "object",
-                    "description": "What devices must be: resources:CLASS with a count, trait:NAME with required or "
-                    "forbidden, accel:… with what the driver knows.",
+                    "description": "Requirements of a device: resources:CLASS with a count, trait:NAME with "
+                    "required or forbidden, accel:… with a key of the driver.",
                     "minProperties": 1,
                     "maxProperties": 128,
                 },
@@ -153,8 +155,8 @@ SHOWN_PROFILE = shape("ShownDeviceProfile", {"device_profile": PROFILE})
 
 _MAX_STORED = 60_000
 """Limit the bytes of groups: MariaDB's TEXT holds 65,535."""
-_NAMES = {"allOf": [TEXT, {"pattern": "[^,]"}], "x-message": "must name one at least"}
-_USED = "An accelerator request was made by it; delete that first."
+_NAMES = {"allOf": [TEXT, {"pattern": "[^,]"}], "x-message": "must contain at least one name"}
+_USED = "An accelerator request uses the profile; delete the request first."
 
 
 class DeviceProfiles(Resource):
@@ -163,7 +165,7 @@ class DeviceProfiles(Resource):
     @Operation(
         "List the device profiles",
         rule="cyborg:device_profile:get_all",
-        query=(Argument("name", "Only those with these names, separated by commas."), *query.PAGING),
+        query=(Argument("name", "Only profiles with these names, separated by commas."), *query.PAGING),
         answers={200: PROFILES},
     )
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
@@ -177,17 +179,17 @@ class DeviceProfiles(Resource):
         resp.media = {"device_profiles": [_shown(profile, base) for profile in found]}
 
     @Operation(
-        "Make a device profile",
+        "Create a device profile",
         rule="cyborg:device_profile:create",
         body=VALIDATE_CREATE,
         answers={201: PROFILE},
-        fails={409: "A device profile has this name or uuid already."},
+        fails={409: "A device profile with this name or UUID exists already."},
     )
     def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         [wanted] = asked.body
         stored = json.dumps({"groups": normalized(wanted["groups"])})
         if len(stored) > _MAX_STORED:
-            raise BadRequest(f"The groups take {len(stored)} bytes; {_MAX_STORED} is the most.")
+            raise BadRequest(f"The groups take {len(stored)} bytes; the maximum is {_MAX_STORED}.")
         values = {
             "uuid": wanted["uuid"].lower() if "uuid" in wanted else str(uuid4()),
             "name": wanted["name"],
@@ -202,7 +204,7 @@ class DeviceProfiles(Resource):
         try:
             profile = self._api.ports.db.transact(make)
         except db_exc.DBDuplicateEntry:
-            by_uuid = f" or the uuid {values['uuid']}" if "uuid" in wanted else ""
+            by_uuid = f" or the UUID {values['uuid']}" if "uuid" in wanted else ""
             raise Conflict(f"A device profile with the name {values['name']}{by_uuid} exists already.") from None
         resp.status = falcon.HTTP_201
         resp.media = _shown(profile, public_url(req, self._api.conf))
@@ -210,7 +212,7 @@ class DeviceProfiles(Resource):
     @Operation(
         "Delete device profiles, all of them or none",
         rule="cyborg:device_profile:delete",
-        query=(Argument("value", "Say which: ?value=name,name.", _NAMES, required=True),),
+        query=(Argument("value", "Set ?value=name,name.", _NAMES, required=True),),
         answers={204: None},
         fails={404: "One of them does not exist.", 409: _USED},
     )
@@ -226,7 +228,7 @@ class DeviceProfile(Resource):
     @Operation("Show a device profile", rule="cyborg:device_profile:get_one", answers={200: SHOWN_PROFILE})
     def on_get(self, req: falcon.Request, resp: falcon.Response, _asked: Asked, key: str) -> None:
         if query.canonical(key) is None:
-            microversion.require(req, microversion.PROFILE_BY_NAME, "A device profile is shown by its uuid")
+            microversion.require(req, microversion.PROFILE_BY_NAME, "Show a device profile by its UUID")
         with self._api.ports.db.read() as tx:
             profile = _find(tx, key)
         resp.media = {"device_profile": _shown(profile, public_url(req, self._api.conf))}

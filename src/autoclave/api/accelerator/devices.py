@@ -57,8 +57,8 @@ DEVICES = listed("Devices", "devices", DEVICE)
 
 _SORTING = ("sort_key", "sort_dir")
 _KNOWN = (*FIELDS, *(argument.name for argument in query.PAGING), *_SORTING)
-_FIELD = Argument("filters.field", "What to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
-_VALUE = Argument("filters.value", "What a field must be, in the order of the fields.", repeated=True)
+_FIELD = Argument("filters.field", "Field to filter by, once for each filters.value.", one_of(_KNOWN), repeated=True)
+_VALUE = Argument("filters.value", "Required value of a field, in the order of the fields.", repeated=True)
 ARGUMENTS = (_FIELD, _VALUE, *query.PAGING)
 """Declare the arguments that every such list accepts."""
 
@@ -178,7 +178,7 @@ class DeviceClean(Resource):
         body=VALIDATE_REASON_IF_ANY,
         body_optional=True,
         answers={202: None},
-        fails={409: "Its state, its holder or a concurrent change does not allow it now; the text says which."},
+        fails={409: "Its state, its accelerator request or a concurrent change forbids it; the message says which."},
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, uuid: str) -> None:
         clean(self._api, _find(self._api, uuid), asked)
@@ -239,7 +239,7 @@ class DeviceDisable(_Switch):
     """See :func:`autoclave.lifecycle.operator.disable`."""
 
     @Operation(
-        "Take a device out of service",
+        "Disable a device",
         rule="cyborg:device:disable",
         waits=True,
         body=VALIDATE_REASON_IF_ANY,
@@ -254,7 +254,7 @@ class DeviceEnable(_Switch):
     """See :func:`autoclave.lifecycle.operator.enable`."""
 
     @Operation(
-        "Put a device back in service",
+        "Enable a device",
         rule="cyborg:device:enable",
         waits=True,
         body=VALIDATE_REASON_IF_ANY,

@@ -60,10 +60,10 @@ def say(ports: Ports, resp: falcon.Response, asked: Asked, uuid: str, action: Ac
 
 
 _NOT_NOW: Mapping[DeviceState | None, str] = {
-    None: "has no known state; run the online data migrations first",
-    DeviceState.AVAILABLE: "is available: it is clean already",
-    DeviceState.PENDING_CLEANING: "is pending_cleaning: it will be cleaned",
-    DeviceState.CLEANING: "is cleaning: it is being cleaned",
+    None: "has no device_state: run `autoclave db online-data-migrations` first",
+    DeviceState.AVAILABLE: "is available and clean already",
+    DeviceState.PENDING_CLEANING: "is pending_cleaning and will be cleaned",
+    DeviceState.CLEANING: "is being cleaned already",
 }
 
 
@@ -97,7 +97,9 @@ def clean(api: Api, record: DeviceRecord, asked: Asked) -> None:
     if record.was_replaced:
         raise Conflict(f"Device {record.uuid} cannot be cleaned yet. {waiting_for(record)}")
     if holders:
-        raise Conflict(f"Device {record.uuid} is held by accelerator request {holders[0].uuid}: delete that first.")
+        raise Conflict(
+            f"Device {record.uuid} is held by accelerator request {holders[0].uuid}. Delete the request first."
+        )
     cleaners = api.ports.cleaners
     refusal = cleaners.why_not(record.hostname)
     if refusal is not None:
@@ -110,16 +112,18 @@ def clean(api: Api, record: DeviceRecord, asked: Asked) -> None:
 def _why_not_now(record: DeviceRecord) -> str:
     shown = shown_state(record.offer)
     if record.device_state is DeviceState.AVAILABLE and shown != DeviceState.AVAILABLE:
-        return (
-            f"Device {record.uuid} is {shown}, and needs no cleaning. {waiting_for(record) or 'It is being forgotten.'}"
-        )
+        why = waiting_for(record) or "It is being forgotten."
+        return f"Device {record.uuid} is {shown} and needs no cleaning. {why}"
     return f"Device {record.uuid} {_NOT_NOW[record.device_state]}."
 
 
 def _why_allocated(record: DeviceRecord, held: bool) -> str:
     if held:
         return "an instance has it"
-    return f"its instance is gone, and the agent of host {record.hostname} has yet to clean it; see that it runs"
+    return (
+        f"its instance no longer exists, and the agent of host {record.hostname} has not cleaned it yet. Check that "
+        "the agent runs"
+    )
 
 
 _ACT = "autoclave:device:act"

@@ -41,7 +41,7 @@ class ServerAction(Resource):
         body=VALIDATE_ACTION,
         answers={202: optional(SHOWN_SERVER)},
         fails={
-            409: "It may not be asked of the server now, or the agent of its host does not understand it.",
+            409: "The state of the server forbids the action, or the agent of its host does not support it.",
             504: "No conductor answered in time; nothing was done.",
         },
     )

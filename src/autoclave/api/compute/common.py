@@ -44,7 +44,7 @@ def novas_moment(when: datetime | None) -> str | None:
     return None if when is None else when.isoformat(timespec="microseconds")
 
 
-LIMIT = query.limit(0, "Rows at most; without it, or with 0, all of them.")
+LIMIT = query.limit(0, "Maximum number of rows; all by default or with 0.")
 PAGING = (LIMIT, query.MARKER)
 
 
@@ -85,7 +85,7 @@ NAME: dict[str, Any] = {
     "minLength": 1,
     "maxLength": 255,
     "pattern": r"^(?=.*\S)[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
-    "x-message": "must have 1 to 255 characters, not all of them spaces and none a control character",
+    "x-message": "must have 1 to 255 characters, not only spaces, and no control characters",
 }
 DESCRIPTION: dict[str, Any] = {
     "type": ["string", "null"],

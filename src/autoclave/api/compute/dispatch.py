@@ -37,7 +37,7 @@ def hand_over(api: Api, context: RequestContext, instance_uuids: Sequence[str]) 
             if not taken:
                 api.ports.db.transact(lambda tx: _remove(tx, instance_uuids))
                 raise
-            LOG.warning("Instance %s was not handed over: %s", uuid, error)
+            LOG.warning("Instance %s was not handed over to a conductor: %s", uuid, error)
             api.ports.db.transact(partial(_fail, api, uuid))
 
 
@@ -106,9 +106,11 @@ def _require_agent(api: Api, host: str) -> None:
     """
     refusal = api.agents.refusal(host, INSTANCES)
     if refusal is not None:
-        LOG.warning("A server on %s was to be worked on, and its agent cannot be asked: %s", host, refusal)
+        LOG.warning("Agent %s cannot run a requested action of a server: %s", host, refusal)
         # without the reason, which names the host: the owner of the server must not see it
-        raise Conflict("The agent of the server's host cannot be asked for this: the log of this service says why.")
+        raise Conflict(
+            "The agent of the server's host cannot run this action; the log of this service shows the cause."
+        )
 
 
 def require_allowed(instance: InstanceRecord, action: Action) -> str:
@@ -120,16 +122,16 @@ def require_allowed(instance: InstanceRecord, action: Action) -> str:
         doing = f" and {instance.task_state.value} is under way" if instance.task_state else ""
         raise Conflict(f"Cannot {action.value} instance {instance.uuid} while it is {instance.vm_state.value}{doing}.")
     if instance.host is None:
-        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it is on no host; delete it.")
+        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it has no host. Delete it.")
     if instance.launched_at is None:  # as in Nova; its devices may have been released
-        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it has never run; delete it.")
+        raise Conflict(f"Cannot {action.value} instance {instance.uuid}: it has never run. Delete it.")
     return instance.host
 
 
 def _swapped(tx: Connection, before: InstanceRecord, **values: Any) -> InstanceRecord:
     after = instance_rows.swap(tx, before, expect_task=before.task_state, **values)
     if after is None:  # only if the engine does not keep the lock of find()
-        raise StateConflict(f"instance {before.uuid} was changed meanwhile")
+        raise StateConflict(f"instance {before.uuid} was changed concurrently")
     return after
 
 
@@ -157,6 +159,6 @@ def _fail(api: Api, uuid: str, tx: Connection) -> None:
             vm_state=VMState.ERROR,
             task_state=None,
             fault_code=503,
-            fault_message="No conductor took the request over. Delete the server, and ask again later.",
+            fault_message="No conductor accepted the request. Delete the server and create it again later.",
             fault_at=api.ports.clock(),
         )

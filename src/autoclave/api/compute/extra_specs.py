@@ -23,7 +23,7 @@ class ExtraSpecs(Resource):
             resp.media = {"extra_specs": find(tx, asked.context, flavor).extra_specs}
 
     @Operation(
-        "Set extra specs of a flavor, and leave its others as they are",
+        "Set extra specs of a flavor, and keep its others",
         rule="os_compute_api:os-flavor-extra-specs:create",
         body=VALIDATE_SPECS,
         answers={200: SPECS},

@@ -122,14 +122,14 @@ _LEAST: dict[str, Any] = {
 _LIST = (
     Argument(
         "is_public",
-        "Only those that are public, or that are not, or None for both. Administrators only are asked; public if not "
-        "said.",
+        "Only public flavors, only others, or None for both; public by default. Ignored for callers without the "
+        "role admin.",
         one_of(["True", "False", "None", "true", "false", "none", "1", "0"]),
     ),
-    Argument("minRam", "Only those with as much memory, in MiB.", _LEAST),
-    Argument("minDisk", "Only those with as much disk, in GiB.", _LEAST),
+    Argument("minRam", "Only flavors with at least this memory, in MiB.", _LEAST),
+    Argument("minDisk", "Only flavors with at least this disk, in GiB.", _LEAST),
     common.LIMIT,
-    Argument("marker", "The id of the last one already seen."),
+    Argument("marker", "ID of the last flavor of the previous page."),
 )
 
 
@@ -171,11 +171,11 @@ class Flavors(_List):
         resp.media = {"flavors": flavors, **self._further(req, found)}
 
     @Operation(
-        "Make a flavor",
+        "Create a flavor",
         rule="os_compute_api:os-flavor-manage:create",
         body=VALIDATE_CREATE,
         answers={200: SHOWN_FLAVOR},
-        fails={409: "A flavor has this name or id already."},
+        fails={409: "A flavor with this name or ID exists already."},
     )
     def on_post(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         wanted = asked.body["flavor"]
@@ -210,7 +210,7 @@ class Flavors(_List):
 class FlavorsInDetail(_List):
     """Serve ``GET /compute/v2.1/flavors/detail``."""
 
-    @Operation("List the flavors with all that is to be said of them", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
+    @Operation("List the flavors in detail", query=_LIST, answers={200: FLAVORS_IN_DETAIL})
     def on_get(self, req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         found = self._found(asked)
         flavors = _shown(req, self._api, asked.context, found)
@@ -228,7 +228,7 @@ class Flavor(Resource):
         resp.media = {"flavor": view}
 
     @Operation(
-        "Describe a flavor in other words",
+        "Change the description of a flavor",
         rule="os_compute_api:os-flavor-manage:update",
         body=VALIDATE_UPDATE,
         answers={200: SHOWN_FLAVOR},
@@ -245,7 +245,7 @@ class Flavor(Resource):
         resp.media = {"flavor": view}
 
     @Operation(
-        "Delete a flavor; instances keep what they have of it",
+        "Delete a flavor; existing instances keep its values",
         rule="os_compute_api:os-flavor-manage:delete",
         answers={202: None},
     )

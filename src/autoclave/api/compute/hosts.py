@@ -179,8 +179,8 @@ class Services(Resource):
         "List the agents that run servers",
         rule="os_compute_api:os-services:list",
         query=(
-            Argument("binary", f"Only those of this name; all are {BINARY}."),
-            Argument("host", "Only that of this host."),
+            Argument("binary", f"Only services with this name; all are {BINARY}."),
+            Argument("host", "Only the service of this host."),
         ),
         answers={200: SERVICES},
     )
@@ -195,7 +195,7 @@ class ComputeService(Resource):
     """Serve ``PUT`` and ``DELETE /compute/v2.1/os-services/{service}``."""
 
     @Operation(
-        "Enable or disable a host, or say that it is down",
+        "Enable or disable a host, or set forced_down",
         rule="os_compute_api:os-services:update",
         body=VALIDATE_CHANGE,
         answers={200: SHOWN_SERVICE},
@@ -217,11 +217,11 @@ class ComputeService(Resource):
         resp.media = {"service": _shown(self._api.ports.db.transact(change))}
 
     @Operation(
-        "Take a host out of the cloud; one whose agent reports again comes back",
+        "Remove a host from the cloud; it returns when its agent reports again",
         rule="os_compute_api:os-services:delete",
         waits=True,
         answers={204: None},
-        fails={409: "Its agent lives, it has servers, or a device of it is in use; the text says which."},
+        fails={409: "Its agent is alive, it has servers, or one of its devices is in use; the message says which."},
     )
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, service: str) -> None:
         uuid = query.canonical(service)
@@ -264,9 +264,9 @@ def _shown(state: HostState) -> dict[str, Any]:
     }
 
 
-_WITH_SERVERS = Argument("with_servers", "Whether to name the servers too.", one_of(["True", "False", "true", "false"]))
+_WITH_SERVERS = Argument("with_servers", "Include the servers.", one_of(["True", "False", "true", "false"]))
 _LIST = (
-    Argument("hypervisor_hostname_pattern", "Only those whose name holds this text."),
+    Argument("hypervisor_hostname_pattern", "Only hosts whose name contains this text."),
     _WITH_SERVERS,
     *PAGING,
 )

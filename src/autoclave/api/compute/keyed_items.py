@@ -32,7 +32,7 @@ def bounded(items: Items, most: int, what: str) -> Items:
     :raises BadRequest: there are more than *most*, or they are too large.
     """
     if len(items) > most:
-        raise BadRequest(f"There would be {len(items)} {what}; {most} is the most.")
+        raise BadRequest(f"There would be {len(items)} {what}; the maximum is {most}.")
     storable(items, f"The {what}")
     return items
 
@@ -77,7 +77,7 @@ class Metadata(Resource):
         resp.media = {"metadata": _of(self._api, asked, server)}
 
     @Operation(
-        "Set metadata of a server, and leave what else there is",
+        "Set metadata items of a server, and keep its others",
         rule="os_compute_api:server-metadata:create",
         body=VALIDATE_METADATA,
         answers={200: SHOWN_METADATA},

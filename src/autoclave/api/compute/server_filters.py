@@ -22,19 +22,21 @@ _LONGEST_PART = 257
 _PART_OF_NAME = {
     **TEXT,
     "maxLength": _LONGEST_PART,
-    "x-message": f"must have at most {_LONGEST_PART} characters, and no control character",
+    "x-message": f"must have at most {_LONGEST_PART} characters, and no control characters",
 }
 
 ARGUMENTS = (
     Argument(
-        "name", "Only those whose name holds this text; ^ in front or $ behind: begins, ends with it.", _PART_OF_NAME
+        "name",
+        "Only servers whose name contains this text; ^ before it: begins with it; $ after it: ends with it.",
+        _PART_OF_NAME,
     ),
-    Argument("status", "Only those with this status."),
-    Argument("uuid", "Only this one.", UUID),
-    Argument("host", "Only those on this host; administrators only."),
-    Argument("project_id", "Only those of this project; administrators only, with all_tenants."),
-    Argument("deleted", "True: those that are deleted, and of those there is no record.", _SWITCH),
-    Argument("all_tenants", "True: those of all projects; administrators only.", _SWITCH),
+    Argument("status", "Only servers with this status."),
+    Argument("uuid", "Only this server.", UUID),
+    Argument("host", "Only servers on this host; administrators only."),
+    Argument("project_id", "Only servers of this project; administrators only, with all_tenants."),
+    Argument("deleted", "True: deleted servers, which are not recorded, so that the list is empty.", _SWITCH),
+    Argument("all_tenants", "True: servers of all projects; administrators only.", _SWITCH),
     *common.PAGING,
 )
 
@@ -50,7 +52,7 @@ def list_arguments(asked: Asked) -> dict[str, Any]:
     if not context.is_admin:
         beyond = [name for name in _ADMINS_OWN if name in given] + ["all_tenants"] * everywhere
         if beyond:
-            raise Forbidden(f'Only an administrator may ask for "{beyond[0]}".')
+            raise Forbidden(f'Only an administrator may set "{beyond[0]}".')
     filters: dict[str, Any] = {name: given[name] for name in _ADMINS_OWN if name in given}
     if "uuid" in given:
         filters["uuid"] = query.require(given["uuid"], "uuid")

@@ -23,7 +23,9 @@ MAX_COUNT = 64
 """Limit the servers of one request."""
 MAX_METADATA = 128
 
-METADATA = texts(r"^[^\x00-\x1f\x7f-\x9f]{1,255}$(?!\n)", MAX_METADATA, "has 1 to 255 characters, no control character")
+METADATA = texts(
+    r"^[^\x00-\x1f\x7f-\x9f]{1,255}$(?!\n)", MAX_METADATA, "has 1 to 255 characters, no control characters"
+)
 _COUNT = {
     "type": "integer",
     "minimum": 1,
@@ -51,7 +53,7 @@ _BOOT: dict[str, Any] = {
             "boot_index": {"enum": [0, "0"], "x-message": "must be 0"},
             "source_type": {"enum": ["image"], "x-message": "must be image: there are no volumes"},
             "destination_type": {"enum": ["local"], "x-message": "must be local: there are no volumes"},
-            "delete_on_termination": {"enum": [True], "x-message": "must be true: the disk goes with the server"},
+            "delete_on_termination": {"enum": [True], "x-message": "must be true: the disk is deleted with the server"},
         },
     },
 }
@@ -62,7 +64,7 @@ _TAGS: dict[str, Any] = {
     "items": {
         "type": "string",
         "pattern": r"^[^,/\x00-\x1f\x7f-\x9f]{1,60}$(?!\n)",
-        "x-message": "must be a text of 1 to 60 characters, none a comma, a slash or a control character",
+        "x-message": "must be a text of 1 to 60 characters, without commas, slashes and control characters",
     },
     "x-message": "must be a list of at most 50 different tags",
 }
@@ -76,11 +78,11 @@ def _absent(why: str) -> dict[str, Any]:
 _NOT_HERE = {
     "user_data": _absent("there is neither a metadata service nor a config drive"),
     "key_name": _absent("there are no key pairs"),
-    "personality": _absent("no files are put into guests"),
-    "adminPass": _absent("nothing is put into guests"),
+    "personality": _absent("files are not injected into guests"),
+    "adminPass": _absent("nothing is injected into guests"),
     "accessIPv4": _absent("there are no networks"),
     "accessIPv6": _absent("there are no networks"),
-    "hostname": _absent("there is no metadata service that would tell a guest its name"),
+    "hostname": _absent("there is no metadata service to pass a name to the guest"),
     "trusted_image_certificates": _absent("signatures of images are not checked"),
 }
 """Define the keys that Nova accepts for a new server and for a rebuild."""
@@ -91,13 +93,13 @@ _NEW: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "name": NAME,
-        "imageRef": {**UUID, "x-message": "must be the uuid of an image: there are no volumes to start from"},
-        "flavorRef": {"type": "string", "minLength": 1, "maxLength": 255, "x-message": "must be the id of a flavor"},
+        "imageRef": {**UUID, "x-message": "must be the UUID of an image: there are no volumes to start from"},
+        "flavorRef": {"type": "string", "minLength": 1, "maxLength": 255, "x-message": "must be the ID of a flavor"},
         "min_count": _COUNT,
         "max_count": _COUNT,
         "networks": {
             "enum": ["none", "auto", []],
-            "x-message": 'must be "none" or "auto", which means none too: there are no networks',
+            "x-message": 'must be "none" or "auto", which both mean none: there are no networks',
         },
         "block_device_mapping_v2": _BOOT,
         "metadata": METADATA,
@@ -119,7 +121,7 @@ _NEW: dict[str, Any] = {
 _HINTS = {
     "type": "object",
     "maxProperties": 0,
-    "x-message": "no scheduler hints are heeded here; say by traits, or by a host, where a server shall run",
+    "x-message": "scheduler hints are not supported; select a host by traits or by its name",
 }
 VALIDATE_CREATE = compiled(
     {
@@ -205,7 +207,10 @@ ACTION: dict[str, Any] = {
                 "name": NAME,
                 "description": DESCRIPTION,
                 "metadata": METADATA,
-                "preserve_ephemeral": {"enum": [False], "x-message": "must be false: a rebuild makes disks anew"},
+                "preserve_ephemeral": {
+                    "enum": [False],
+                    "x-message": "must be false: a rebuild creates the disks again",
+                },
                 **_NOT_HERE,
             },
         },

@@ -69,7 +69,7 @@ def image_for(tx: Connection, context: RequestContext, flavor: Mapping[str, Any]
     except NotFound as error:
         raise BadRequest(f"Invalid imageRef: {error}.") from None
     if image.status != image_rows.ACTIVE:
-        raise BadRequest(f"Invalid imageRef: image {uuid} is {image.status}, it has no data yet.")
+        raise BadRequest(f"Invalid imageRef: image {uuid} is {image.status} and has no data yet.")
     require_fit(flavor, image)
     return image
 
@@ -87,9 +87,9 @@ def destination(tx: Connection, context: RequestContext, wanted: Mapping[str, An
     if not named:
         return zone or None, None
     if not context.is_admin:
-        raise Forbidden("Only an administrator may say on which host a server shall run.")
+        raise Forbidden("Only an administrator may select the host of a server.")
     if len(named) > 1:
-        raise BadRequest(f"A server runs on one host; {' and '.join(sorted(named))} were asked for.")
+        raise BadRequest(f"A server runs on one host; {' and '.join(sorted(named))} were requested.")
     [host] = named
     if host_rows.find(tx, host) is None:
         raise BadRequest(f"Compute host {host} could not be found.")
@@ -251,7 +251,7 @@ class Servers(_List):
         resp.media = {"servers": servers, **self._further(req, found)}
 
     @Operation(
-        "Ask for servers",
+        "Create servers",
         rule="os_compute_api:servers:create",
         waits=True,
         body=VALIDATE_CREATE,
@@ -286,7 +286,9 @@ class Servers(_List):
         image = image_for(tx, context, flavor.snapshot, wanted["imageRef"])
         for boot in wanted.get("block_device_mapping_v2", ()):
             if boot["uuid"].lower() != image.uuid:
-                raise BadRequest(f"block_device_mapping_v2 names image {boot['uuid']}, and imageRef {image.uuid}.")
+                raise BadRequest(
+                    f"block_device_mapping_v2 names image {boot['uuid']}, but imageRef names {image.uuid}."
+                )
         zone, host = destination(tx, context, wanted)
         return {
             "flavor": flavor.snapshot,
@@ -301,7 +303,7 @@ class ServersInDetail(_List):
     """Serve ``GET /compute/v2.1/servers/detail``."""
 
     @Operation(
-        "List the servers that the caller may see with all that is to be said of them",
+        "List the servers that the caller may see, in detail",
         rule="os_compute_api:servers:detail",
         query=server_filters.ARGUMENTS,
         answers={200: SERVERS_IN_DETAIL},
@@ -324,7 +326,7 @@ class Server(Resource):
         resp.media = {"server": view}
 
     @Operation(
-        "Name or describe a server in other words",
+        "Change the name or description of a server",
         rule="os_compute_api:servers:update",
         body=VALIDATE_UPDATE,
         answers={200: SHOWN_SERVER},
@@ -338,7 +340,7 @@ class Server(Resource):
         resp.media = {"server": self._api.ports.db.transact(change)}
 
     @Operation(
-        "Have a server deleted; it is gone when it is not found any more",
+        "Delete a server; deletion is complete when the server is not found",
         rule="os_compute_api:servers:delete",
         waits=True,
         answers={204: None},

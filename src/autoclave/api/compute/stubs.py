@@ -29,7 +29,7 @@ from autoclave.rules.instance_states import ZONE
 
 _OF_MIGRATIONS = (
     *(
-        Argument(name, "Heeded as far as can be: there are none.")
+        Argument(name, "Accepted without effect: there are none.")
         for name in (
             "host",
             "status",
@@ -41,7 +41,7 @@ _OF_MIGRATIONS = (
             "changes-before",
         )
     ),
-    Argument("instance_uuid", "Only those of this server.", UUID),
+    Argument("instance_uuid", "Only migrations of this server.", UUID),
     *PAGING,
 )
 
@@ -71,7 +71,7 @@ class InstanceActions(Resource):
     """Serve ``GET /compute/v2.1/servers/{server}/os-instance-actions``."""
 
     @Operation(
-        "List what was done with a server: nothing is kept",
+        "List the actions of a server: none are recorded",
         rule="os_compute_api:os-instance-actions:list",
         query=PAGING,
         answers={200: INSTANCE_ACTIONS},
@@ -86,7 +86,7 @@ class FlavorAccess(Resource):
     """Serve ``GET /compute/v2.1/flavors/{flavor}/os-flavor-access``."""
 
     @Operation(
-        "List the projects that may use a flavor which is not public: none",
+        "List the projects with access to a flavor: none",
         rule="os_compute_api:os-flavor-access",
         answers={200: FLAVOR_ACCESS},
     )
@@ -94,7 +94,7 @@ class FlavorAccess(Resource):
         with self._api.ports.db.read() as tx:
             found = flavors.find(tx, asked.context, flavor)
         if found.is_public:
-            raise NotFound(f"Flavor {flavor} is public: every project may use it, and no list says which.")
+            raise NotFound(f"Flavor {flavor} is public: every project may use it, so that it has no access list.")
         resp.media = {"flavor_access": []}
 
 

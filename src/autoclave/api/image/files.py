@@ -27,7 +27,7 @@ class ImageFile(Resource):
     """Serve ``GET`` and ``PUT /image/v2/images/{image}/file``."""
 
     @Operation(
-        "Fetch the data of an image",
+        "Download the data of an image",
         rule="download_image",
         answers={200: DATA, 204: None},
         media_type=OCTETS,
@@ -43,11 +43,14 @@ class ImageFile(Resource):
         resp.set_stream(file, size)
 
     @Operation(
-        "Send the data of an image, once",
+        "Upload the data of an image, once",
         rule="upload_image",
         takes_data=True,
         answers={204: None},
-        fails={403: "It is another project's.", 409: "It has data already, or data is on the way."},
+        fails={
+            403: "The image belongs to another project.",
+            409: "The image has data already, or an upload is in progress.",
+        },
     )
     def on_put(self, req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
         if declared_type(req) != OCTETS:
@@ -80,17 +83,17 @@ class ImageFile(Resource):
             )
             if there is None:
                 store.path(uuid).unlink(missing_ok=True)
-                raise NotFound(f"Image {image} was deleted while its data arrived.")
-        LOG.info("Image %s has its data, %s bytes", uuid, received.size)
+                raise NotFound(f"Image {image} was deleted during the upload of its data.")
+        LOG.info("Upload of image %s is complete, %s bytes", uuid, received.size)
         resp.status = falcon.HTTP_204
 
     def _waiting(self, tx: Connection, asked: Asked, image: str) -> str:
         found = find_own(tx, asked.context, image)
         if found.status == image_rows.ACTIVE:
-            raise Conflict(f"Image {image} has its data already; it cannot be changed.")
+            raise Conflict(f"Image {image} has data already, which cannot be changed.")
         missing = [name for name in ("disk_format", "container_format") if getattr(found, name) is None]
         if missing:
-            raise BadRequest(f"Image {image} must have a {' and a '.join(missing)} before its data is sent.")
+            raise BadRequest(f"Image {image} must have a {' and a '.join(missing)} before you upload its data.")
         return found.uuid
 
     def _begin(self, tx: Connection, uuid: str) -> None:
@@ -98,14 +101,14 @@ class ImageFile(Resource):
         for status in (image_rows.QUEUED, image_rows.SAVING):
             if image_rows.swap_status(tx, uuid, status, image_rows.SAVING) is not None:
                 return
-        raise Conflict(f"Image {uuid} got its data, or was deleted, meanwhile.")
+        raise Conflict(f"Image {uuid} was uploaded or deleted concurrently.")
 
     def _wait_again(self, uuid: str) -> None:
         self._api.ports.db.transact(lambda tx: image_rows.swap_status(tx, uuid, image_rows.SAVING, image_rows.QUEUED))
 
     def _too_large(self) -> falcon.HTTPContentTooLarge:
         most = self._api.conf.compute.max_image_size_mb
-        return falcon.HTTPContentTooLarge(description=f"An image may have {most} MiB at most.")
+        return falcon.HTTPContentTooLarge(description=f"The maximum size of an image is {most} MiB.")
 
 
 class Versions(Resource):

@@ -205,33 +205,37 @@ def _owns(context: RequestContext, image: ImageRecord) -> bool:
 
 _ALL = "all"
 _FILTERS = (
-    Argument("name", "Only those with this name."),
-    Argument("status", "Only those in this status.", one_of(STATUSES)),
+    Argument("name", "Only images with this name."),
+    Argument("status", "Only images in this status.", one_of(STATUSES)),
     Argument(
         "visibility",
-        "Only those with this visibility; all, as without it, for every one. None is a community's.",
+        "Only images with this visibility; all, the default, for every visibility. No image has visibility community.",
         one_of([*VISIBILITIES, "community", _ALL]),
     ),
-    Argument("owner", "Only those of this project."),
-    Argument("disk_format", "Only those in this format.", one_of(DISK_FORMATS)),
-    Argument("container_format", "Only those in this container.", one_of(CONTAINER_FORMATS)),
+    Argument("owner", "Only images of this project."),
+    Argument("disk_format", "Only images in this disk format.", one_of(DISK_FORMATS)),
+    Argument("container_format", "Only images in this container format.", one_of(CONTAINER_FORMATS)),
 )
 _PROTECTED = Argument(
-    "protected", "Only those that are protected, or are not.", one_of(["true", "false", "True", "False"])
+    "protected", "Only images that are protected, or that are not.", one_of(["true", "false", "True", "False"])
 )
 _HIDDEN = Argument(
-    "os_hidden", "Only those that are hidden: none; false for all others.", one_of(["true", "false", "True", "False"])
+    "os_hidden",
+    "true: only hidden images, of which there are none; false: all others.",
+    one_of(["true", "false", "True", "False"]),
 )
 _MEMBER_STATUS = Argument(
     "member_status",
-    "Heeded as far as can be: there are no members.",
+    "Accepted without effect: images have no members.",
     one_of(["accepted", "pending", "rejected", "all"]),
 )
 _ID = Argument(
-    "id", "Only the one with this uuid, or with 'in:' in front, those with these, separated by commas.", TEXT
+    "id",
+    "Only the image with this UUID or, with 'in:' before them, the images with these UUIDs, separated by commas.",
+    TEXT,
 )
-_LIMIT = query.limit(0, "Rows at most, so none with 0; without it, all of them.")
-_NOT_YOURS = "It is another project's, or it may not be set, or it is protected."
+_LIMIT = query.limit(0, "Maximum number of rows, none with 0; all by default.")
+_NOT_YOURS = "The image belongs to another project or is protected, or the attribute cannot be set."
 
 
 class Images(Resource):
@@ -268,11 +272,14 @@ class Images(Resource):
         resp.media = shown_list(req, found)
 
     @Operation(
-        "Make an image; its data follows",
+        "Create an image, before its data is uploaded",
         rule="add_image",
         body=VALIDATE_CREATE,
         answers={201: IMAGE},
-        fails={403: "Its visibility, its owner or a read-only attribute may not be set.", 409: "The id is taken."},
+        fails={
+            403: "The caller may not set this visibility, this owner or a read-only attribute.",
+            409: "An image with this ID exists already.",
+        },
     )
     def on_post(self, _req: falcon.Request, resp: falcon.Response, asked: Asked) -> None:
         context, wanted = asked.context, dict(asked.body)
@@ -304,12 +311,12 @@ class Image(Resource):
             resp.media = shown(find(tx, asked.context, image))
 
     @Operation(
-        "Change attributes and properties of an image: all that are named, or none",
+        "Change attributes and properties of an image, all of them or none",
         rule="modify_image",
         body=VALIDATE_PATCH,
         body_type=PATCH_TYPE,
         answers={200: IMAGE},
-        fails={403: _NOT_YOURS, 409: "What is to be replaced or removed is not there."},
+        fails={403: _NOT_YOURS, 409: "A property to replace or remove does not exist."},
     )
     def on_patch(self, _req: falcon.Request, resp: falcon.Response, asked: Asked, image: str) -> None:
         changes = parse(asked.context, asked.body)
@@ -322,7 +329,7 @@ class Image(Resource):
         resp.media = shown(self._api.ports.db.transact(change))
 
     @Operation(
-        "Delete an image with its data; instances keep what they have of it",
+        "Delete an image with its data; existing instances keep their disks",
         rule="delete_image",
         answers={204: None},
         fails={403: _NOT_YOURS},
@@ -338,7 +345,9 @@ class Image(Resource):
         try:
             store_of(self._api).remove_strangers(self._all)
         except StorageError as error:  # the image is deleted all the same
-            LOG.error("The data of image %s is removed with that of the next image: %s", image, error)
+            LOG.error(
+                "Data of image %s could not be removed; the next deletion of an image retries it: %s", image, error
+            )
         resp.status = falcon.HTTP_204
 
     def _all(self) -> set[str]:

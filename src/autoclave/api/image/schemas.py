@@ -18,7 +18,7 @@ _TEXT: dict[str, Any] = {
     "type": "string",
     "maxLength": 255,
     "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
-    "x-message": "must be a text of at most 255 characters, none of them a control character",
+    "x-message": "must be a text of at most 255 characters, without control characters",
 }
 ATTRIBUTES: dict[str, Any] = {
     "name": nullable(_TEXT),
@@ -62,19 +62,19 @@ _PROPERTY: dict[str, Any] = {
 _NO_TAGS: dict[str, Any] = {
     "type": "array",
     "maxItems": 0,
-    "x-message": "must be an empty list, or left out: images have no tags here",
+    "x-message": "must be an empty list or absent: images have no tags",
 }
 _KEYS = {
     "minLength": 1,
     "maxLength": 255,
     "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$(?!\n)",
-    "x-message": "has 1 to 255 characters, none of them a control character",
+    "x-message": "has 1 to 255 characters, without control characters",
 }
 _ANY: dict[str, Any] = {
     "type": "object",
     "maxProperties": 256,
     "propertyNames": _KEYS,
-    "properties": {**ATTRIBUTES, "tags": {"not": {}, "x-message": "is not served here: images have no tags"}},
+    "properties": {**ATTRIBUTES, "tags": {"not": {}, "x-message": "is not supported: images have no tags"}},
     "additionalProperties": _PROPERTY,
 }
 # a read-only attribute is refused by name, not by type
@@ -95,7 +95,7 @@ VALIDATE_PATCH = compiled(
                 "path": {
                     "type": "string",
                     "pattern": r"^/([^~/\x00-\x1f\x7f-\x9f]|~[01]){1,255}$(?!\n)",
-                    "x-message": "must be / and the name of an attribute",
+                    "x-message": "must be '/' and the name of an attribute",
                 },
                 "value": {},
             },

@@ -59,7 +59,7 @@ class ImageStore:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Conflict(f"The data of image {uuid} is on its way already.") from None
+                raise Conflict(f"An upload of image {uuid} is in progress already.") from None
             name = self._directory / f"{uuid}{_PART}"
             with self._on_disk():
                 file = name.open("wb")
@@ -132,6 +132,7 @@ class ImageStore:
             yield
         except OSError as error:
             raise StorageError(
-                f"{error.filename or self._directory}: {error.strerror}; images are kept below [agent] data_dir, which "
-                "must have room, let the api service write, and be the same directory for all api services and agents"
+                f"{error.filename or self._directory}: {error.strerror}; images are stored below [agent] data_dir. "
+                "It must have free space, be writable by the api service, and be shared by all api services and "
+                "agents"
             ) from error

@@ -157,6 +157,6 @@ def _uuid(text: str) -> str:
         return str(uuid.UUID(text))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no uuid: `openstack accelerator device list` shows them. For a device as HOST/PCI-ADDRESS "
-            "there is `autoclave device show`, and `autoclave device clean`"
+            f"{text!r} is not a UUID; `openstack accelerator device list` shows UUIDs. To name a device as "
+            "HOST/PCI-ADDRESS, use `autoclave device show` or `autoclave device clean`"
         ) from None
