@@ -74,7 +74,7 @@ def row_before_generation(db: Any, placement: Any, device_uuid: str, _fresh: Any
         except PlacementConflict:
             continue
         if not must:
-            settling._clear_debt(db, device_uuid, row.state_version, row.release_number)
+            settling._clear_debt(db, row)
         return
 
 
@@ -84,10 +84,10 @@ def any_request(tx: Any, arq_uuid: str, reason: str, cause: Any, **_conditions: 
     return swap(tx, device, Event.TAKE_BIND_BACK, cause)
 
 
-def any_debt(db: Any, device_uuid: str, _state_version: int, _release_number: int) -> None:
+def any_debt(db: Any, row: Any) -> None:
     """A debt is cleared though the device has moved on since it was paid."""
     with db.write() as tx:
-        tx.execute(devices.update().where(devices.c.uuid == device_uuid).values(release_pending=False))
+        tx.execute(devices.update().where(devices.c.uuid == row.uuid).values(release_pending=False))
 
 
 def any_version(self: Cleanup, context: RequestContext, device_uuid: str, _state_version: int) -> bool:
