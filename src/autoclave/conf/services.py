@@ -6,7 +6,7 @@ RPC versions to send while services of two releases run side by side.
 
 from oslo_config import cfg
 
-from autoclave.conf.option_types import DAY, FiniteFloatOpt
+from autoclave.conf.option_types import DAY, HTTPURL, FiniteFloatOpt
 
 API = "api"
 
@@ -22,8 +22,9 @@ API_OPTS = [
         help="Requests that may wait for Placement or a conductor at a time, such as binds. Each has a worker thread "
         "in addition to [api] threads, so that all others are answered. More are answered 503 with Retry-After.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "public_endpoint",
+        type=HTTPURL(),
         help="URL that links are built from, instead of the one the caller used. Under noauth, requests to its host "
         "are answered beside those to a loopback address.",
     ),

@@ -71,6 +71,18 @@ def test_a_keystone_that_is_away_is_503_and_no_way_in(tmp_path: Path) -> None:
     world.close()
 
 
+def test_an_unusable_answer_of_keystone_is_503(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Keystone()
+    broken.own_token = None
+    config = tmp_path / "autoclave.conf"
+    config.write_text(broken.config())
+    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    assert ask(world, "admin", "GET", "/v2/devices").status_code == 503
+    assert "see [keystone_authtoken] auth_url, and what Keystone answers: KeyError" in caplog.text
+    world.close()
+    broken.stop()
+
+
 def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_else(
     tmp_path: Path, keystone: Keystone
 ) -> None:
@@ -94,6 +106,7 @@ def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_e
         ("auth_url = http://127.0.0.1:1", r"\[keystone_authtoken\] auth_type: is not set"),
         ("auth_section = other", r"\[other\] auth_type: is not set"),
         ("auth_type = password", r"\[keystone_authtoken\]: Keystone cannot be asked: .*auth_url"),
+        ("auth_type = password\nauth_url = http://k\ncafile = /x", r"\[keystone_authtoken\] cafile: /x cannot be read"),
         ("auth_type = pasword", r"\[keystone_authtoken\]: Keystone cannot be asked: .*pasword"),
     ],
 )
