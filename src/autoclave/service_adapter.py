@@ -42,7 +42,7 @@ _SCOPES = (("project_id", "project_name"), ("domain_id", "domain_name"), ("syste
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 UNEXPECTED = (OSError, LookupError, TypeError, ValueError, AttributeError)
-"""What keystoneauth1 raises for answers that are not Keystone's, and for TLS files that are gone."""
+"""The exceptions of keystoneauth1 at answers that are not Keystone's, and at TLS files that are gone."""
 
 
 class UnusableAnswer(ksa.ClientException):  # type: ignore[misc]  # keystoneauth1's types are not complete

@@ -71,7 +71,13 @@ class ServiceClient:
             )
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
-        return answer.json() if answer.content else {}
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise AutoclaveError(
+                f"{self._shown} does not answer as Autoclave does, but with {answer.text[:60]!r}; name Autoclave's URL "
+                "with --url or AUTOCLAVE_URL"
+            ) from error
 
 
 def _fault(answer: requests.Response) -> str:

@@ -277,7 +277,7 @@ class _Outgoing:
         self._start: Message | None = None
         self._last = b""
         self.is_begun = False
-        """Whether the status and the headers have been sent."""
+        """The status and the headers have been sent."""
 
     def begin(self, status: str, headers: list[tuple[str, str]]) -> None:
         """Set the status and the headers; they are sent with the first bytes."""
