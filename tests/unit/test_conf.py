@@ -58,6 +58,8 @@ def test_sections_of_others_are_none_of_our_business(tmp_path: Path) -> None:
     ("line", "allowed"),
     [
         ("[nvme]\ncleanup_timeout = soon", "'soon', which is not a whole number from 1 to 2592000"),
+        ("[nova]\nretriable_status_codes = abc", "'abc', which is not a list of whole numbers"),
+        ("[nova]\ntls_min_version = 9", "'9', which is not one of 1.2, 1.3"),
         ("[nvme]\ncleanup_timeout = 0", "'0', which is not a whole number from 1 to 2592000"),
         ("[nvme]\npoll_interval = fast", "'fast', which is not a number from 0.01 to 86400"),
         ("[nvme]\nverify = some", "'some', which is not one of none, sample, full"),
