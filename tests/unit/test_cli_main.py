@@ -36,3 +36,12 @@ def test_a_command_leaves_no_log_handler_behind() -> None:
     before = list(logging.getLogger().handlers)
     assert main(["plan", "--config-file", "/nowhere/autoclave.conf"]) == 1
     assert logging.getLogger().handlers == before
+
+
+@pytest.mark.parametrize(
+    "address", ["::1", "a b:1", ":1", "h:", "h:1_0", "h:65536", "[::1:1"], ids=lambda text: text.replace(" ", "_")
+)
+def test_an_address_that_cannot_be_bound_is_named(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--bind", address])
+    assert f"argument --bind: {address!r} is not HOST:PORT, such as 127.0.0.1:6666" in capsys.readouterr().err

@@ -1,15 +1,22 @@
 """What the client makes of answers that are not the ones it hoped for."""
 
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from wsgiref.validate import validator
 
+import certifi
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from autoclave.conf import new_config
 from autoclave.conf.clouds import is_external
@@ -23,6 +30,7 @@ from autoclave.exceptions import (
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.placement.transport import WsgiAdapter, http_adapter, wsgi_adapter
+from autoclave.service_adapter import UnusableAnswer, make_adapter
 from autoclave.testing.placement import FakePlacement
 from autoclave.testing.placement import faults as effects
 from autoclave.testing.placement.faults import Call, Faults
@@ -355,6 +363,16 @@ def test_names_are_ensured_again_after_a_refused_write(write: str) -> None:
 # Over HTTP
 
 
+UNUSABLE = {
+    "headless": b'{"token": {"expires_at": "2100-01-01T00:00:00.000000Z", "methods": ["password"]}}',
+    "null": b"null",
+    "empty": b'{"token": null}',
+    "undated": b'{"token": {"methods": ["password"]}}',
+    "never": b'{"token": {"expires_at": "never", "methods": ["password"]}}',
+}
+"""Answers to the request for a token that keystoneauth1 takes for Keystone's; the first has no token."""
+
+
 class _Recorder(BaseHTTPRequestHandler):
     seen: list[dict[str, str]] = []  # noqa: RUF012 - one per server, set by the fixture
     answer = b'{"resource_providers": [], "traits": []}'
@@ -391,9 +409,10 @@ class _Recorder(BaseHTTPRequestHandler):
         answer = json.dumps({"token": {"expires_at": "2100-01-01T00:00:00.000000Z", "methods": ["password"]}}).encode()
         _, status, _ = self.path.split("/", 2)
         if status != "v3":
-            answer = b"no token"
-        self.send_response(int(status) if status != "v3" else 201)
-        self.send_header("X-Subject-Token", "issued")
+            answer = UNUSABLE.get(status, b"no token")
+        self.send_response(int(status) if status.isdigit() else 201)
+        if status != "headless":
+            self.send_header("X-Subject-Token", "issued")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -455,7 +474,7 @@ def test_a_token_is_asked_of_keystone_with_all_that_names_the_user(recorder: Any
     assert seen[1]["X-Auth-Token"] == "issued"
 
 
-def tokens_answered(url: str, status: int) -> PlacementClient:
+def tokens_answered(url: str, status: int | str) -> PlacementClient:
     """Return a client of a Keystone that answers *status*, and no token."""
     keystone = f"{url.removesuffix('/placement')}/{status}/v3"
     return external(endpoint=url, auth_type="password", auth_url=keystone, username="u", password="p")
@@ -487,6 +506,90 @@ def test_a_success_that_is_not_keystones_is_unavailable(recorder: Any) -> None:
     url, _seen = recorder
     with pytest.raises(PlacementUnavailable, match=r"^no token for GET /resource_providers\?name=h: "):
         tokens_answered(url, 200).find_provider("h")
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_an_unusable_answer_of_keystone_is_unavailable(recorder: Any, kind: str) -> None:
+    url, _seen = recorder
+    with pytest.raises(
+        PlacementUnavailable,
+        match=r"^GET /resource_providers\?name=[hH] was not sent, .*; see that auth_url is the URL of",
+    ):
+        tokens_answered(url, kind).find_provider("h")
+
+
+def test_an_unusable_answer_of_keystone_is_no_project(recorder: Any) -> None:
+    url, _seen = recorder
+    options = {"auth_type": "password", "auth_url": f"{url.removesuffix('/placement')}/null/v3"}
+    options |= {"endpoint_override": url, "username": "u", "password": "p"}
+    adapter = make_adapter(
+        new_config(overrides={("nova", name): value for name, value in options.items()}), "nova", microversion="2.82"
+    )
+    with pytest.raises(UnusableAnswer, match="TypeError"):
+        adapter.get_project_id()
+
+
+def test_a_ca_file_that_disappears_is_unavailable(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    shutil.copy(certifi.where(), file)
+    client = external(endpoint="https://127.0.0.1:1", cafile=str(file))
+    file.unlink()
+    with pytest.raises(PlacementUnavailable, match=rf"^GET .* was not sent, .*{file}"):
+        client.find_provider("h")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cafile": "{missing}"}, "cafile: {missing} cannot be read: No such file or directory"),
+        ({"cafile": "{junk}"}, "cafile: {junk} does not hold what it should, in PEM: NO_CERTIFICATE"),
+        ({"cafile": "{missing}", "insecure": True}, "cafile: {missing} cannot be read: No such file or directory"),
+        ({"certfile": "{missing}"}, "certfile: {missing} cannot be read: No such file or directory"),
+        ({"certfile": "{junk}"}, "certfile, keyfile: {junk} does not hold what it should, in PEM: "),
+        ({"certfile": "{pair}", "keyfile": "{missing}"}, "keyfile: {missing} cannot be read: No such file"),
+        ({"certfile": "{pair}", "keyfile": "{encrypted}"}, "certfile, keyfile: {encrypted} does not hold what it"),
+        ({"keyfile": "{pair}"}, "certfile: is needed for keyfile"),
+        ({"version": "abc"}, "version: is 'abc', not a version such as 2.1"),
+        ({"min_version": "2.latest", "max_version": "1"}, "min_version: is higher than max_version"),
+        ({"service_type": ""}, "service_type: must not be empty"),
+        ({"auth_type": "password", "system_scope": "some", "auth_url": "http://k"}, "system_scope: can only be all"),
+        (
+            {"auth_type": "password", "system_scope": "all", "project_id": "p", "auth_url": "http://k"},
+            "project_id, system_scope: a token has one scope",
+        ),
+    ],
+)
+def test_an_option_that_fails_at_the_first_request_is_refused(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    names = {name: str(tmp_path / f"{name}.pem") for name in ("missing", "junk", "pair", "encrypted")}
+    Path(names["junk"]).write_text("junk")
+    _write_pair(Path(names["pair"]), Path(names["encrypted"]))
+    external(endpoint="https://p", certfile=names["pair"], cafile=names["pair"])
+    given = {name: value.format(**names) if isinstance(value, str) else value for name, value in options.items()}
+    with pytest.raises(InvalidConfiguration) as refused:
+        external(endpoint="https://p", **given)
+    assert str(refused.value).startswith(f"[placement] {said.format(**names)}")
+
+
+def _write_pair(pair: Path, encrypted: Path) -> None:
+    """Write a certificate with its key, and the key once more with a passphrase."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1)).sign(
+        key, hashes.SHA256()
+    )
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    plain = key.private_bytes(*form, serialization.NoEncryption())
+    pair.write_bytes(plain + made.public_bytes(serialization.Encoding.PEM))
+    encrypted.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
+
+
+def test_an_auth_url_of_another_section_must_be_a_url(tmp_path: Path) -> None:
+    text = "[placement]\nauth_section = keystone_authtoken\n[keystone_authtoken]\nauth_type = password\n"
+    with pytest.raises(InvalidConfiguration, match=r"^\[keystone_authtoken\] auth_url: 'keystone:5000' is not a URL"):
+        external_by_file(tmp_path, f"{text}auth_url = keystone:5000\n")
 
 
 def external_by_file(directory: Path, text: str) -> PlacementClient:
@@ -629,8 +732,9 @@ def test_a_request_whose_answer_is_lost_is_not_sent_again(recorder: Any) -> None
     [
         ({}, True),
         ({"insecure": True}, False),
-        ({"cafile": "/etc/ca.pem"}, "/etc/ca.pem"),
-        ({"cafile": "/etc/ca.pem", "insecure": True}, "/etc/ca.pem"),
+        ({"cafile": certifi.where()}, certifi.where()),
+        ({"cafile": certifi.where(), "insecure": True}, certifi.where()),
+        ({"cafile": str(Path(certifi.where()).parent)}, str(Path(certifi.where()).parent)),
     ],
 )
 def test_certificates_are_checked_unless_that_is_waived(options: dict[str, Any], verify: bool | str) -> None:

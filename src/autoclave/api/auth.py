@@ -16,11 +16,12 @@ from keystoneauth1 import loading
 from keystoneauth1.exceptions import ClientException
 from oslo_log import log as logging
 from oslo_middleware import basic_auth
-from webob.exc import HTTPError
+from webob.exc import HTTPError, HTTPServiceUnavailable
 
 from autoclave.api.errors import answer
 from autoclave.exceptions import Forbidden, InvalidConfiguration
 from autoclave.objects.base import RequestContext
+from autoclave.service_adapter import UNEXPECTED, require_tls_files
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -193,14 +194,28 @@ def keystone(conf: Any, app: "WSGIApplication") -> "WSGIApplication":
     """
     from keystonemiddleware.auth_token import AuthProtocol  # imported here: the other strategies save 8 MiB
 
+    class Middleware(AuthProtocol):  # type: ignore[misc]  # keystonemiddleware comes without types
+        def fetch_token(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().fetch_token(*args, **kwargs)
+            except UNEXPECTED as error:  # keystoneauth1 does not expect every answer
+                LOG.error(
+                    "No token can be checked: see [%s] auth_url, and what Keystone answers: %s: %s",
+                    section,
+                    type(error).__name__,
+                    error,
+                )
+                raise HTTPServiceUnavailable("No token can be checked. Ask again later.") from error
+
     options = {"oslo_config_config": conf, "service_token_roles_required": True}
     loading.register_auth_conf_options(conf, "keystone_authtoken")
     section = conf.keystone_authtoken.auth_section or "keystone_authtoken"
     loading.register_auth_conf_options(conf, section)
     try:
-        guarded: WSGIApplication = AuthProtocol(app, options)
+        guarded: WSGIApplication = Middleware(app, options)
     except ClientException as error:
         raise InvalidConfiguration(f"Keystone is unavailable: {error}", option="[keystone_authtoken]") from error
+    require_tls_files(conf, "keystone_authtoken")
     if not conf[section].auth_type:  # the middleware would start, and refuse every token
         raise InvalidConfiguration(
             "is not set, so that tokens cannot be verified; set Keystone's URL and the service's user (auth_type = "

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import requests
 
+from autoclave.conf.option_types import is_http_url
 from autoclave.exceptions import AutoclaveError, InvalidConfiguration
 from autoclave.services.data_dir import CloudsFile
 
@@ -29,7 +30,7 @@ class ServiceClient:
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
         self._shown = re.sub(r"(//|^)[^/]*@", r"\1", self._url)
-        if not _is_http(self._url):
+        if not is_http_url(self._url):
             raise InvalidConfiguration(
                 f"{self._shown!r} is not the URL of a service. Use http:// or https://, such as {_DEFAULT_URL}",
                 option="--url, AUTOCLAVE_URL",
@@ -71,15 +72,13 @@ class ServiceClient:
             )
         if not answer.ok:
             raise AutoclaveError(f"{answer.status_code}: {_fault(answer)}")
-        return answer.json() if answer.content else {}
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise AutoclaveError(
+                f"{self._shown} does not answer as Autoclave does, but with {answer.text[:60]!r}; name Autoclave's URL "
+                "with --url or AUTOCLAVE_URL"
+            ) from error
 
 
 def _fault(answer: requests.Response) -> str:

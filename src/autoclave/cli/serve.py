@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from cliff import command
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from autoclave.api.app import create_app
 from autoclave.conf import new_config
@@ -135,10 +135,15 @@ def _log_with_time() -> None:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:6666")
-    return host.strip("[]"), int(port)
+    host, _, port = text.rpartition(":")
+    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        types.HostAddress()(name)
+        if not (port.isascii() and port.isdecimal() and int(port) < 65536):
+            raise ValueError(port)
+        return name, int(port)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:6666 or [::1]:6666") from None
 
 
 def _count(text: str) -> int:

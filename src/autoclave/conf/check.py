@@ -12,6 +12,7 @@ from typing import Any
 from oslo_config import cfg, types
 
 from autoclave.conf.keystoneauth import AUTH_TYPES, AuthPlugin
+from autoclave.conf.option_types import HTTPURL
 from autoclave.exceptions import InvalidConfiguration
 
 _Options = Mapping[str, Mapping[str, cfg.Opt]]
@@ -136,10 +137,14 @@ def _allowed(option: cfg.Opt) -> str | None:
     kind = option.type
     if isinstance(kind, AuthPlugin):
         return f"one of {', '.join(AUTH_TYPES)}, or another installed plugin of keystoneauth1"
+    if isinstance(kind, HTTPURL):
+        return "a URL that begins with http:// or https://, followed by a host"
     if getattr(kind, "choices", None):
-        return f"one of {', '.join(map(str, kind.choices))}"
+        return f"one of {', '.join(str(choice) for choice in kind.choices if choice is not None)}"
     if isinstance(kind, types.List) and getattr(kind.item_type, "choices", None):
         return f"a list of any of {', '.join(map(str, kind.item_type.choices))}"
+    if isinstance(kind, types.List) and isinstance(kind.item_type, types.Integer):
+        return "a list of whole numbers"
     if isinstance(kind, types.Boolean):
         return "true or false"
     if isinstance(kind, types.Number):

@@ -3,7 +3,7 @@
 from oslo_config import cfg
 
 from autoclave.conf.keystoneauth import service_options
-from autoclave.conf.option_types import DAY, FiniteFloatOpt
+from autoclave.conf.option_types import DAY, HTTPURL, FiniteFloatOpt
 
 PLACEMENT = "placement"
 
@@ -11,9 +11,9 @@ PLACEMENT_OPTS = service_options(
     "placement",
     "Not set: the embedded Placement of `autoclave up`.",
     [
-        cfg.StrOpt(
+        cfg.Opt(
             "endpoint",
-            regex=r"^(https?://[^/\s]+.*)?$",
+            type=HTTPURL(),
             deprecated_for_removal=True,
             deprecated_reason="Set auth_type and endpoint_override, or leave the URL to the catalog.",
             help="URL of an external Placement. Without auth_type, requests carry the static token `token`, which is "

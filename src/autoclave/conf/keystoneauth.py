@@ -8,11 +8,12 @@ from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
 from oslo_config import cfg, types
 
+from autoclave.conf.option_types import HTTPURL
+
 AUTH_TYPES = ("password", "v3applicationcredential", "admin_token", "none")
 """List the plugins whose options are documented. Any other installed plugin is accepted, too."""
 
 _INTERFACES = ("public", "internal", "admin")
-_URL = r"^(https?://[^/\s]+.*)?$"
 
 
 class AuthPlugin(types.String):  # type: ignore[misc]  # oslo.config comes without types
@@ -50,7 +51,8 @@ def service_options(service_type: str, without_auth_type: str, own: Sequence[cfg
         f"Authentication plugin: {', '.join(AUTH_TYPES)}, or another installed plugin of keystoneauth1. "
         f"{without_auth_type}"
     )
-    found["endpoint_override"].type = types.String(regex=_URL)
+    for name in ("endpoint_override", "auth_url"):
+        found[name].type = HTTPURL()
     found["valid_interfaces"].type = types.List(types.String(choices=list(_INTERFACES)))
     options = list(found.values())
     cfg.set_defaults(options, service_type=service_type, valid_interfaces=["internal", "public"])

@@ -1,8 +1,9 @@
-"""Define the types that options share: numbers with limits, and PCI addresses."""
+"""Define the types that options share: numbers with limits, URLs, and PCI addresses."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from oslo_config import cfg, types
 
@@ -26,6 +27,25 @@ class FiniteFloatOpt(cfg.Opt):  # type: ignore[misc]
 
     def __init__(self, name: str, *, min: float, max: float = DAY, **arguments: Any) -> None:  # noqa: A002
         super().__init__(name, type=_Finite(min, max), **arguments)
+
+
+def is_http_url(text: str) -> bool:
+    """Return whether *text* is a URL of a web server, with a host and, if any, a possible port."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and text.isprintable()
+    except ValueError:
+        return False
+
+
+class HTTPURL(types.String):  # type: ignore[misc]
+    """Accept a URL of a web server. An empty one stands for none."""
+
+    def __call__(self, value: Any) -> str:
+        url = str(super().__call__(value))
+        if url and (" " in url or not is_http_url(url)):
+            raise ValueError(f"{url} is not a URL that begins with http:// or https://")
+        return url
 
 
 def exact_addresses(entries: Iterable[str], option: str) -> frozenset[PCIAddress]:

@@ -6,7 +6,7 @@ RPC versions to send while services of two releases run side by side.
 
 from oslo_config import cfg
 
-from autoclave.conf.option_types import DAY, FiniteFloatOpt
+from autoclave.conf.option_types import DAY, HTTPURL, FiniteFloatOpt
 
 API = "api"
 
@@ -23,8 +23,9 @@ API_OPTS = [
         "Each uses a worker thread in addition to [api] threads, so that other requests are still answered. "
         "Further ones are answered 503 with Retry-After.",
     ),
-    cfg.StrOpt(
+    cfg.Opt(
         "public_endpoint",
+        type=HTTPURL(),
         help="URL that links are built from, instead of the URL of the request. With noauth, requests to its host "
         "are answered in addition to those to a loopback address.",
     ),

@@ -21,7 +21,7 @@ from requests.structures import CaseInsensitiveDict
 from autoclave.conf.clouds import PLACEMENT, present_form
 from autoclave.exceptions import PlacementConflict, PlacementNotFound, PlacementRefused, PlacementUnavailable
 from autoclave.placement import records
-from autoclave.service_adapter import make_adapter, reason
+from autoclave.service_adapter import UnusableAnswer, make_adapter, reason
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -237,6 +237,8 @@ class Requester:
             raise PlacementUnavailable(
                 f"{method} {path} was not sent: {reason(PLACEMENT, self._adapter, exc)}"
             ) from exc
+        except UnusableAnswer as exc:
+            raise PlacementUnavailable(f"{method} {path} was not sent, or not answered: {exc}") from exc
         except ksa.ClientException as exc:
             raise PlacementUnavailable(f"no token for {method} {path}: {exc}") from exc
         if not 200 <= response.status_code < 300:

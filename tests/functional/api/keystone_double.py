@@ -10,10 +10,16 @@ from cheroot import wsgi
 
 
 class Keystone:
-    """:attr url: where it listens; :attr tokens: token to (user, project or None, roles)."""
+    """Answer as Keystone does.
+
+    :attr url: where it listens.
+    :attr tokens: token to (user, project or None, roles).
+    :attr own_token: the token that Autoclave gets; None: none.
+    """
 
     def __init__(self) -> None:
         self.tokens: dict[str, tuple[str, str | None, tuple[str, ...]]] = {}
+        self.own_token: str | None = "autoclave-itself"
         self._server = wsgi.Server(("127.0.0.1", 0), self._answer, numthreads=2)
         self._server.prepare()
         self.url = f"http://127.0.0.1:{self._server.bind_addr[1]}"
@@ -55,7 +61,8 @@ class Keystone:
                 for kind in ("public", "internal", "admin")
             ]
             document["token"]["catalog"] = [{"type": "identity", "id": "i", "name": "keystone", "endpoints": endpoints}]
-            headers.append(("X-Subject-Token", "autoclave-itself"))
+            if self.own_token is not None:
+                headers.append(("X-Subject-Token", self.own_token))
         else:
             known = self.tokens.get(environ.get("HTTP_X_SUBJECT_TOKEN", ""))
             status, document = ("200 OK", _token(*known)) if known else ("404 Not Found", {"error": {"code": 404}})

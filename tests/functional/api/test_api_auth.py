@@ -71,6 +71,18 @@ def test_a_keystone_that_is_away_is_503_and_no_way_in(tmp_path: Path) -> None:
     world.close()
 
 
+def test_an_unusable_answer_of_keystone_is_503(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Keystone()
+    broken.own_token = None
+    config = tmp_path / "autoclave.conf"
+    config.write_text(broken.config())
+    world = World(tmp_path, {("api", "auth_strategy"): "keystone"}, (str(config),))
+    assert ask(world, "admin", "GET", "/v2/devices").status_code == 503
+    assert "see [keystone_authtoken] auth_url, and what Keystone answers: KeyError" in caplog.text
+    world.close()
+    broken.stop()
+
+
 def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_else(
     tmp_path: Path, keystone: Keystone
 ) -> None:
@@ -95,6 +107,7 @@ def test_prometheus_needs_no_token_where_the_operator_says_so_and_gets_nothing_e
         ("auth_section = other", r"\[other\] auth_type: is not set"),
         ("auth_type = password", r"\[keystone_authtoken\]: Keystone is unavailable: .*auth_url"),
         ("auth_type = pasword", r"\[keystone_authtoken\]: Keystone is unavailable: .*pasword"),
+        ("auth_type = password\nauth_url = http://k\ncafile = /x", r"\[keystone_authtoken\] cafile: /x cannot be read"),
     ],
 )
 def test_a_service_that_could_not_check_any_token_does_not_start(tmp_path: Path, lines: str, message: str) -> None:

@@ -16,6 +16,7 @@ from autoclave.cli.main import main
 from autoclave.cli.osc.device import Device
 from autoclave.db import history
 from autoclave.exceptions import PlacementNotFound
+from nova_double import served
 
 
 def ask(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> Any:
@@ -189,6 +190,17 @@ def test_a_service_that_is_not_there_is_one_line_that_says_where_it_was_looked_f
         [line] = refused("list", "--url", url).splitlines()
     assert url in line
     assert "--url" in line
+
+
+def test_a_url_of_another_server_is_named_with_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    def page(_environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/html")])
+        return [b"<html>"]
+
+    with served(page, "") as url:
+        assert main(["device", "list", "--url", url]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{url} does not answer as Autoclave does, but with '<html>'; name Autoclave's URL with --url" in line
 
 
 @pytest.mark.parametrize(

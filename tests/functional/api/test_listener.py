@@ -2,10 +2,13 @@
 
 import collections
 import contextlib
+import errno
 import io
 import itertools
+import logging
 import queue
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -364,6 +367,80 @@ def test_a_sender_that_never_stops_is_disconnected(head: bytes) -> None:
         connection.sendall(head)
         with pytest.raises(ConnectionError):
             collections.deque(map(connection.sendall, itertools.repeat(b"x" * (1 << 16), 1 << 14)), maxlen=0)
+
+
+def test_a_broken_chunk_behind_an_answer_is_logged_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    with connected(refusing) as connection:
+        connection.sendall(CHUNKED + b"5\r\nhe")
+        assert connection.recv(1, socket.MSG_PEEK) == b"H"  # it has been answered
+        connection.sendall(b"zz\r\n\r\nzzzz\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 403 ")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_an_offer_of_http_2_is_passed_over_silently(caplog: pytest.LogCaptureFixture) -> None:
+    """curl --http2 sends it with every request; uvicorn would ask the operator for a WebSocket library each time."""
+    offer = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n"
+    answer = exchange(refusing, offer, LAST)
+    assert answer.count(b"HTTP/1.1 403 ") == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def breaking(*pieces: bytes) -> Any:
+    """An application whose disk fails after *pieces* of 200,000 bytes."""
+
+    def answer() -> Iterator[bytes]:
+        yield from pieces
+        raise PermissionError(errno.EACCES, "Permission denied", "/images/x")
+
+    def app(_environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Length", "200000")])
+        return answer()
+
+    return app
+
+
+def test_an_answer_that_fails_at_its_start_is_a_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    answer = exchange(breaking(), LAST)
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"its log tells why" in answer
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert (record.getMessage(), record.exc_info[0]) == ("GET / failed", PermissionError)  # type: ignore[index]
+
+
+def test_an_answer_that_fails_halfway_is_cut_off_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    answer = b""
+    with connected(breaking(b"x" * 70_000, b"x" * 70_000)) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(LAST.replace(b"Connection: close\r\n", b""))
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    assert len(answer.partition(b"\r\n\r\n")[2]) < 200_000
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["GET / failed"]
+
+
+def test_headers_cannot_be_replaced_after_they_are_sent() -> None:
+    """PEP 3333: start_response raises the application's own exception then."""
+    raised: queue.Queue[Exception] = queue.Queue()
+
+    def app(_environ: Any, start_response: Any) -> Iterator[bytes]:
+        def answer() -> Iterator[bytes]:
+            yield b"x" * 70_000
+            yield b"x" * 70_000
+            try:
+                raise ValueError("late")
+            except ValueError:
+                try:
+                    start_response("500 Internal Server Error", [], sys.exc_info())
+                except ValueError as error:
+                    raised.put(error)
+            yield b"x" * 60_000
+
+        start_response("200 OK", [("Content-Length", "200000")])
+        return answer()
+
+    answer = exchange(app, LAST)
+    assert str(raised.get(timeout=60)) == "late"
+    assert len(answer.partition(b"\r\n\r\n")[2]) == 200_000
 
 
 def get(world: World, host: str, path: str = "/v2/devices") -> Any:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from autoclave.conf import new_config
-from autoclave.services import http
+from autoclave.services import api, http
 from autoclave.services.api import APIService, Listener
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
 UPLOAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 WORKERS = 4
+WHOLE = 1 << 25
+"""Bytes of an answer in one piece: more than the system keeps for a client that does not read."""
 
 
 def listener() -> Listener:
@@ -43,6 +45,9 @@ class Service:
         if environ["PATH_INFO"] == "/large":
             start_response("200 OK", [("Content-Length", str(1 << 30))])
             return self.large()
+        if environ["PATH_INFO"] == "/whole":
+            start_response("200 OK", [("Content-Length", str(WHOLE))])
+            return [b"x" * WHOLE]
         if environ["REQUEST_METHOD"] == "POST":
             self.reading.put(None)
             try:
@@ -171,6 +176,28 @@ def test_an_answer_ends_when_its_client_is_gone(service: Service) -> None:
     service.errors.get(timeout=60)
 
 
+def test_slow_readers_hold_no_worker(
+    service: Service, clients: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_SEND_TIMEOUT", 3600.0)
+    for path in [b"/large", b"/whole"] * 2 * WORKERS:
+        reader = clients.enter_context(service.connect(GET.replace(b"/ ", path + b" ", 1)))
+        assert reader.recv(10) == b"HTTP/1.1 2"
+    assert service.ask().startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_long_answer_outlasts_the_deadline_for_headers(monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+    """The deadline of the next request began when the last byte was handed to the transport, not when it was read."""
+    monkeypatch.setattr(http, "_HEADERS_TIMEOUT", 0.5)
+    with service.connect(GET.replace(b"/ ", b"/whole ", 1)) as connection:
+        head = connection.recv(1)
+        with service.connect(b"") as silent, contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
+        monkeypatch.setattr(http, "_HEADERS_TIMEOUT", 60.0)
+        answer = head + b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert len(answer.partition(b"\r\n\r\n")[2]) == WHOLE
+
+
 def test_requests_in_progress_are_answered_before_the_service_stops() -> None:
     begun, finish = threading.Event(), threading.Event()
 
@@ -197,3 +224,58 @@ def test_requests_in_progress_are_answered_before_the_service_stops() -> None:
         assert b"".join(iter(lambda: connection.recv(1 << 16), b"")).endswith(b"done")
         stopping.join(60)
         assert not stopping.is_alive()
+
+
+@contextlib.contextmanager
+def stuck(sent: bytes, app: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Stop a service without patience while *app* is at work, and yield the client's connection."""
+    begun = threading.Event()
+
+    def noting(environ: Any, start_response: Any) -> Iterable[bytes]:
+        begun.set()
+        return list(app(environ, start_response))
+
+    monkeypatch.setattr(api, "_STOP", 0)
+    made = listener()
+    made.open()
+    service = APIService(made, noting)
+    service.start()
+    with socket.create_connection(("127.0.0.1", int(made.url.rpartition(":")[2])), timeout=60) as connection:
+        connection.sendall(sent)
+        assert begun.wait(60)
+        service.stop()
+        yield connection
+
+
+def test_a_stop_during_a_request_answers_503(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    finish = threading.Event()
+
+    def slow(_environ: Any, start_response: Any) -> list[bytes]:
+        finish.wait()
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+
+    with stuck(GET, slow, monkeypatch) as connection:
+        answer = connection.recv(1 << 16)
+        finish.set()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"may or may not have been carried out" in answer
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_body_breaks_off_when_the_service_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = threading.Event()
+    errors: queue.Queue[Exception] = queue.Queue()
+
+    def late(environ: Any, _start_response: Any) -> list[bytes]:
+        finish.wait()
+        try:
+            environ["wsgi.input"].read()
+        except Exception as error:
+            errors.put(error)
+            raise
+        return []
+
+    with stuck(UPLOAD, late, monkeypatch):
+        finish.set()
+        assert isinstance(errors.get(timeout=60), ConnectionError)
