@@ -231,7 +231,8 @@ def test_what_is_neither_cleaned_nor_of_one_time_use_says_so_by_name(flavors: Pl
         ('"reclaim": "erase", "clear_action": "reset"', "erase", "reset", "returns uncleaned (reset)", "reset"),
         (
             '"reclaim": "erase", "clear_action": "command", "clear_command": ["/etc/autoclave/clear.d/clear", "-a"]',
-            "erase", "command", "cleaned by the operator's command", "clear_action=command /etc/autoclave/clear.d/clear -a",
+            "erase", "command", "cleaned by the operator's command",
+            "clear_action=command /etc/autoclave/clear.d/clear -a",
         ),
     ],
 )  # fmt: skip

@@ -222,7 +222,9 @@ def recover(world: World) -> None:
     world.start_agent(NEW)
     _period(world)
     for instance in world.instances:
-        if instance not in world.vanished:
+        if instance in world.vanished:
+            world.deallocate(instance)  # Nova may have died between the two
+        else:
             world.give_back(instance, world.conductors[0])
         world.check()
     world.now += timedelta(seconds=2 * LEASE)
