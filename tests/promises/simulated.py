@@ -301,9 +301,12 @@ class SimulatedDrives(NVMeDriver):
         assert control is not None
         with erasing(self._world, device):
             self._slot.eraser = threading.get_ident()
-            self._slot.see()
-            evidence = super().cleanup(device, replace(control, progress=lambda _progress: None))
-            self._slot.proved()
+            try:
+                self._slot.see()
+                evidence = super().cleanup(device, replace(control, progress=lambda _progress: None))
+                self._slot.proved()
+            finally:
+                self._slot.eraser = None  # a later thread may get the same identity
             self._world.meddling.proved(device.uuid)
         return evidence
 
