@@ -1,21 +1,23 @@
 """A device that served an instance once is not offered until the operator has released it."""
 
 import pytest
-from autoclave.lifecycle.burn import Settled, ask_release
-from autoclave.rules.burn import BurnState
 from pciworld import CLASS, GPU, HOST, ONE, TWO, PCIWorld
 
+import burnedrows
 from autoclave.db import history, pci
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.pci import Addition, AdditionKind
 from autoclave.exceptions import Conflict, NotFound, PlacementConflict, PlacementNotFound, PlacementUnavailable
-from autoclave.lifecycle import burn as burning
-from autoclave.lifecycle.transitions import Cause
+from autoclave.lifecycle import claims
+from autoclave.lifecycle.pci_inventory import withdraw
+from autoclave.lifecycle.reserve import Settled
+from autoclave.lifecycle.transitions import Cause, swap
 from autoclave.placement.records import ConsumerAllocations, Inventory
-from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.device_lifecycle import Actor, Event
+from autoclave.rules.reclaim import BurnState, Reclaim
 from autoclave.testing.placement.faults import after, before, lose_answer, refuse
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 
 pytestmark = pytest.mark.matrix
 
@@ -35,7 +37,7 @@ def test_a_claimed_device_is_reserved_and_stays_so_when_its_instance_is_gone(pci
     pci_world.use_up(gpu)
     assert pci_world.reserved(gpu) == 1
     row = pci_world.row(gpu)
-    assert (row.burned, row.burn_confirmed, row.burned_for) == (True, True, ONE)
+    assert (row.burned, row.device.burn_confirmed, row.device.burned_for) == (True, True, ONE)
     assert pci_world.settle(gpu) is Settled.UNCHANGED
     assert not pci_world.offered(gpu)
 
@@ -56,7 +58,7 @@ def test_a_device_in_use_that_somebody_lowered_is_burned_again(pci_world: PCIWor
     pci_world.lower(gpu)
     assert pci_world.settle(gpu) is Settled.RAISED
     assert pci_world.reserved(gpu) == 1
-    assert not pci_world.row(gpu).burn_confirmed
+    assert not pci_world.row(gpu).device.burn_confirmed
 
 
 def test_what_was_lowered_before_the_device_was_seen_idle_is_no_release(pci_world: PCIWorld, gpu: str) -> None:
@@ -77,7 +79,7 @@ def test_what_placement_has_a_user_of_is_not_confirmed(pci_world: PCIWorld, gpu:
     pci_world.settle(gpu)
     pci_world.free()
     assert pci_world.settle(gpu) is Settled.UNCHANGED
-    assert not pci_world.row(gpu).burn_confirmed
+    assert not pci_world.row(gpu).device.burn_confirmed
 
 
 def test_the_operators_release_by_hand_ends_the_burn(pci_world: PCIWorld, gpu: str) -> None:
@@ -85,7 +87,8 @@ def test_the_operators_release_by_hand_ends_the_burn(pci_world: PCIWorld, gpu: s
     pci_world.lower(gpu)
     assert pci_world.settle(gpu) is Settled.LOWERED
     row = pci_world.row(gpu)
-    assert (row.burned, row.burn_confirmed, row.release_pending, row.burned_for) == (False, False, False, None)
+    device = row.device
+    assert (row.burned, device.burn_confirmed, device.release_pending, device.burned_for) == (False, False, False, None)
     assert pci_world.offered(gpu)
     pci_world.use_up(gpu, TWO)
     assert not pci_world.offered(gpu)
@@ -173,7 +176,7 @@ def test_a_burned_device_is_not_offered_when_its_inventory_was_deleted(pci_world
 def test_the_flag_taken_away_from_a_burned_device_releases_nothing(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.use_up(gpu)
     with pci_world.db.write() as tx:
-        pci.describe(tx, pci_world.row(gpu), {"one_time_use": False})
+        burnedrows.describe(tx, pci_world.row(gpu), {"reclaim": Reclaim.NONE})
     assert pci_world.settle(gpu) is Settled.UNCHANGED
     assert not pci_world.offered(gpu)
 
@@ -192,7 +195,7 @@ def test_a_device_that_another_holds_in_placement_stays_held(pci_world: PCIWorld
 def test_a_hold_survives_a_change_of_class(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.lower(gpu, 1)
     with pci_world.db.write() as tx:
-        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+        burnedrows.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
     assert pci_world.settle(gpu) is Settled.OPERATORS_HOLD
     assert pci_world.onlooker.get_inventories(gpu).records == {"CUSTOM_GPU": Inventory(1, 1, 1, 1, 1, 1.0)}
 
@@ -201,7 +204,7 @@ def test_a_hold_survives_another_total_and_another_class(pci_world: PCIWorld, gp
     pci_world.lower(gpu, 1)
     amend_total(pci_world, gpu, 2)
     with pci_world.db.write() as tx:
-        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+        burnedrows.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
     assert pci_world.settle(gpu) is Settled.OPERATORS_HOLD
     assert pci_world.onlooker.get_inventories(gpu).records == {"CUSTOM_GPU": Inventory(1, 1, 1, 1, 1, 1.0)}
 
@@ -209,7 +212,7 @@ def test_a_hold_survives_another_total_and_another_class(pci_world: PCIWorld, gp
 def test_a_class_that_is_allocated_is_left_until_it_is_given_back(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.allocate(gpu)
     with pci_world.db.write() as tx:
-        pci.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
+        burnedrows.describe(tx, pci_world.row(gpu), {"resource_class": "CUSTOM_GPU"})
     assert pci_world.settle(gpu) is Settled.UNCHANGED
     assert set(pci_world.onlooker.get_inventories(gpu).records) == {CLASS}
     pci_world.deallocate()
@@ -272,7 +275,7 @@ def test_a_claim_while_a_release_is_lowered_wins(pci_world: PCIWorld, gpu: str) 
     pci_world.faults.add(after(claimed_at_once), method="PUT", path="/inventories$", times=1)
     ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     row = pci_world.row(gpu)
-    assert (row.burned, row.release_pending, row.burned_for) == (True, False, TWO)
+    assert (row.burned, row.device.release_pending, row.device.burned_for) == (True, False, TWO)
     assert pci_world.settle(gpu) is Settled.RAISED
 
 
@@ -301,7 +304,7 @@ def test_a_device_in_use_is_not_released(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.allocate(gpu)
     pci_world.claim(gpu)
     pci_world.settle(gpu)
-    with pytest.raises(Conflict, match=f"{GPU} of {HOST} is in use by instance {ONE}"):
+    with pytest.raises(Conflict, match=f"{GPU} of host {HOST} is in use by instance {ONE}"):
         ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
     pci_world.free()
     with pytest.raises(Conflict, match="in use"):  # its allocation stands
@@ -318,16 +321,16 @@ def test_only_what_is_burned_is_released(pci_world: PCIWorld, gpu: str) -> None:
 def test_a_release_names_whom_the_device_was_burned_by(pci_world: PCIWorld, gpu: str) -> None:
     """Who has cleaned it after one instance does not speak for the next one."""
     pci_world.use_up(gpu)
-    with pytest.raises(Conflict, match=f"{GPU} of {HOST} was burned by instance {ONE}, not by {TWO}"):
+    with pytest.raises(Conflict, match=f"{GPU} of host {HOST} was burned by instance {ONE}, not by {TWO}"):
         ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR, burned_for=TWO)
     assert pci_world.row(gpu).burn_state is BurnState.CONFIRMED
     assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR, burned_for=ONE) is Settled.LOWERED
 
 
 def test_a_device_that_an_unknown_consumer_still_has_is_not_released(pci_world: PCIWorld, gpu: str) -> None:
-    burning.burn_for_unknown(pci_world.db, pci_world.row(gpu), [ONE], utcnow(), Cause(Actor.AGENT, HOST))
+    claims.burn_for_unknown(pci_world.db, pci_world.row(gpu), [ONE], utcnow(), Cause(Actor.AGENT, HOST))
     pci_world.allocate(gpu)
-    with pytest.raises(Conflict, match=f"{GPU} of {HOST} is in use by an instance: delete that first"):
+    with pytest.raises(Conflict, match=f"{GPU} of host {HOST} is in use by an instance: delete that first"):
         ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR)
 
 
@@ -354,12 +357,11 @@ def test_a_release_that_is_asked_for_twice_is_one(pci_world: PCIWorld, gpu: str)
 def test_a_released_device_that_is_missing_is_not_offered(pci_world: PCIWorld, gpu: str) -> None:
     pci_world.use_up(gpu)
     with pci_world.db.write() as tx:
-        [function] = pci.functions_of(tx, pci_world.row(gpu))
-        pci.describe_function(tx, function, {"missing": True})
-    assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR) is Settled.UNCHANGED
+        burnedrows.describe(tx, pci_world.row(gpu), {"missing": True})
+    assert ask_release(pci_world.db, pci_world.placement, gpu, OPERATOR) is Settled.RAISED
     assert not pci_world.offered(gpu)
     with pci_world.db.write() as tx:
-        pci.describe_function(tx, function, {"missing": False})
+        burnedrows.describe(tx, pci_world.row(gpu), {"missing": False})
     assert pci_world.settle(gpu) is Settled.LOWERED
 
 
@@ -374,7 +376,7 @@ def test_a_released_device_is_offered_while_one_of_its_functions_is_missing(pci_
 
 
 def test_what_an_operator_has_partly_reserved_stays_so(pci_world: PCIWorld) -> None:
-    card = pci_world.add("0000:82:00.0", total=4, one_time_use=False)
+    card = pci_world.add("0000:82:00.0", total=4, reclaim=Reclaim.NONE)
     pci_world.settle(card)
     pci_world.lower(card, 3)
     amend_total(pci_world, card, 8)
@@ -393,7 +395,7 @@ def test_a_row_that_moves_on_while_placement_is_read_is_judged_anew(pci_world: P
 
     def confirm_meanwhile() -> None:
         with pci_world.db.write() as tx:
-            assert pci.swap(tx, pci_world.row(gpu), {"burn_confirmed": True})
+            swap(tx, pci_world.row(gpu).device, Event.CONFIRM, OPERATOR, {"burn_confirmed": True})
         pci_world.lower(gpu, 1)
 
     pci_world.faults.add(after(confirm_meanwhile), method="GET", path="/inventories$", times=1)
@@ -407,24 +409,20 @@ def test_a_row_that_moves_on_while_placement_is_read_is_judged_anew(pci_world: P
 
 def test_a_function_is_given_to_one_instance(database: Database) -> None:
     with database.write() as tx:
-        row = {"uuid": ONE, "hostname": HOST, "address": GPU, "resource_class": CLASS, "traits": "[]", "total": 1}
-        provider_id = pci.insert_provider(tx, row)
-        function = {"provider_id": provider_id, "hostname": HOST, "address": GPU, "dev_type": "type-PCI"}
-        pci.insert_functions(tx, [function | {"vendor_id": "10de", "product_id": "25b6", "managed": True}])
-        provider = pci.get(tx, ONE)
+        burnedrows.insert(tx, ONE, HOST, GPU, [GPU])
+        provider = pci.get(tx, ONE, lock=True)
         assert provider is not None
         [found] = pci.functions_of(tx, provider)
-        assert pci.swap(tx, provider, {"release_pending": True}, idle=True)
-        assert not pci.swap(tx, provider, {"release_pending": False}), "the version has moved on"
         assert pci.claim(tx, [found.id], ONE)
         assert not pci.claim(tx, [found.id], TWO)
         renewed = pci.get(tx, ONE, lock=True)
         assert renewed is not None
-        assert not pci.swap(tx, renewed, {"burn_confirmed": True}, idle=True), "an instance has it"
-        assert not pci.delete(tx, renewed), "an instance has it"
+        assert not withdraw(tx, renewed), "an instance has it"
         assert [each.instance_uuid for each in pci.functions_of_instances(tx, [ONE, TWO])] == [ONE]
-        assert pci.free(tx, ONE) == 1
-        assert pci.delete(tx, renewed)
+        [held] = pci.functions_of(tx, provider)
+        assert not pci.free(tx, found), "it was free then"
+        assert pci.free(tx, held)
+        assert withdraw(tx, renewed)
         assert pci.providers(tx) == []
 
 
@@ -436,10 +434,10 @@ def test_a_hold_after_the_release_of_a_withheld_device_stays(pci_world: PCIWorld
     pci_world.allocate(gpu)
     for reason in ("it has no power", None):
         with pci_world.db.write() as tx:
-            pci.describe(tx, pci_world.row(gpu), {"unreadable_reason": reason})
+            burnedrows.describe(tx, pci_world.row(gpu), {"unreadable_reason": reason})
         if reason is not None:
             assert pci_world.settle(gpu) is Settled.RAISED
-    assert pci_world.row(gpu).withheld
+    assert pci_world.row(gpu).device.withheld
     pci_world.claim(gpu)
     pci_world.free()
     pci_world.deallocate()

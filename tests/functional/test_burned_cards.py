@@ -6,14 +6,14 @@ from pathlib import Path
 
 import hostworld
 import pytest
-from autoclave.lifecycle.burn import ask_release
 from hostworld import GPU, HOST, HostWorld
 
+import burnedrows
 from autoclave.db import history, pci
 from autoclave.db.engine import Database
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement import FakePlacement
-from burnedrows import OPERATOR, OneTimeUse
+from burnedrows import OPERATOR, OneTimeUse, ask_release
 from dbfixtures import sqlite_database
 
 SLOT = "0000:91:00.0"
@@ -56,7 +56,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_burned_card_stays_burned_in_another_slot(site: Site) -> None:
     site.move()
     row = site.world.row(SLOT)
-    assert (row.burned, row.burned_for, site.world.offered(SLOT)) == (True, site.instance, 0)
+    assert (row.burned, row.device.burned_for, site.world.offered(SLOT)) == (True, site.instance, 0)
     with site.db.read() as tx:
         [event] = history.history(tx, row.uuid)[:1]
     assert f"was burned in slot {GPU} of host {HOST}" in (event.reason or "")
@@ -138,7 +138,7 @@ def test_a_burn_from_before_serials_is_known_by_the_serial(site: Site) -> None:
     with site.db.write() as tx:
         row = site.world.row()
         pci.remove(tx, row.serial or "", row.uuid)
-        pci.describe(tx, row, {"serial": None})
+        burnedrows.describe(tx, row, {"serial": None})
     site.world.synced()
     site.move()
     assert (site.world.row(SLOT).burned, site.world.offered(SLOT)) == (True, 0)

@@ -4,16 +4,16 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from autoclave.lifecycle.burn import Settled, ask_release
 from pciworld import CLASS, HOST, PCIWorld
 
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused
 from autoclave.lifecycle.ports import Ports, RPCCleaners
+from autoclave.lifecycle.reserve import Settled
 from autoclave.placement.records import ConsumerAllocations
 from autoclave.rpc.inprocess import InProcessTransport
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 
 CARDS = ("0000:81:00.0", "0000:82:00.0", "0000:83:00.0")
 ROUNDS = 4
@@ -53,7 +53,7 @@ def test_of_those_who_claim_two_of_three_cards_at_once_one_gets_both_and_the_oth
                 held = pci.functions_of_instances(tx, list(served))
                 views = pci.list_all(tx, HOST)
             assert [each.instance_uuid for each in held] == [winner, winner]
-            assert [(view.provider.burned_for, view.instance_uuid) for view in views] == [(winner, winner)] * 2
+            assert [(view.provider.device.burned_for, view.instance_uuid) for view in views] == [(winner, winner)] * 2
             assert sum(map(pci_world.offered, cards)) == 1
             list(pool.map(give_back, served))
             with pci_world.db.read() as tx:

@@ -10,7 +10,6 @@ from hostworld import HostWorld
 from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
-from autoclave.lifecycle import burn as burning
 from autoclave.lifecycle.operator import disable, release
 from autoclave.lifecycle.reserve import Settled, settle
 from autoclave.lifecycle.transitions import Cause

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from autoclave.lifecycle.burn import burn
 from hostworld import GPU, GPU_CLASS, GPU_SPEC, HOST, HostWorld
 from pciworld import ONE
 
+import burnedrows
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
@@ -76,7 +76,7 @@ def test_a_card_that_becomes_one_time_use_while_it_is_claimed_is_burned(world: H
 
     while_locked(world, claim, lambda: tree.sync(starting=True))
     assert (world.function().instance_uuid, world.row().one_time_use) == (ONE, True)
-    assert (world.row().burned, world.row().burned_for, world.reserved()) == (True, ONE, 1)
+    assert (world.row().burned, world.row().device.burned_for, world.reserved()) == (True, ONE, 1)
 
 
 def test_a_card_whose_class_changes_while_it_is_claimed_is_not_given(world: HostWorld) -> None:
@@ -90,6 +90,6 @@ def test_a_card_whose_class_changes_while_it_is_claimed_is_not_given(world: Host
         except ClaimRefused as error:
             refused.append(str(error))
 
-    while_locked(world, lambda tx: pci.describe(tx, row, {"resource_class": "CUSTOM_OTHER"}), claim)
+    while_locked(world, lambda tx: burnedrows.describe(tx, row, {"resource_class": "CUSTOM_OTHER"}), claim)
     assert refused == [f"{GPU} of {HOST} is no {GPU_CLASS} for instances any more"]
     assert world.function().instance_uuid is None

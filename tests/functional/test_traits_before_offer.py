@@ -7,14 +7,14 @@ import dataclasses
 
 import pytest
 from agentworld import AgentWorld
-from autoclave.lifecycle.burn import Settled, ask_release
 from pciworld import PCIWorld
 from tenant import Tenant, conductor
 
 from autoclave.exceptions import TraitsMissing
+from autoclave.lifecycle.reserve import Settled
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.testing.placement.faults import answer, before
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 
 DRIVES = frozenset({OWNER_CYBORG, "HW_NVME_BES"})
 """What whoever sees the inventory of the drive must see as well."""

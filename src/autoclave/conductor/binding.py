@@ -222,8 +222,8 @@ def _claim_one(
     free = handles.free(tx, deployable.id)
     if must_be_reserved(device.offer) or not free:
         raise _Refused(f"device {device.uuid} cannot be bound: {_why(device.offer, bool(free))}")
-    if len(free) == 1:
-        # The device is no longer offered without its last handle.
+    if len(free) == 1 or device.reclaim is not Reclaim.NONE:
+        # The device is no longer offered without its last handle. One that does not return as it is has one instance.
         burned = burned_for(request.instance_uuid, utcnow()) if device.reclaim is Reclaim.HOLD else {}
         device = swap(tx, device, Event.BIND, cause, burned, locked=True)
     else:

@@ -36,6 +36,8 @@ def claim(
 ) -> DeviceRecord:
     """Give *wanted* to an instance. The device is ``allocated`` when instances have all of its functions.
 
+    A device that does not return as it is has one instance at a time.
+
     :param device: its row, available, and locked by this transaction.
     :param functions: all functions of the device.
     :param wanted: free functions of it.
@@ -46,7 +48,7 @@ def claim(
         raise StateConflict(f"{device.slot} was given to another instance at the same moment")
     told = _told(tx, cause, "claimed for", instance_uuid)
     left = [each for each in functions if each.instance_uuid is None and not each.missing and each not in wanted]
-    if left:
+    if left and device.reclaim is Reclaim.NONE:
         remark(tx, device, Event.CLAIM.value, told, {})
         return device
     burned = burned_for(instance_uuid, now) if device.reclaim is Reclaim.HOLD else {}

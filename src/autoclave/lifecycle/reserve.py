@@ -401,10 +401,12 @@ def _report_total(deployable: DeployableRecord, row: DeviceRecord, reading: Read
             *had,
         )
         return
+    state = "still burned" if row.burned_at is not None else row.device_state
     LOG.warning(
         "Provider %s of device %s had total=%d and reserved=%d; Autoclave writes total=%d. A total that another "
-        "service or an operator has changed releases nothing.",
+        "service or an operator has changed releases nothing: the device is %s.",
         *had,
+        state,
     )
 
 
