@@ -101,6 +101,8 @@ class SimulatedSlot:
         self.paths = replace(self.host.paths, answer_tool=_Tools(self), hold_disk=self._hold)
         self.program: Program | None = None
         self._marks: list[Mark] = []
+        self._looked: list[Mark | Program] = []
+        """What the agent has seen in this period, and may not have recorded yet."""
         self._media = root / "state/drives" / serial / "ns1"
         self._places = random.Random(serial)
         self._pid = 1000
@@ -166,10 +168,18 @@ class SimulatedSlot:
 
     def see_users(self) -> None:
         """The program has been there to be seen, and with it that it may have written."""
-        if self.program is not None:
-            self.program.seen = True
-            for mark in self._marks:
-                mark.seen = mark.seen or mark.by is self.program
+        if self.program is None:
+            return
+        by_it = [mark for mark in self._marks if mark.by is self.program]
+        self._looked += [each for each in (self.program, *by_it) if not each.seen]
+        for each in (self.program, *by_it):
+            each.seen = True
+
+    def end_look(self, *, recorded: bool) -> None:
+        """What an agent has seen that dies before it records that, nobody has seen."""
+        for each in self._looked:
+            each.seen = each.seen and recorded
+        self._looked.clear()
 
     def proved(self) -> None:
         """The erase ends, its proof with it. What is left now and was not seen, the documentation excepts."""

@@ -157,7 +157,13 @@ class World:
             self.running = actor
             actor.dead = True
             self.stage.run(actor)
+        if group == "agent":
+            self.end_looks(recorded=False)
         self.check()
+
+    def end_looks(self, *, recorded: bool) -> None:
+        for slot in self.host.simulated.values():
+            slot.end_look(recorded=recorded)
 
     def check(self) -> None:
         """Both promises hold, or this raises :class:`promises.checks.Broken`."""
@@ -295,6 +301,7 @@ class AgentRun:
                 world.steps.append(f"  period: {type(error).__name__}")
                 whole = False
         pay_debts(world.ports, world.hostname)
+        world.end_looks(recorded=whole)
         if whole and not self.blind:
             world.meddling.period_ended(period, world.watch.rows, self.serves)
 
