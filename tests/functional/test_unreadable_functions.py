@@ -59,8 +59,7 @@ def give_back(world: HostWorld, instance: str) -> None:
     """What the agent does at the end of a guest, up to the end of its allocation."""
     tracker = ResourceTracker(world.ports, HOST)
     tracker.settle(instance)
-    tracker.free(instance)
-    tracker.withhold(instance)
+    tracker.withhold(tracker.free(instance))
     world.onlooker.delete_allocations(instance)
 
 

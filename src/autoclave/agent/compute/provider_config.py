@@ -23,6 +23,7 @@ from autoclave.exceptions import InvalidConfiguration, PlacementConflict, Placem
 from autoclave.lifecycle.ports import Ports
 from autoclave.placement.provider_tree import IN_USE, change_inventories, change_traits
 from autoclave.placement.records import Inventory, Provider
+from autoclave.rules.pci_inventory import FUNCTIONS_DRIVER
 from autoclave.rules.provider_config import (
     COMPUTE_NODE,
     AddedInventory,
@@ -129,12 +130,12 @@ class ProviderAdditions:
 
     def _owned(self, root: str, root_classes: frozenset[str], root_traits: frozenset[str]) -> dict[str, _Owned]:
         with self._ports.db.read() as tx:
-            functions = pci.providers(tx, self._host)
+            functions = pci.providers(tx, self._host, driver=FUNCTIONS_DRIVER)
             devices = device_rows.list_all(tx, hostname=self._host)
             deployables = device_rows.deployables_of(tx, [device.id for device in devices])
         owned = {root: _Owned(root_classes, root_traits)}
-        owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
         owned |= {each.rp_uuid: _Owned(frozenset({each.resource_class}), traits_only=True) for each in deployables}
+        owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
         return owned
 
     def _tree_provider(
