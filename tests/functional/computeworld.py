@@ -27,8 +27,7 @@ from autoclave.placement.records import Inventory
 from autoclave.rpc.inprocess import Cast, Deliver, InProcessTransport
 from autoclave.rpc.port import AGENT_TOPIC
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_inventory import ALWAYS
-from autoclave.rules.resource_names import OWNER_CYBORG
+from autoclave.rules.resource_names import FLAVOR_TRAITS, OWNER_CYBORG
 from autoclave.testing.placement.faults import Faults
 from autoclave.testing.ports import HeldCasts
 from computerows import make_instance
@@ -136,7 +135,7 @@ class ComputeWorld:
         self.agents[name] = agent or NotingAgent()
         self.transport.serve(AGENT_TOPIC, name, self.agents[name], rpc).start()
         for number in range(gpus):
-            self.add_provider(f"{name}_0000:81:{number:02X}.0", {GPU_CLASS: 1}, ALWAYS, parent=root)
+            self.add_provider(f"{name}_0000:81:{number:02X}.0", {GPU_CLASS: 1}, FLAVOR_TRAITS, parent=root)
         self.drives[name] = [self._add_drive(name, root) for _ in range(drives)]
         return root
 

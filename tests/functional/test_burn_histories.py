@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoclave.lifecycle.burn import ask_release
 from hostworld import FUNCTIONS, GPU, GPU_CLASS, HOST
 from instanceworld import InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
 
 from autoclave.agent.manager import AgentManager
+from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import AutoclaveError, PlacementConflict
-from autoclave.lifecycle import burn as burning
+from autoclave.lifecycle import reserve
 from autoclave.placement.embedded import EmbeddedPlacement
-from autoclave.rules import burn as rules
+from autoclave.rules import device_lifecycle as rules
 from autoclave.rules.instance_states import TaskState
 from autoclave.simulator.guests import Guests
 from autoclave.virt.driver import load_compute_driver
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 from realplacement import running_placement
 
 pytestmark = pytest.mark.thorough
@@ -223,7 +223,7 @@ class History:
     def _clean(self) -> None:
         """The operator's own workflow: clean, then lower."""
         row = self.world.find_row()
-        if row is None or not self._idle() or not row.burn_confirmed:
+        if row is None or not self._idle() or not row.device.burn_confirmed:
             return
         self._touched = None
         self.tally["cleaned"] += 1
@@ -236,7 +236,7 @@ class History:
         if row is None or provider is None or not self.world.onlooker.get_inventories(provider.uuid).records:
             return
         # In the middle of a call, the agent may have seen the device idle and not have written that down yet.
-        if self._idle() and (row.burn_confirmed or self._depth):
+        if self._idle() and (row.device.burn_confirmed or self._depth):
             self._touched = None
         elif self._touched is not None:
             self._excused = self._excused_since = True
@@ -247,7 +247,7 @@ class History:
     def _hold(self) -> None:
         """Keep back what is offered, for reasons of the operator's own."""
         row = self.world.find_row()
-        if row is None or row.burned or row.release_pending or not self.world.offered():
+        if row is None or row.burned or row.device.release_pending or not self.world.offered():
             return
         self.world.by_hand(1)
         self._held_by = self.world.provider().uuid
@@ -262,7 +262,7 @@ class History:
             ask_release(self.world.db, self.world.onlooker, row.uuid, OPERATOR)
             self.tally["released"] += 1
         except AutoclaveError:
-            if not self.world.row().release_pending:
+            if not self.world.row().device.release_pending:
                 self._touched = touched
             raise
 
@@ -408,8 +408,8 @@ def not_raised_at_all(_db: Any, _placement: Any, _rp_uuid: str) -> None:
 def frees_without_settling(m: pytest.MonkeyPatch) -> None:
     from autoclave.agent.compute import claims, instance_work
 
-    m.setattr(claims, "settle_provider", not_raised_at_all)
-    m.setattr(instance_work, "settle_provider", not_raised_at_all)
+    m.setattr(claims, "settle", not_raised_at_all)
+    m.setattr(instance_work, "settle", not_raised_at_all)
 
 
 def releases_unconfirmed(facts: Any, reading: Any) -> Any:
@@ -419,18 +419,18 @@ def releases_unconfirmed(facts: Any, reading: Any) -> Any:
 
 def forgets_with_the_entry(m: pytest.MonkeyPatch) -> None:
     """A burned device's row goes with its entry."""
+    from autoclave.agent.compute import pci_tree
     from autoclave.lifecycle import pci_inventory
 
-    def withdraw(found: Any, row: Any, own: Any) -> None:
+    def forget(found: Any, row: Any, own: Any) -> None:
         found.withdrawn.append(row)
 
     def delete(tx: Any, provider: Any) -> bool:
-        tx.exec_driver_sql(f"DELETE FROM pci_functions WHERE provider_id={provider.id}")
-        tx.exec_driver_sql(f"DELETE FROM pci_providers WHERE id={provider.id}")
+        device_rows.delete(tx, provider.device)
         return True
 
-    m.setattr(pci_inventory, "_withdraw", withdraw)
-    m.setattr(pci, "delete", delete)
+    m.setattr(pci_inventory, "_withdraw", forget)
+    m.setattr(pci_tree, "withdraw", delete)
 
 
 def follows_at_once(m: pytest.MonkeyPatch) -> None:
@@ -449,10 +449,10 @@ def overrides_holds(facts: Any, reading: Any) -> Any:
 verdict = rules.verdict
 MUTANTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch], None]]] = {
     "a claim and a deletion do not settle": (0, frees_without_settling),
-    "what was lowered at any time is a release": (12, lambda m: m.setattr(burning, "verdict", releases_unconfirmed)),
+    "what was lowered at any time is a release": (12, lambda m: m.setattr(reserve, "verdict", releases_unconfirmed)),
     "a burned row goes with its entry": (90, forgets_with_the_entry),
     "an entry is applied to what is in use": (13, follows_at_once),
-    "what is held by hand is offered": (49, lambda m: m.setattr(burning, "verdict", overrides_holds)),
+    "what is held by hand is offered": (49, lambda m: m.setattr(reserve, "verdict", overrides_holds)),
 }
 """Rules of the protocol, each broken in the real code, and from which seed on that is looked for."""
 

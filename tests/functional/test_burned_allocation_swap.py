@@ -49,7 +49,7 @@ def test_a_burned_allocation_is_swapped_and_back_and_given_to_no_third(world: Ho
         swap(world, giver, heir)
         tree.sync()
         assert world.onlooker.get_allocations_for_provider(row.uuid) == {heir: {GPU_CLASS: 1}}
-        assert (world.row().burned_for, world.reserved(), world.function().instance_uuid) == (ONE, 1, ONE)
+        assert (world.row().device.burned_for, world.reserved(), world.function().instance_uuid) == (ONE, 1, ONE)
         with pytest.raises(PlacementConflict):
             world.onlooker.put_allocations(third)
     ResourceTracker(world.ports, HOST).free(ONE)
@@ -57,4 +57,4 @@ def test_a_burned_allocation_is_swapped_and_back_and_given_to_no_third(world: Ho
     tree.sync()
     with pytest.raises(PlacementConflict):
         world.onlooker.put_allocations(third)
-    assert world.row().burn_confirmed
+    assert world.row().device.burn_confirmed

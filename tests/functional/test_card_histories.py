@@ -143,7 +143,7 @@ class History:
             self.look()
         for _ in range(2):
             self.agent.period()
-        if self.world.offered(CARD) != 2 or self.world.row(CARD).waiting_for is not None:
+        if self.world.offered(CARD) != 2 or self.world.row(CARD).device.waiting_for is not None:
             raise self._broken(f"not offered: {self.world.row(CARD)}")
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from autoclave.lifecycle.burn import ask_release, burn
 from hostworld import (
     CARD,
     FUNCTIONS,
@@ -22,6 +21,7 @@ from hostworld import (
 from pciworld import ONE, TWO
 
 from autoclave.agent.compute.claims import ResourceTracker
+from autoclave.db import devices as device_rows
 from autoclave.db import history, hosts, pci
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import (
@@ -32,13 +32,14 @@ from autoclave.exceptions import (
     PlacementError,
     PlacementNotFound,
 )
+from autoclave.lifecycle import claims
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import before, refuse
 from autoclave.virt.driver import load_compute_driver
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 from computerows import make_instance
 from dbfixtures import make_slot
 
@@ -49,14 +50,14 @@ def claim(world: HostWorld, address: str = GPU, instance: str = ONE, *, function
     allocation = ConsumerAllocations(instance, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
     world.onlooker.put_allocations(allocation)
     with world.db.write() as tx:
-        found = next(each for each in pci.functions_of(tx, row) if each.address == (function or each.address))
-        assert pci.claim(tx, [found.id], instance)
-        assert burn(tx, row, instance, utcnow(), Cause(Actor.AGENT, HOST))
+        own = pci.functions_of(tx, row)
+        found = next(each for each in own if each.address == (function or each.address))
+        claims.claim(tx, row.device, own, [found], instance, Cause(Actor.AGENT, HOST), utcnow())
 
 
 def give_back(world: HostWorld, instance: str = ONE) -> None:
     with world.db.write() as tx:
-        pci.free(tx, instance)
+        claims.free(tx, instance, Cause(Actor.AGENT, HOST))
     world.onlooker.delete_allocations(instance)
 
 
@@ -67,7 +68,7 @@ def use_up(world: HostWorld) -> None:
     tree.sync()
     give_back(world)
     tree.sync()
-    assert world.row().burn_confirmed
+    assert world.row().device.burn_confirmed
 
 
 def test_a_host_publishes_itself_and_its_functions(host_world: HostWorld) -> None:
@@ -184,7 +185,7 @@ def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: H
     assert not host_world.row().burned
     host_world.specs = (GPU_SPEC,)
     host_world.synced()
-    assert (host_world.row().burned, host_world.row().burned_for) == (True, ONE)
+    assert (host_world.row().burned, host_world.row().device.burned_for) == (True, ONE)
     assert host_world.reserved() == 1
     assert told(host_world) == [
         ("burn", f"agent {HOST}", "not_burned", f"it is of one time use now, and instance {ONE} has it")
@@ -202,14 +203,14 @@ def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement
     )
     host_world.specs = (GPU_SPEC,)
     host_world.synced()
-    assert (host_world.row().burned, host_world.row().burned_for) == (True, None)
+    assert (host_world.row().burned, host_world.row().device.burned_for) == (True, None)
     assert told(host_world) == [
         ("burn", f"agent {HOST}", "not_burned", "it is of one time use now, and is allocated to nobody on record")
     ]
     host_world.onlooker.delete_allocations(ONE)
     assert host_world.offered() == 0
     host_world.synced()
-    assert host_world.row().burn_confirmed
+    assert host_world.row().device.burn_confirmed
     assert host_world.offered() == 0
 
 
@@ -223,12 +224,12 @@ def test_an_unknown_consumer_burns_a_one_time_use_device(
         ConsumerAllocations(ONE, {row.uuid: {row.resource_class: 1}}, None, "project", "user")
     )
     tree.sync()
-    assert (host_world.row().burned, host_world.row().burned_for, host_world.reserved()) == (True, None, 1)
+    assert (host_world.row().burned, host_world.row().device.burned_for, host_world.reserved()) == (True, None, 1)
     assert ONE in caplog.text
     host_world.onlooker.delete_allocations(ONE)
     assert host_world.offered() == 0
     tree.sync()
-    assert host_world.row().burn_confirmed
+    assert host_world.row().device.burn_confirmed
     assert host_world.offered() == 0
     assert ask_release(host_world.db, host_world.onlooker, row.uuid, OPERATOR).value == "lowered"
     assert host_world.offered() == 1
@@ -277,7 +278,7 @@ def test_a_raised_total_lets_no_instance_claim(host_world: HostWorld) -> None:
         make_instance(tx, uuid=TWO)
     with pytest.raises(ClaimRefused, match="its total was changed"):
         ResourceTracker(host_world.ports, HOST).instance_claim(TWO, allocation, {"pci0": [row.uuid]})
-    assert host_world.row().burned_for == ONE
+    assert host_world.row().device.burned_for == ONE
     assert host_world.records(GPU) == {GPU_CLASS: Inventory(1, 1, 1, 1, 1, 1.0)}
 
 
@@ -293,7 +294,7 @@ def test_an_instance_on_its_way_to_what_becomes_one_time_use_burns_it_by_its_cla
     host_world.synced()
     assert not host_world.row().burned
     ResourceTracker(host_world.ports, HOST).instance_claim(ONE, allocation, {"pci0": [row.uuid]})
-    assert (host_world.row().burned_for, host_world.reserved()) == (ONE, 1)
+    assert (host_world.row().device.burned_for, host_world.reserved()) == (ONE, 1)
 
 
 def test_a_device_in_use_that_somebody_lowered_is_burned_again_in_the_next_period(host_world: HostWorld) -> None:
@@ -388,8 +389,8 @@ def test_a_provider_that_another_database_left_in_use_is_taken_for_burned(host_w
     claim(host_world)
     with host_world.db.write() as tx:
         for row in pci.providers(tx):
-            tx.exec_driver_sql(f"DELETE FROM pci_functions WHERE provider_id={row.id}")
-            tx.exec_driver_sql(f"DELETE FROM pci_providers WHERE id={row.id}")
+            pci.delete_functions(tx, [each.id for each in pci.functions_of(tx, row)])
+            device_rows.delete(tx, row.device)
     host_world.synced()
     assert host_world.row().burned
     assert host_world.reserved() == 1
@@ -462,7 +463,7 @@ def test_a_pulled_card_that_is_released_and_comes_back_at_once_is_offered(host_w
     host_world.faults.add(refuse, method="DELETE")  # it cannot go, and so is looked at once more
     ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
     tree.sync()
-    assert host_world.row().release_pending
+    assert host_world.row().device.release_pending
     host_world.sim.functions.plug(FUNCTIONS[0])
     tree.sync()
     assert host_world.offered() == 1

@@ -3,16 +3,18 @@
 from typing import Any
 
 import pytest
-from autoclave.lifecycle.burn import ask_release, settle_provider
-from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, NIC_SPEC, VF_CLASS, VF_SPEC, HostWorld
 from test_pci_spec_changes import ONE, TWO, allocate, delete_guest, start_guest, whole
 from test_unreadable_functions import Agent, give_back
 
 from autoclave.agent.compute.claims import ResourceTracker
-from autoclave.db import pci
 from autoclave.exceptions import ClaimRefused, PlacementConflict
-from burnedrows import OPERATOR
+from autoclave.lifecycle import claims
+from autoclave.lifecycle.reserve import settle
+from autoclave.lifecycle.transitions import Cause
+from autoclave.rules.device_lifecycle import Actor
+from autoclave.rules.reclaim import BurnState
+from burnedrows import OPERATOR, ask_release
 
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "another class": [{**NIC_SPEC, "resource_class": "CUSTOM_NIC"}],
@@ -40,7 +42,7 @@ def test_a_freed_function_is_not_offered_by_the_entry_before(
     agent.period()
     row = host_world.find_row(NIC)
     assert host_world.offered(NIC) == (0 if row is None else 1)
-    assert row is None or (not row.outdated and not row.withheld)
+    assert row is None or (not row.device.outdated and not row.device.withheld)
 
 
 def test_freed_virtual_functions_are_not_offered_by_the_entry_before(host_world: HostWorld) -> None:
@@ -66,7 +68,7 @@ def test_a_freed_function_is_withheld_by_a_run_that_died_at_freeing(host_world: 
     host_world.specs = CHANGES["another class"]
     Agent(host_world)
     with host_world.db.write() as tx:
-        pci.free(tx, ONE)
+        claims.free(tx, ONE, Cause(Actor.AGENT, HOST))
     give_back(host_world, ONE)
     assert host_world.offered(NIC) == 0
 
@@ -90,7 +92,7 @@ def test_a_released_device_is_not_offered_by_the_entry_before(host_world: HostWo
     host_world.specs = [{"vendor_id": "10de", "product_id": "25b6", "one_time_use": True, "resource_class": "CUSTOM_G"}]
     agent = Agent(host_world)
     ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
-    settle_provider(host_world.db, host_world.onlooker, host_world.row().uuid)
+    settle(host_world.db, host_world.onlooker, host_world.row().uuid)
     assert host_world.offered() == 0
     agent.period()
     agent.period()

@@ -25,6 +25,7 @@ from autoclave.db import instances as instance_rows
 from autoclave.db.columns import metadata, utcnow
 from autoclave.db.engine import Database, sqlite_url
 from autoclave.exceptions import Conflict, InvalidConfiguration, NotFound
+from autoclave.lifecycle.claims import burn
 from autoclave.lifecycle.host_rename import Carried
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor
@@ -47,7 +48,7 @@ class Rename:
         agent = world.start()
         world.delete(world.create(GPU))
         agent.period()
-        assert (world.row().burn_confirmed, world.offered()) == (True, 0)
+        assert (world.row().device.burn_confirmed, world.offered()) == (True, 0)
         world.end(agent)
 
     def call_it(self, name: str) -> None:
@@ -108,11 +109,11 @@ def test_a_renamed_host_keeps_its_burned_device(rename: Rename) -> None:
     assert world.onlooker.find_provider(HOST) is None
     rename.start(NEW)
     after = world.row()
-    assert (after.uuid, after.burned, after.burn_confirmed, after.burned_for) == (
+    assert (after.uuid, after.burned, after.device.burn_confirmed, after.device.burned_for) == (
         before.uuid,
         True,
         True,
-        before.burned_for,
+        before.device.burned_for,
     )
     assert (world.offered(GPU), world.offered(NIC)) == (0, 1)
     assert world.provider().uuid == before.uuid
@@ -258,7 +259,7 @@ def burned(tmp_path: Path) -> Path:
     database = Database(sqlite_url(tmp_path / "data/autoclave.db"))
     with database.write() as tx:
         [row] = pci.providers(tx, "sim-1")
-        assert pci.swap(tx, row, pci.burned_for(None, utcnow()))
+        burn(tx, row.device, None, Cause(Actor.AGENT, "sim-1"), utcnow())
     database.dispose()
     with running(tmp_path / "data", 1, config):
         pass

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from autoclave.lifecycle.burn import ask_release
 from hostworld import CARD, GPU, HOST, VFS
 from instanceworld import InstanceWorld
 from pciworld import ONE, TWO
@@ -19,7 +18,7 @@ from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.rules.resource_request import ALIAS_KEY
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import refuse
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 
 
 def test_a_claim_without_an_allocation_fails_before_anything_is_given(instance_world: InstanceWorld) -> None:
@@ -191,4 +190,4 @@ def test_a_guest_that_does_not_start_leaves_its_device_burned_and_says_so(instan
     assert world.function().instance_uuid is None
     assert world.told()[-1] == "instance.create.error"
     agent.period()
-    assert world.row().burn_confirmed
+    assert world.row().device.burn_confirmed

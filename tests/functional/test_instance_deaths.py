@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from autoclave.lifecycle.burn import ask_release
 from hostworld import FUNCTIONS, GPU, GPU_SPEC, HOST
 from instanceworld import OTHER, InstanceWorld
 from moments import Death, Moments, fail, hypervisor_of, ports_of
@@ -17,7 +16,7 @@ from autoclave.exceptions import AutoclaveError
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.services.hosts import host_paths
 from autoclave.virt.driver import load_compute_driver
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 
 pytestmark = pytest.mark.thorough
 
@@ -88,7 +87,7 @@ class Life:
         row = self.world.row()
         assert row.burned or not self.touched
         if row.burned:
-            assert row.burn_confirmed
+            assert row.device.burn_confirmed
             assert self.world.reserved() == 1
             ask_release(self.world.db, self.world.placement, row.uuid, OPERATOR)
         assert self.world.offered() == 1
@@ -215,7 +214,7 @@ def test_mark_that_comes_during_a_deletion_leaves_nothing_offered(tmp_path: Path
         marked = PCITree(life.world.ports, PCIBus(conf, host_paths(conf)), HOST, unreadable_patience=600)
         happened = life.meet(at, lambda _whom, tree=marked: tree.observe([]), life.delete)
         row = life.world.row()
-        if row.burned_for == life.instance:
+        if row.device.burned_for == life.instance:
             burned_at.append(at)
             assert life.world.offered() == 0, f"moment {at}: burned, and offered"
         if not happened:

@@ -5,7 +5,7 @@ from hostworld import GPU, NIC
 from instanceworld import InstanceWorld
 
 from autoclave.db import arqs as arq_rows
-from autoclave.db import pci
+from autoclave.db import devices as device_rows
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import TaskState, VMState
 from autoclave.simulator.faults import Fault, FaultKind
@@ -43,7 +43,7 @@ def test_an_outdated_function_is_reserved_before_its_allocation_goes(instance_wo
     world.start()
     instance = world.create(NIC)
     with world.db.write() as tx:
-        pci.describe(tx, world.row(NIC), {"outdated": True})
+        device_rows.update(tx, world.row(NIC).device, {"outdated": True})
     world.faults.add(refuse, path="/allocations/", method="DELETE")
     world.delete(instance)
     assert world.function(NIC).instance_uuid is None

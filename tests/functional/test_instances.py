@@ -128,7 +128,7 @@ def test_an_instance_may_come_between_the_release_and_the_period_that_would_noti
     world.by_hand(0)
     second = world.create(GPU)
     assert world.instance(second).vm_state is VMState.ACTIVE
-    assert (world.row().burned_for, world.reserved()) == (second, 1)
+    assert (world.row().device.burned_for, world.reserved()) == (second, 1)
     agent.period()
     assert world.reserved() == 1
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from autoclave.lifecycle.burn import ask_release
 from hostworld import (
     CARD,
     FUNCTIONS,
@@ -30,7 +29,7 @@ from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import PlacementConflict
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import DeviceState
-from burnedrows import OPERATOR
+from burnedrows import OPERATOR, ask_release
 from computerows import make_instance
 from dbfixtures import make_slot
 
@@ -112,7 +111,7 @@ def test_virtual_functions_of_a_claimed_parent_wait(parent: HostWorld) -> None:
         assert [each.address for each in pci.functions(tx, HOST)] == [CARD]
     with pytest.raises(PlacementConflict):
         start_guest(parent, TWO, CARD, PF_CLASS)
-    assert parent.row(CARD).waiting_for == (
+    assert parent.row(CARD).device.waiting_for == (
         f"{CARD} stays as it is; [pci] device_spec takes effect later (its virtual functions, class {VF_CLASS}): "
         f"instance {ONE} has it"
     )
@@ -120,7 +119,7 @@ def test_virtual_functions_of_a_claimed_parent_wait(parent: HostWorld) -> None:
     tree.sync()
     tree.sync()
     assert parent.records(CARD) == {VF_CLASS: whole(2)}
-    assert parent.row(CARD).waiting_for is None
+    assert parent.row(CARD).device.waiting_for is None
     assert [each.address for each in start_guest(parent, THREE, CARD, VF_CLASS)] == [VFS[0]]
 
 
@@ -130,7 +129,7 @@ def test_a_parent_of_a_claimed_virtual_function_waits(host_world: HostWorld) -> 
     tree = change(host_world, PF_SPEC)
     assert host_world.records(CARD) == {VF_CLASS: whole(1)}
     assert host_world.offered(CARD) == 0
-    assert ONE in (host_world.row(CARD).waiting_for or "")
+    assert ONE in (host_world.row(CARD).device.waiting_for or "")
     delete_guest(host_world)
     tree.sync()
     tree.sync()
@@ -160,14 +159,14 @@ def test_a_claimed_function_keeps_class_and_traits(
     tree = change(host_world, {**spec, **change_of})
     assert host_world.records(address) == {resource_class: whole(1)}
     assert host_world.onlooker.get_traits(uuid).names == traits
-    assert later in (host_world.row(address).waiting_for or "")
+    assert later in (host_world.row(address).device.waiting_for or "")
     assert host_world.offered(address) == 0
     delete_guest(host_world)
     tree.sync()
     tree.sync()
     assert host_world.records(address) == {change_of.get("resource_class", resource_class): whole(total)}
     assert host_world.onlooker.get_traits(uuid).names != traits or "resource_class" in change_of
-    assert host_world.row(address).waiting_for is None
+    assert host_world.row(address).device.waiting_for is None
 
 
 def test_one_time_use_of_a_claimed_function_burns_it_and_its_class_waits(host_world: HostWorld) -> None:
@@ -176,11 +175,11 @@ def test_one_time_use_of_a_claimed_function_burns_it_and_its_class_waits(host_wo
     start_guest(host_world, ONE, GPU, GPU_CLASS)
     tree = change(host_world, {**GPU_SPEC, "resource_class": "CUSTOM_GPU"})
     assert host_world.records() == {GPU_CLASS: whole(1, 1)}
-    assert host_world.row().burned_for == ONE
+    assert host_world.row().device.burned_for == ONE
     assert "HW_PCI_ONE_TIME_USE" in host_world.onlooker.get_traits(host_world.provider().uuid).names
     delete_guest(host_world)
     tree.sync()
-    assert (host_world.offered(), host_world.row().burn_confirmed) == (0, True)
+    assert (host_world.offered(), host_world.row().device.burn_confirmed) == (0, True)
     ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
     tree.sync()
     tree.sync()
@@ -207,7 +206,7 @@ def test_virtual_functions_of_a_burned_parent_wait_for_its_release(host_world: H
     plug_virtual(host_world)
     tree = change(host_world, VF_SPEC)
     assert host_world.records(CARD) == {PF_CLASS: whole(1, 1)}
-    assert "it is burned; release it" in (host_world.row(CARD).waiting_for or "")
+    assert "it is burned; release it" in (host_world.row(CARD).device.waiting_for or "")
     ask_release(host_world.db, host_world.onlooker, host_world.row(CARD).uuid, OPERATOR)
     assert host_world.offered(CARD) == 0
     tree.sync()
@@ -221,7 +220,7 @@ def test_a_removed_entry_of_a_claimed_function_waits(host_world: HostWorld) -> N
     before = host_world.records(NIC)
     tree = change(host_world, VF_SPEC)
     assert host_world.records(NIC) == before
-    assert f"instance {ONE} has it" in (host_world.row(NIC).waiting_for or "")
+    assert f"instance {ONE} has it" in (host_world.row(NIC).device.waiting_for or "")
     delete_guest(host_world)
     tree.sync()
     assert host_world.find_row(NIC) is None
@@ -233,11 +232,11 @@ def test_managed_of_a_claimed_function_waits(host_world: HostWorld) -> None:
     start_guest(host_world, ONE, NIC, NIC_CLASS)
     tree = change(host_world, {**NIC_SPEC, "managed": False})
     assert host_world.function(NIC).managed
-    assert host_world.row(NIC).waiting_for == f"managed=False of {NIC} takes effect later: instance {ONE} has it"
+    assert host_world.row(NIC).device.waiting_for == f"managed=False of {NIC} takes effect later: instance {ONE} has it"
     delete_guest(host_world)
     tree.sync()
     assert not host_world.function(NIC).managed
-    assert host_world.row(NIC).waiting_for is None
+    assert host_world.row(NIC).device.waiting_for is None
 
 
 CONTRADICTIONS = {

@@ -12,6 +12,7 @@ from autoclave.db.tables import DeviceType, devices
 from autoclave.exceptions import Conflict, PlacementError
 from autoclave.placement.provider_tree import whole_record
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import OWNER_CYBORG
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.testing.placement.faults import Effect, answer
@@ -215,7 +216,7 @@ def test_what_needs_no_cleaning_is_given_back_though_placement_fails_and_offered
 ) -> None:
     one_drive.start()
     with one_drive.db.write() as tx:
-        tx.execute(devices.update().values(type=DeviceType.GPU))
+        tx.execute(devices.update().values(type=DeviceType.GPU, reclaim=Reclaim.NONE))
     tenant = Tenant(one_drive)
     tenant.bind()
     with failing(one_drive, at, effect, times):

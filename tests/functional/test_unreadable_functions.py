@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoclave.lifecycle.burn import ask_release
-from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, PATIENCE, VF_CLASS, VFS, HostWorld
 from moments import Death
 from test_pci_spec_changes import ONE, allocate, delete_guest, start_guest, whole
 
 from autoclave.agent.compute.claims import ResourceTracker
 from autoclave.agent.compute.host import ComputeTree
+from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle import burn
 from autoclave.placement.records import Inventory
-from burnedrows import OPERATOR
+from autoclave.rules.reclaim import BurnState
+from burnedrows import OPERATOR, ask_release
 
 
 class Agent:
@@ -60,8 +59,7 @@ def give_back(world: HostWorld, instance: str) -> None:
     """What the agent does at the end of a guest, up to the end of its allocation."""
     tracker = ResourceTracker(world.ports, HOST)
     tracker.settle(instance)
-    tracker.free(instance)
-    tracker.withhold(instance)
+    tracker.withhold(tracker.free(instance))
     world.onlooker.delete_allocations(instance)
 
 
@@ -74,7 +72,7 @@ def test_a_function_that_stays_unreadable_is_not_offered(
     assert host_world.offered(NIC) == 1
     agent.period(PATIENCE + 1)
     assert host_world.records(NIC) == {NIC_CLASS: whole(1, 1)}
-    assert host_world.row(NIC).unreadable_reason == (
+    assert host_world.row(NIC).device.unreadable_reason == (
         f"{NIC} answers with nothing but ones: the device is dead or has no power"
     )
     assert f"{NIC} of {HOST} is not offered until it can be read" in caplog.text
@@ -84,7 +82,7 @@ def test_a_function_that_stays_unreadable_is_not_offered(
     mend()
     agent.period(PATIENCE + 2)
     assert host_world.records(NIC) == {NIC_CLASS: whole(1)}
-    assert (host_world.row(NIC).unreadable_reason, host_world.row(NIC).withheld) == (None, False)
+    assert (host_world.row(NIC).device.unreadable_reason, host_world.row(NIC).device.withheld) == (None, False)
     with host_world.db.read() as tx:
         assert [each.event for each in history.history(tx, host_world.row(NIC).uuid)] == ["unreadable", "readable"]
 
@@ -115,7 +113,7 @@ def test_no_function_is_offered_while_the_bus_cannot_be_listed(host_world: HostW
     assert [host_world.offered(each) for each in (GPU, NIC, CARD)] == [1, 1, 2]
     agent.period(PATIENCE + 1)
     assert [host_world.offered(each) for each in (GPU, NIC, CARD)] == [0, 0, 0]
-    assert "bus/pci/devices" in (host_world.row(GPU).unreadable_reason or "")
+    assert "bus/pci/devices" in (host_world.row(GPU).device.unreadable_reason or "")
     bus.with_name("elsewhere").rename(bus)
     agent.period(PATIENCE + 2)
     assert [host_world.offered(each) for each in (GPU, NIC, CARD)] == [1, 1, 2]
@@ -130,7 +128,7 @@ def test_a_burned_function_stays_burned_when_it_is_read_again(host_world: HostWo
     mend()
     agent.period(PATIENCE + 2)
     assert host_world.row().burn_state is BurnState.CONFIRMED
-    assert (host_world.offered(), host_world.row().burned_for) == (0, ONE)
+    assert (host_world.offered(), host_world.row().device.burned_for) == (0, ONE)
 
 
 def test_a_function_burned_while_unreadable_is_seen_idle(host_world: HostWorld, agent: Agent) -> None:
@@ -181,7 +179,7 @@ def test_a_release_that_is_overtaken_by_the_doubt_offers_nothing(
 
     monkeypatch.setattr(host_world.onlooker, "put_inventories", overtake)
     ask_release(host_world.db, host_world.onlooker, host_world.row().uuid, OPERATOR)
-    assert host_world.row().unreadable_reason is not None
+    assert host_world.row().device.unreadable_reason is not None
     assert (host_world.offered(), host_world.row().burn_state) == (0, BurnState.RELEASED)
     mend()
     agent.period(PATIENCE + 2)
@@ -204,7 +202,7 @@ def test_a_hold_written_at_the_same_moment_outlasts_the_doubt(
     """Autoclave records first that it reserves, and the write of another comes before its own."""
     mend = spoil(host_world, NIC)
     agent.period()
-    note, noted = burn._note_withheld, []
+    note, noted = device_rows.note_withheld, []
 
     def hold_first(*args: Any, withheld: bool) -> bool:
         outcome = note(*args, withheld=withheld)
@@ -213,7 +211,7 @@ def test_a_hold_written_at_the_same_moment_outlasts_the_doubt(
         noted.append(withheld)
         return outcome
 
-    monkeypatch.setattr(burn, "_note_withheld", hold_first)
+    monkeypatch.setattr(device_rows, "note_withheld", hold_first)
     agent.period(PATIENCE + 1)
     assert noted == [True, False]
     mend()
@@ -271,7 +269,7 @@ def test_other_functions_of_the_card_are_not_offered(host_world: HostWorld, agen
     agent.past_the_patience()
     assert host_world.records(CARD) == {VF_CLASS: whole(2, 2)}
     assert host_world.function(VFS[0]).instance_uuid == ONE
-    assert f"{VFS[1]}: " in (host_world.row(CARD).unreadable_reason or "")
+    assert f"{VFS[1]}: " in (host_world.row(CARD).device.unreadable_reason or "")
     mend()
     agent.period(PATIENCE + 2)
     assert host_world.records(CARD) == {VF_CLASS: whole(2)}
@@ -294,8 +292,8 @@ def test_a_function_of_unknown_users_is_withheld_at_once(host_world: HostWorld, 
     display = host_world.sim.paths.sysfs / "bus/pci/devices" / NIC / "boot_vga"
     display.mkdir()
     agent.period()
-    assert "boot_vga" in (host_world.row(NIC).unreadable_reason or "")
+    assert "boot_vga" in (host_world.row(NIC).device.unreadable_reason or "")
     assert host_world.provider(NIC).uuid == uuid
     display.rmdir()
     agent.period(1)
-    assert (host_world.row(NIC).unreadable_reason, host_world.reserved(NIC)) == (None, 1)
+    assert (host_world.row(NIC).device.unreadable_reason, host_world.reserved(NIC)) == (None, 1)

@@ -67,8 +67,8 @@ def require(tx: Connection, uuid: str) -> DeviceRecord:
 
 
 def debt(device: DeviceRecord) -> dict[str, Any]:
-    """Return the columns that make a release pending for an available device; none in another state."""
-    if device.device_state is not DeviceState.AVAILABLE:
+    """Return the columns that make a release pending, or none if the state of the device keeps it reserved."""
+    if not device.offer.state_allows:
         return {}
     return {"release_pending": True, "release_number": device.release_number + 1}
 

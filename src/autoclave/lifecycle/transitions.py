@@ -153,7 +153,7 @@ def swap(
 
     The caller's transaction writes all of it or nothing: state, version, pending release, history and the ledgers of
     dirty drives and burned cards. Becoming available makes the release of ``reserved`` pending, if the device had to be
-    reserved; leaving that state cancels it.
+    reserved. A state that keeps the device reserved cancels a pending release.
 
     :param changes: other columns to write in the same statement.
     :param locked: this transaction has locked the row before reading *device*, and has not written it since. The result
@@ -180,11 +180,12 @@ def swap(
         # First: a concurrent bind of the same drive by another row waits here, before it locks any row of this
         # function.
         _claim_drive(tx, device)
+    may_lower = device.offer._replace(device_state=edge.target).state_allows
     values: dict[str, Any] = {
         "device_state": edge.target,
         "state_version": device.state_version + 1,
         "state_reason": cause.reason,
-        "release_pending": edge.target is DeviceState.AVAILABLE and must_be_reserved(device.offer),
+        "release_pending": may_lower and (device.release_pending or must_be_reserved(device.offer)),
         "progress_percent": None,
         "progress_step": None,
         "progress_stalled": False,

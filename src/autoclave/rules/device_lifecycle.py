@@ -206,7 +206,13 @@ class Offer(NamedTuple):
     @property
     def doubted(self) -> bool:
         """Return whether nothing but a doubt keeps the device from being offered: it is unreadable or outdated."""
-        return _state_allows(self) and set(self.withheld) in _DOUBTS
+        return self.state_allows and set(self.withheld) in _DOUBTS
+
+    @property
+    def state_allows(self) -> bool:
+        """Return whether the state alone does not require ``reserved=total``: it is available, or lent out."""
+        lent_out = self.lent and self.device_state is DeviceState.ALLOCATED
+        return lent_out or self.device_state is DeviceState.AVAILABLE
 
 
 class Withheld(StrEnum):
@@ -252,12 +258,7 @@ def must_be_reserved(offer: Offer) -> bool:
 
     A device whose state is unknown (None: a row not yet backfilled) is not offered.
     """
-    return not _state_allows(offer) or bool(offer.withheld)
-
-
-def _state_allows(offer: Offer) -> bool:
-    lent_out = offer.lent and offer.device_state is DeviceState.ALLOCATED
-    return lent_out or offer.device_state is DeviceState.AVAILABLE
+    return not offer.state_allows or bool(offer.withheld)
 
 
 class Reading(NamedTuple):

@@ -134,8 +134,8 @@ class ProviderAdditions:
             devices = device_rows.list_all(tx, hostname=self._host, requested_by=RequestedBy.PROFILE)
             deployables = device_rows.deployables_of(tx, [device.id for device in devices])
         owned = {root: _Owned(root_classes, root_traits)}
-        owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
         owned |= {each.rp_uuid: _Owned(frozenset({each.resource_class}), traits_only=True) for each in deployables}
+        owned |= {row.uuid: _Owned(frozenset({row.resource_class}), row.trait_names) for row in functions}
         return owned
 
     def _tree_provider(
