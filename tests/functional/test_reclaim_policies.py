@@ -210,6 +210,8 @@ def test_failed_bind_burns_nothing(world: PolicyWorld, keys: dict[str, Any]) -> 
     world.faults.add(refuse, method="PUT", path="/inventories$")
     with pytest.raises(Conflict):
         tenant.bind()
+    device = world.device()
+    assert (device.device_state, device.burned_at, device.burned_for) == (DeviceState.AVAILABLE, None, None)
     world.faults.clear()
     tenant.give_up()
     agent.period()
