@@ -20,6 +20,7 @@ from autoclave.placement.records import Inventory, Provider
 from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rules.provider_config import ProviderConfig, parse
 from autoclave.services.hosts import host_paths
+from autoclave.simulator.drive_spec import DriveSpec
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.simulator.host import SimulatedHost
 from autoclave.testing.placement import FakePlacement
@@ -50,10 +51,16 @@ class HostWorld:
     """``placement`` may be made to fail; ``onlooker`` sees it as it is."""
 
     def __init__(
-        self, tmp_path: Path, functions: Sequence[FunctionSpec] = FUNCTIONS, *, service: Any = None, db: Any = None
+        self,
+        tmp_path: Path,
+        functions: Sequence[FunctionSpec] = FUNCTIONS,
+        *,
+        drives: Sequence[DriveSpec] = (),
+        service: Any = None,
+        db: Any = None,
     ) -> None:
         self.tmp_path = tmp_path
-        self.sim = SimulatedHost.create(tmp_path / "host", HOST, (), functions)
+        self.sim = SimulatedHost.create(tmp_path / "host", HOST, drives, functions)
         self.db = db or sqlite_database(tmp_path)
         service = service or FakePlacement()
         self.faults = Faults(getattr(service, "app", service))
@@ -65,6 +72,7 @@ class HostWorld:
         self.specs: Sequence[Mapping[str, Any]] = SPECS
         self.config = ProviderConfig()
         self.provider_config_location = ""
+        self.overrides: dict[tuple[str | None, str], Any] = {}
 
     def configuration(self) -> Any:
         return new_config(
@@ -78,7 +86,8 @@ class HostWorld:
                 ("compute", "virt_driver"): "null",
                 ("compute", "provider_config_location"): self.provider_config_location,
                 ("pci", "device_spec"): [json.dumps(spec) for spec in self.specs],
-            },
+            }
+            | self.overrides,
         )
 
     def configure(self, text: str) -> None:

@@ -16,6 +16,7 @@ from autoclave.agent.manager import AgentManager
 from autoclave.conductor.manager import ConductorManager
 from autoclave.db import instances as instance_rows
 from autoclave.db.instances import InstanceRecord
+from autoclave.drivers.loader import load_drivers
 from autoclave.lifecycle.ports import Ports
 from autoclave.objects.base import RequestContext
 from autoclave.placement.records import ConsumerAllocations
@@ -58,7 +59,8 @@ class InstanceWorld(AgentProcesses, HostWorld):
             self.notifications,
         )
         users = FunctionUsers(parts.paths)
-        agent = AgentManager(conf, ports or self.ports, HOST, {}, end=self.ended.set, users=users, compute=parts)
+        drivers = {each.name: each for each in load_drivers(conf, parts.paths)}
+        agent = AgentManager(conf, ports or self.ports, HOST, drivers, end=self.ended.set, users=users, compute=parts)
         self._agents.append(agent)
         return self.run(agent)
 

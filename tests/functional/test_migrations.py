@@ -1,10 +1,8 @@
 """The schema after all revisions is the one that the statements are written for, and no row is lost on the way."""
 
-import io
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,9 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from cliff.app import App
-from cliff.commandmanager import CommandManager
+from migrating import PowerCutError, deaths, dying_at, sync
 from oslo_db.exception import DBDuplicateEntry, DBError
 
-from autoclave.cli.db import DbSync
 from autoclave.db import schema
 from autoclave.db.columns import metadata
 from autoclave.db.engine import Database, current_revision
@@ -35,16 +31,6 @@ def empty(empty_url: str) -> Iterator[Database]:
     found = Database(empty_url)
     yield found
     found.dispose()
-
-
-def sync(url: str, tmp_path: Path) -> str:
-    """``autoclave db sync``; returns what it printed."""
-    config = tmp_path / "autoclave.conf"
-    config.write_text(f"[database]\nconnection = {url}\n")
-    output = io.StringIO()
-    command = DbSync(App("autoclave", "test", CommandManager("autoclave.test"), stdout=output), None)
-    assert command.run(command.get_parser("db sync").parse_args(["--config-file", str(config)])) == 0
-    return output.getvalue()
 
 
 def shape(database: Database) -> dict[str, Any]:
@@ -135,38 +121,6 @@ def test_one_slot_is_one_device(database: Database) -> None:
         make_device(tx, hostname="other", pci_address="0000:01:00.0")
     with pytest.raises(DBDuplicateEntry), database.write() as tx:
         make_device(tx, hostname="h", pci_address="0000:01:00.0")
-
-
-class PowerCutError(Exception):
-    """The migrating process dies."""
-
-
-@contextmanager
-def dying_at(database: Database, statement: int) -> Iterator[None]:
-    """The process dies just before its *statement*-th statement that changes something."""
-    left = statement
-
-    def before(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
-        nonlocal left
-        if not sql.lstrip().startswith(("SELECT", "PRAGMA", "SHOW", "DESCRIBE", "SET")):
-            left -= 1
-            if left == 0:
-                raise PowerCutError("power cut")
-
-    sa.event.listen(database.writer_engine, "before_cursor_execute", before)
-    try:
-        yield
-    except DBError as error:  # oslo.db wraps whatever a statement raises
-        if isinstance(error.inner_exception, PowerCutError):
-            raise error.inner_exception from None
-        raise
-    finally:
-        sa.event.remove(database.writer_engine, "before_cursor_execute", before)
-
-
-def deaths(database: Database) -> range:
-    """When to die: at every statement where that costs little, at every third one on a server."""
-    return range(1, 500, 1 if database.backend == "sqlite" else 3)
 
 
 def test_a_migration_that_dies_anywhere_is_finished_by_the_next_one(empty: Database) -> None:
