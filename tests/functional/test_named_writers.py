@@ -7,13 +7,11 @@ import pytest
 from agentworld import AgentWorld
 from hostworld import HostWorld
 
+import burnedrows
 from autoclave.db import devices as device_rows
 from autoclave.db import pci
-from autoclave.db.columns import utcnow
 from autoclave.lifecycle.operator import disable, release
 from autoclave.lifecycle.reserve import Settled, settle
-from autoclave.lifecycle.transitions import Cause
-from autoclave.rules.device_lifecycle import Actor
 from autoclave.testing.placement.faults import after, before, refuse
 from burnedrows import OPERATOR
 
@@ -135,8 +133,7 @@ def test_a_claim_on_its_way_is_no_other_writer(host_world: HostWorld, caplog: py
         provider = pci.get(tx, host_world.row().uuid)
         assert provider is not None
         instance = "11111111-1111-4111-8111-111111111111"
-        assert pci.claim(tx, [pci.functions_of(tx, provider)[0].id], instance)
-        assert burning.burn(tx, provider, instance, utcnow(), Cause(Actor.AGENT, "host-1"))
+        burnedrows.claim(tx, provider.uuid, instance)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         tree.sync()

@@ -13,13 +13,9 @@ from pciworld import ONE
 
 import burnedrows
 from autoclave.agent.compute.claims import ResourceTracker
-from autoclave.db import pci
-from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.exceptions import ClaimRefused
-from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import ConsumerAllocations
-from autoclave.rules.device_lifecycle import Actor
 
 PLAIN = {name: value for name, value in GPU_SPEC.items() if name != "one_time_use"}
 PATIENCE = 60.0
@@ -41,7 +37,7 @@ def asking_for_the_row(db: Database) -> Iterator[threading.Event]:
     asked, ours = threading.Event(), threading.get_ident()
 
     def listen(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-        waits = "pci_providers" in statement and (statement.startswith("UPDATE") or "FOR UPDATE" in statement)
+        waits = "devices" in statement and (statement.startswith("UPDATE") or "FOR UPDATE" in statement)
         if waits and threading.get_ident() != ours:
             asked.set()
 
@@ -69,10 +65,7 @@ def test_a_card_that_becomes_one_time_use_while_it_is_claimed_is_burned(world: H
     tree = world.tree()
 
     def claim(tx: sa.Connection) -> None:
-        row = pci.get(tx, world.row().uuid, lock=True)
-        assert row is not None
-        assert pci.claim(tx, [pci.functions_of(tx, row)[0].id], ONE)
-        assert burn(tx, row, ONE, utcnow(), Cause(Actor.AGENT, HOST))
+        burnedrows.claim(tx, world.row().uuid, ONE)
 
     while_locked(world, claim, lambda: tree.sync(starting=True))
     assert (world.function().instance_uuid, world.row().one_time_use) == (ONE, True)

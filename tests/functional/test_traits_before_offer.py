@@ -77,7 +77,7 @@ def test_traits_that_somebody_takes_away_while_a_drive_is_settled_are_missed(one
 
 def test_a_released_device_is_offered_when_its_provider_says_that_it_is_of_one_time_use(pci_world: PCIWorld) -> None:
     one_time_use = "HW_PCI_ONE_TIME_USE"
-    gpu = pci_world.add(traits=f'["{one_time_use}"]')
+    gpu = pci_world.add(traits=[one_time_use])
     pci_world.onlooker.put_traits(gpu, 0, {one_time_use})
     pci_world.settle(gpu)
     pci_world.use_up(gpu)

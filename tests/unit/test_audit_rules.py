@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from auditfacts import every_finding as instance_findings
-from autoclave.rules.burn import BurnFacts
 
 from autoclave.rules.audit.devices import (
     loose_request,
@@ -22,7 +21,8 @@ from autoclave.rules.audit.devices import (
 from autoclave.rules.audit.instances import of_doubt, of_lent, uncleaned
 from autoclave.rules.audit.kinds import Fix, Kind, Severity
 from autoclave.rules.audit.model import Agent, Finding, Found, Guest, Hold, Lent, Row, Slot, Stock, Wanted
-from autoclave.rules.device_lifecycle import ARQState, DeviceState, Offer
+from autoclave.rules.device_lifecycle import ARQState, DeviceState, Offer, Reserving
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import OWNER_CYBORG, split_provider_name
 
 RC = "CUSTOM_NVME_144D_A808"
@@ -253,7 +253,7 @@ def every_finding() -> dict[Kind, Finding]:
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
     made += of_doubt(lent()._replace(unreadable="no power"))
-    made += [*of_lent(lent(), found(1)), *of_lent(lent(burned=True, confirmed=True), found()), *uncleaned([lent()])]
+    made += [*of_lent(lent(), found(1)), *of_lent(lent(DeviceState.SPENT, confirmed=True), found()), *uncleaned([lent()])]
     made += instance_findings()
     return {each.kind: each for each in made}
 
@@ -269,50 +269,51 @@ OF_THE_ROOM = {
 }
 
 
-def lent(**values: Any) -> Lent:
-    """A provider of PCI functions; *values* are of its burn."""
-    facts = BurnFacts(one_time_use=False, burned=False, confirmed=False, release_pending=False, claimed=False)
+def lent(state: DeviceState = AVAILABLE, *, unreadable: bool = False, **values: bool) -> Lent:
+    """A device that flavors ask for, of one-time use if it is spent, or allocated; *values* decide its ``reserved``."""
+    reclaim = Reclaim.NONE if state is AVAILABLE else Reclaim.HOLD
+    offer = OPEN._replace(device_state=state, unreadable=unreadable, lent=reclaim is Reclaim.NONE)
+    known = Reserving(offer, confirmed=False, release_pending=False, withheld=False)._replace(**values)
     address = "0000:81:00.0"
-    return Lent("rp", "host-1", address, (1, 0), facts._replace(**values), RC, 1, frozenset({address}), {})
+    return Lent("rp", "rp", "host-1", address, (1, 0), known, reclaim, RC, 1, frozenset({address}), {})
 
 
 TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}
 
 
 @pytest.mark.parametrize(
-    ("burn", "reserved", "kinds"),
+    ("state", "values", "reserved", "kinds"),
     [
-        ({}, 0, set()),
-        ({}, 1, {Kind.FUNCTION_HELD}),
-        ({"doubted": True}, 0, TOO_LOW),
-        ({"doubted": True, "withheld": True}, 1, set()),
-        ({"withheld": True}, 1, ENDING),
-        ({"burned": True, "claimed": True}, 1, set()),
-        ({"burned": True, "claimed": True}, 0, TOO_LOW),
-        ({"burned": True, "claimed": True, "confirmed": True}, 0, TOO_LOW),
-        ({"burned": True}, 1, set()),
-        ({"burned": True}, 0, TOO_LOW),
-        ({"burned": True, "confirmed": True}, 1, set()),
-        ({"burned": True, "confirmed": True}, 0, ENDING),
-        ({"burned": True, "release_pending": True}, 1, ENDING),
-        ({"burned": True, "release_pending": True, "claimed": True}, 0, TOO_LOW),
+        (AVAILABLE, {}, 0, set()),
+        (AVAILABLE, {}, 1, {Kind.FUNCTION_HELD}),
+        (AVAILABLE, {"unreadable": True}, 0, TOO_LOW),
+        (AVAILABLE, {"unreadable": True, "withheld": True}, 1, set()),
+        (AVAILABLE, {"withheld": True}, 1, ENDING),
+        (AVAILABLE, {"release_pending": True}, 1, ENDING),
+        (DeviceState.ALLOCATED, {}, 1, set()),
+        (DeviceState.ALLOCATED, {}, 0, TOO_LOW),
+        (DeviceState.ALLOCATED, {"confirmed": True}, 0, TOO_LOW),
+        (DeviceState.SPENT, {}, 1, set()),
+        (DeviceState.SPENT, {}, 0, TOO_LOW),
+        (DeviceState.SPENT, {"confirmed": True}, 1, set()),
+        (DeviceState.SPENT, {"confirmed": True}, 0, ENDING),
     ],
     ids=str,
 )
 def test_what_is_burned_is_reserved_until_it_is_released(
-    burn: dict[str, bool], reserved: int, kinds: set[Kind]
+    state: DeviceState, values: dict[str, bool], reserved: int, kinds: set[Kind]
 ) -> None:
-    assert {each.kind for each in of_lent(lent(**burn), found(reserved))} == kinds
+    assert {each.kind for each in of_lent(lent(state, **values), found(reserved))} == kinds
 
 
 def test_a_burned_function_without_a_provider_or_an_inventory_is_not_offered_and_is_told() -> None:
-    assert [each.kind for each in of_lent(lent(burned=True), None)] == [Kind.PROVIDER_MISSING]
-    assert [each.kind for each in of_lent(lent(burned=True), found(stocks={}))] == [Kind.INVENTORY_MISSING]
+    assert [each.kind for each in of_lent(lent(DeviceState.SPENT), None)] == [Kind.PROVIDER_MISSING]
+    assert [each.kind for each in of_lent(lent(DeviceState.SPENT), found(stocks={}))] == [Kind.INVENTORY_MISSING]
 
 
 def test_what_returns_uncleaned_is_named_once_for_each_host() -> None:
     many = [lent()._replace(address=f"0000:82:00.{number}") for number in range(8)]
-    [one, two] = uncleaned([*many, lent(), lent(one_time_use=True)._replace(host="a"), lent()._replace(host="b")])
+    [one, two] = uncleaned([*many, lent(), lent(DeviceState.SPENT)._replace(host="a"), lent()._replace(host="b")])
     assert (one.subject, two.subject, two.seen) == ("b", "host-1", two.seen)
     assert two.seen.startswith("0000:81:00.0, 0000:82:00.0, ")
     assert two.seen.endswith(" and 1 more")
