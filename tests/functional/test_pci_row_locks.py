@@ -83,6 +83,10 @@ def test_a_card_whose_class_changes_while_it_is_claimed_is_not_given(world: Host
         except ClaimRefused as error:
             refused.append(str(error))
 
-    while_locked(world, lambda tx: burnedrows.describe(tx, row, {"resource_class": "CUSTOM_OTHER"}), claim)
+    def change(tx: sa.Connection) -> None:
+        pci.get(tx, row.uuid, lock=True)
+        burnedrows.describe(tx, row, {"resource_class": "CUSTOM_OTHER"})
+
+    while_locked(world, change, claim)
     assert refused == [f"{GPU} of {HOST} is no {GPU_CLASS} for instances any more"]
     assert world.function().instance_uuid is None

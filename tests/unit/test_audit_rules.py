@@ -253,7 +253,8 @@ def every_finding() -> dict[Kind, Finding]:
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
     made += of_doubt(lent()._replace(unreadable="no power"))
-    made += [*of_lent(lent(), found(1)), *of_lent(lent(DeviceState.SPENT, confirmed=True), found()), *uncleaned([lent()])]
+    made += [*of_lent(lent(), found(1)), *uncleaned([lent()])]
+    made += of_lent(lent(DeviceState.SPENT, confirmed=True), found())
     made += instance_findings()
     return {each.kind: each for each in made}
 

@@ -237,7 +237,18 @@ def get(tx: Connection, uuid: str, *, lock: bool = False) -> ProviderRecord | No
     ends.
     """
     query = _BOTH.where(deployables.c.rp_uuid == uuid)
-    return next(iter(_records(tx, query.with_for_update(of=devices) if lock else query)), None)
+    if lock:
+        _lock(tx, query)
+    return next(iter(_records(tx, query)), None)
+
+
+def _lock(tx: Connection, query: sa.Select[Any]) -> None:
+    """Lock the devices of *query* until the transaction ends, in its order.
+
+    Read them afterwards, by another statement: PostgreSQL would combine the locked row with what the other tables had
+    before the wait.
+    """
+    tx.execute(query.with_only_columns(devices.c.id).with_for_update(of=devices)).all()
 
 
 def with_serial(tx: Connection, serial: str) -> list[ProviderRecord]:
@@ -267,7 +278,9 @@ def providers(
         query = query.where(devices.c.burned_at.is_not(None) if burned else devices.c.burned_at.is_(None))
     if driver is not None:
         query = query.where(deployables.c.driver_name == driver)
-    return _records(tx, query.with_for_update(of=devices) if lock else query)
+    if lock:
+        _lock(tx, query)
+    return _records(tx, query)
 
 
 def functions(tx: Connection, hostname: str | None = None) -> list[FunctionRecord]:
