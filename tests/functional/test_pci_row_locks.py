@@ -13,6 +13,7 @@ from pciworld import ONE
 
 import burnedrows
 from autoclave.agent.compute.claims import ResourceTracker
+from autoclave.db import pci
 from autoclave.db.engine import Database
 from autoclave.exceptions import ClaimRefused
 from autoclave.placement.records import ConsumerAllocations
