@@ -66,8 +66,9 @@ class PCITree:
         :raises DatabaseUnavailable: the database cannot be read or written.
         :raises PlacementError: Placement cannot be read for a provider that is new or becomes one-time-use.
         """
+        known = known_devices(self._ports.db, self._host)
         try:
-            look = self._bus.look(self._taken_by_drivers())
+            look = self._bus.look(_taken_by_drivers(known))
         except HardwareError as error:
             LOG.error(
                 "The PCI bus of %s cannot be looked at; its functions are left as they are: %s", self._host, error
@@ -75,7 +76,9 @@ class PCITree:
             self._unreadable.note_blind(str(error))
             return []
         self._unreadable.note(look)
-        wanted, unreadable = look.providers, frozenset(look.unreadable.keys() | look.unclear.keys())
+        occupied = _occupied([str(each.address) for each in look.providers], known)
+        wanted = [each for each in look.providers if str(each.address) not in occupied]
+        unreadable = frozenset(look.unreadable.keys() | look.unclear.keys())
         found = self._changes(wanted, unreadable)
         foreign: Mapping[str, str] = {}
         if found.to_write:
@@ -89,8 +92,9 @@ class PCITree:
                 return again
 
             found = self._ports.db.transact(write)
+            self._providers.note_changed(row.uuid for row, _ in found.providers)
         self._follow_cards(wanted)
-        self._tell([*foreign.values(), *found.kept])
+        self._tell([*occupied.values(), *foreign.values(), *found.kept])
         return found.withdrawn
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
@@ -125,20 +129,6 @@ class PCITree:
     def _changes(self, wanted: Sequence[PCIProvider], unreadable: frozenset[str]) -> Changes:
         with self._ports.db.read() as tx:
             return changes(tx, self._host, wanted, unreadable)
-
-    def _taken_by_drivers(self) -> dict[PCIAddress, str]:
-        taken = {}
-        for address, entry in known_devices(self._ports.db, self._host).items():
-            # A device whose driver lost it by a changed configuration is still in use or dirty.
-            idle = entry.device.device_state is DeviceState.AVAILABLE and not any(use.in_use for use in entry.handles)
-            if entry.device.missing and idle:
-                continue
-            for text in (address, *(use.handle.identity for use in entry.handles)):
-                try:
-                    taken[PCIAddress.parse(text)] = entry.deployable.driver_name
-                except ValueError:
-                    continue  # a device without a slot is identified by a name
-        return taken
 
     def _foreign(self, new: Sequence[PCIProvider], tree: Sequence[Provider]) -> Mapping[str, str]:
         """Return messages for the operator, by address, for new providers whose names others use in Placement."""
@@ -223,3 +213,33 @@ class PCITree:
             if words not in self._told:
                 LOG.warning("%s", words)
         self._told = frozenset(said)
+
+
+def _taken_by_drivers(known: Mapping[str, KnownDevice]) -> dict[PCIAddress, str]:
+    taken = {}
+    for address, entry in known.items():
+        # A device whose driver lost it by a changed configuration is still in use or dirty.
+        idle = entry.device.device_state is DeviceState.AVAILABLE and not any(use.in_use for use in entry.handles)
+        if entry.device.missing and idle:
+            continue
+        for text in (address, *(use.handle.identity for use in entry.handles)):
+            try:
+                taken[PCIAddress.parse(text)] = entry.deployable.driver_name
+            except ValueError:
+                continue  # a device without a slot is identified by a name
+    return taken
+
+
+def _occupied(addresses: Sequence[str], known: Mapping[str, KnownDevice]) -> dict[str, str]:
+    """Return messages for the operator about slots that still have a driver's device on record, by address.
+
+    A slot has one device. Its driver misses this one, and no instance has it.
+    """
+    return {
+        address: (
+            f"{address} is skipped: device {known[address].device.uuid} of {known[address].deployable.driver_name} is "
+            f"on record in that slot, and missing. Run `autoclave device forget {known[address].device.uuid}`."
+        )
+        for address in addresses
+        if address in known
+    }
