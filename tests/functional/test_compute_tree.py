@@ -187,9 +187,12 @@ def test_a_device_that_becomes_one_time_use_while_in_use_is_burned(host_world: H
     host_world.synced()
     assert (host_world.row().burned, host_world.row().device.burned_for) == (True, ONE)
     assert host_world.reserved() == 1
-    assert told(host_world) == [
-        ("burn", f"agent {HOST}", "not_burned", f"it is of one time use now, and instance {ONE} has it")
-    ]
+    assert told(host_world)[-1] == (
+        "burn",
+        f"agent {HOST}",
+        "allocated",
+        f"it is one-time-use now, and instance {ONE} has it",
+    )
 
 
 def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement_is_burned(
@@ -204,9 +207,12 @@ def test_a_device_that_becomes_one_time_use_while_somebody_holds_it_in_placement
     host_world.specs = (GPU_SPEC,)
     host_world.synced()
     assert (host_world.row().burned, host_world.row().device.burned_for) == (True, None)
-    assert told(host_world) == [
-        ("burn", f"agent {HOST}", "not_burned", "it is of one time use now, and is allocated to nobody on record")
-    ]
+    assert told(host_world)[-1] == (
+        "burn",
+        f"agent {HOST}",
+        "available",
+        "it is one-time-use now, and an unknown consumer has allocated it",
+    )
     host_world.onlooker.delete_allocations(ONE)
     assert host_world.offered() == 0
     host_world.synced()
@@ -395,10 +401,10 @@ def test_a_provider_that_another_database_left_in_use_is_taken_for_burned(host_w
     assert host_world.row().burned
     assert host_world.reserved() == 1
     assert told(host_world)[-1] == (
-        "burn",
+        "discovered",
         f"agent {HOST}",
         None,
-        "it was in Placement before it was on record, and somebody uses it",
+        "it was in Placement before it was on record, and is in use",
     )
 
 

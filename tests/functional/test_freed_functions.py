@@ -30,10 +30,9 @@ def test_a_freed_function_is_not_offered_by_the_entry_before(
     """From the guest's end until the next period, a scheduler would give it to another as it was configured once."""
     host_world.synced()
     start_guest(host_world, ONE, NIC, NIC_CLASS)
-    before = host_world.records(NIC)
     host_world.specs = specs
     agent = Agent(host_world)
-    assert host_world.records(NIC) == before
+    assert host_world.records(NIC) == {NIC_CLASS: whole(1, 1)}
     give_back(host_world, ONE)
     assert host_world.offered(NIC) == 0
     with pytest.raises(PlacementConflict):
@@ -55,7 +54,7 @@ def test_freed_virtual_functions_are_not_offered_by_the_entry_before(host_world:
     give_back(host_world, ONE)
     assert host_world.offered(CARD) == 0
     agent.period()
-    assert host_world.records(CARD) == {VF_CLASS: whole(1)}
+    assert host_world.records(CARD) == {VF_CLASS: whole(1, 1)}
     give_back(host_world, TWO)
     agent.period()
     agent.period()

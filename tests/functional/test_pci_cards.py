@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from agentworld import HOST, SANITIZING, AgentWorld, sanitizing_drive
 from tenant import Tenant
 
+import burnedrows
 from autoclave.agent.manager import AgentManager
 from autoclave.audit.records import read
 from autoclave.db import devices as device_rows
@@ -21,10 +22,11 @@ from autoclave.db.columns import utcnow
 from autoclave.db.handles import HandleRecord, HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
-from autoclave.lifecycle import operator
+from autoclave.lifecycle import claims, operator
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import lose_answer, refuse
 from burnedrows import OneTimeUse
@@ -432,17 +434,17 @@ def test_a_card_of_one_time_use_is_not_handed_to_the_driver_before_it_is_deleted
     provider = cards.add(GPU)
     instance = cards.use(provider)
     with world.db.read() as tx:
-        assert pci.is_claimed(tx, cards.row(provider))
+        assert pci.is_claimed(tx, cards.row(provider).id)
     world.placement.delete_allocations(instance)
     world.placement.delete_provider(provider)
     agent = start(world, {"address": GPU})
     assert world.find_device(GPU) is None
     assert f"instance {instance} has it by its flavor" in caplog.text
     with world.db.write() as tx:
-        pci.free(tx, instance)
+        claims.free(tx, instance, Cause(Actor.AGENT, HOST))
     agent.period()
     assert world.find_device(GPU) is None
-    assert f"it is burned; clean it, and run `autoclave burned release {HOST}/{GPU}`" in caplog.text
+    assert f"it is burned; clean it, and run `autoclave device release {HOST}/{GPU}`" in caplog.text
     with world.db.write() as tx:
         assert pci.swap(tx, cards.row(provider), pci.NOT_BURNED)
     agent.period()
@@ -458,16 +460,13 @@ def test_a_card_that_was_lent_by_flavor_comes_back_when_it_is_free(
     assert world.device(GPU).missing
     provider = str(uuid.uuid4())
     with world.db.write() as tx:
-        row = {"uuid": provider, "hostname": HOST, "address": GPU, "resource_class": "CUSTOM_GPU", "traits": "[]"}
-        function = {"hostname": HOST, "address": GPU, "dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6"}
-        of = pci.insert_provider(tx, {**row, "total": 1, "one_time_use": False})
-        pci.insert_functions(tx, [{**function, "provider_id": of, "managed": True}])
-        assert pci.claim(tx, [each.id for each in pci.functions(tx, HOST)], "1")
+        burnedrows.insert(tx, provider, HOST, GPU, [GPU], reclaim=Reclaim.NONE)
+        burnedrows.claim(tx, provider, "1")
     agent = restart(world, agent, {"address": GPU})
     assert world.inventory(GPU).reserved == 1
     assert "instance 1 has it by its flavor" in caplog.text
     with world.db.write() as tx:
-        pci.free(tx, "1")
+        claims.free(tx, "1", Cause(Actor.AGENT, HOST))
     agent.period()
     world.assert_offered(GPU)
 

@@ -27,6 +27,7 @@ from autoclave.db import devices as device_rows
 from autoclave.db import pci
 from autoclave.db.pci import FunctionRecord
 from autoclave.exceptions import PlacementConflict
+from autoclave.lifecycle import operator
 from autoclave.placement.records import ConsumerAllocations, Inventory
 from autoclave.rules.device_lifecycle import DeviceState
 from burnedrows import OPERATOR, ask_release
@@ -106,7 +107,8 @@ def test_virtual_functions_of_a_claimed_parent_wait(parent: HostWorld) -> None:
     """Otherwise the next server that asks for the class of the parent gets a function of the first one's card."""
     before = parent.records(CARD)
     tree = change(parent, VF_SPEC)
-    assert parent.records(CARD) == before == {PF_CLASS: whole(1)}
+    assert before == {PF_CLASS: whole(1)}
+    assert parent.records(CARD) == {PF_CLASS: whole(1, 1)}
     with parent.db.read() as tx:
         assert [each.address for each in pci.functions(tx, HOST)] == [CARD]
     with pytest.raises(PlacementConflict):
@@ -127,7 +129,7 @@ def test_a_parent_of_a_claimed_virtual_function_waits(host_world: HostWorld) -> 
     host_world.synced()
     start_guest(host_world, ONE, CARD, VF_CLASS)
     tree = change(host_world, PF_SPEC)
-    assert host_world.records(CARD) == {VF_CLASS: whole(1)}
+    assert host_world.records(CARD) == {VF_CLASS: whole(1, 1)}
     assert host_world.offered(CARD) == 0
     assert ONE in (host_world.row(CARD).device.waiting_for or "")
     delete_guest(host_world)
@@ -157,7 +159,7 @@ def test_a_claimed_function_keeps_class_and_traits(
     uuid = host_world.provider(address).uuid
     traits = host_world.onlooker.get_traits(uuid).names
     tree = change(host_world, {**spec, **change_of})
-    assert host_world.records(address) == {resource_class: whole(1)}
+    assert host_world.records(address) == {resource_class: whole(1, 1)}
     assert host_world.onlooker.get_traits(uuid).names == traits
     assert later in (host_world.row(address).device.waiting_for or "")
     assert host_world.offered(address) == 0
@@ -217,9 +219,8 @@ def test_virtual_functions_of_a_burned_parent_wait_for_its_release(host_world: H
 def test_a_removed_entry_of_a_claimed_function_waits(host_world: HostWorld) -> None:
     host_world.synced()
     start_guest(host_world, ONE, NIC, NIC_CLASS)
-    before = host_world.records(NIC)
     tree = change(host_world, VF_SPEC)
-    assert host_world.records(NIC) == before
+    assert host_world.records(NIC) == {NIC_CLASS: whole(1, 1)}
     assert f"instance {ONE} has it" in (host_world.row(NIC).device.waiting_for or "")
     delete_guest(host_world)
     tree.sync()
@@ -255,7 +256,7 @@ def test_entries_that_cannot_be_followed_change_no_claimed_function(
     start_guest(host_world, ONE, CARD, VF_CLASS)
     tree = change(host_world, GPU_SPEC, *specs)
     assert f"is not offered: [pci] device_spec, entry {1 + len(specs)}" in caplog.text
-    assert host_world.records(CARD) == {VF_CLASS: whole(1)}
+    assert host_world.records(CARD) == {VF_CLASS: whole(1, 1)}
     assert (host_world.offered(CARD), host_world.offered(GPU)) == (0, 1)
     delete_guest(host_world)
     tree.sync()
@@ -263,7 +264,9 @@ def test_entries_that_cannot_be_followed_change_no_claimed_function(
 
 
 @pytest.mark.parametrize("state", [DeviceState.ALLOCATED, DeviceState.ERROR, DeviceState.PENDING_CLEANING])
-def test_a_device_taken_from_its_driver_in_use_is_not_for_flavors(host_world: HostWorld, state: DeviceState) -> None:
+def test_a_device_taken_from_its_driver_in_use_is_not_for_flavors(
+    host_world: HostWorld, caplog: pytest.LogCaptureFixture, state: DeviceState
+) -> None:
     """Its entry was moved to [pci] device_spec, so its driver misses it; its instance, or what that left, is there."""
     with host_world.db.write() as tx:
         made = make_slot(tx, hostname=HOST, pci_address=NIC)
@@ -272,5 +275,9 @@ def test_a_device_taken_from_its_driver_in_use_is_not_for_flavors(host_world: Ho
     assert host_world.find_row(NIC) is None
     with host_world.db.write() as tx:
         device_rows.update(tx, made.device, {"device_state": DeviceState.AVAILABLE})
+    tree.sync()
+    assert host_world.find_row(NIC) is None
+    assert f"{NIC} is skipped: device {made.device.uuid} of" in caplog.text
+    operator.forget(host_world.ports, made.device.uuid, OPERATOR)
     tree.sync()
     assert host_world.offered(NIC) == 1

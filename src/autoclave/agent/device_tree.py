@@ -5,7 +5,7 @@ generation or its row. Another writer is reported only on evidence.
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from oslo_log import log as logging
@@ -197,6 +197,11 @@ class DeviceProviders:
     def withdraw(self, device_uuid: str) -> None:
         """Reserve a device at once that is no longer offered; :meth:`sync` retries a failure."""
         raise_reserved(self._ports.db, self._ports.placement, device_uuid)
+
+    def note_changed(self, rp_uuids: Iterable[str]) -> None:
+        """Record that this process has just changed rows, so that Placement is outdated by no other writer."""
+        for rp_uuid in rp_uuids:
+            self._lowered.saw(rp_uuid)
 
     def all_verified(self, known: Mapping[str, KnownDevice], tree: Sequence[Provider]) -> bool:
         """Return whether no provider and no row has changed since it was last verified."""

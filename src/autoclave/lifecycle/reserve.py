@@ -189,8 +189,9 @@ def settle(
     if Settled.GONE in outcomes:
         return Settled.GONE
     versions = {(row.state_version, row.release_number) for row in lowered_from}
-    if lowered_from and len(lowered_from) == len(providers) and len(versions) == 1:
-        _clear_debt(db, lowered_from[0])
+    paid = bool(lowered_from) and len(lowered_from) == len(providers) and len(versions) == 1
+    if paid and not _clear_debt(db, lowered_from[0]):
+        return settle(db, placement, device_uuid)  # the row has changed since: it may have to be reserved again
     return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
 
 
@@ -425,19 +426,28 @@ _PAID = devices.update().where(
     devices.c.uuid == sa.bindparam("key"),
     devices.c.state_version == sa.bindparam("version"),
     devices.c.release_number == sa.bindparam("number"),
+    # A doubt writes nothing over a full inventory, so it does not defeat a slower writer that lowers.
+    devices.c.unreadable_reason.is_(None),
+    devices.c.outdated.is_(False),
 )
 
 
-def _clear_debt(db: Database, row: DeviceRecord) -> None:
-    # Compare-and-swap on the version: a release that became pending since must stay.
+def _clear_debt(db: Database, row: DeviceRecord) -> bool:
+    """Clear the pending release, and return whether the row was unchanged and in no doubt.
+
+    A release that became pending since must stay.
+    """
     which = {"key": row.uuid, "version": row.state_version, "number": row.release_number}
 
-    def write(tx: Connection) -> None:
+    def write(tx: Connection) -> bool:
         paid = {"release_pending": False, "withheld": False, "updated_at": utcnow()}
-        if tx.execute(_PAID, {**which, **paid}).rowcount and row.burned_at is not None:
+        if not tx.execute(_PAID, {**which, **paid}).rowcount:
+            return False
+        if row.burned_at is not None:
             end_burn(tx, row)
+        return True
 
-    db.transact(write)
+    return db.transact(write)
 
 
 ROUND = 50

@@ -76,7 +76,8 @@ class PCITree:
             self._unreadable.note_blind(str(error))
             return []
         self._unreadable.note(look)
-        wanted = [each for each in look.providers if str(each.address) not in known]
+        occupied = _occupied([str(each.address) for each in look.providers], known)
+        wanted = [each for each in look.providers if str(each.address) not in occupied]
         unreadable = frozenset(look.unreadable.keys() | look.unclear.keys())
         found = self._changes(wanted, unreadable)
         foreign: Mapping[str, str] = {}
@@ -91,14 +92,9 @@ class PCITree:
                 return again
 
             found = self._ports.db.transact(write)
+            self._providers.note_changed(row.uuid for row, _ in found.providers)
         self._follow_cards(wanted)
-        on_record = [
-            f"{each.address} is skipped: driver {known[str(each.address)].deployable.driver_name} has it on record. "
-            f"Run `autoclave device forget {self._host}/{each.address}`, or let [pci] device_spec not match it."
-            for each in look.providers
-            if str(each.address) in known
-        ]
-        self._tell([*foreign.values(), *on_record, *found.kept])
+        self._tell([*occupied.values(), *foreign.values(), *found.kept])
         return found.withdrawn
 
     def sync(self, root: str, tree: Sequence[Provider]) -> PlacementError | None:
@@ -233,3 +229,18 @@ def _taken_by_drivers(known: Mapping[str, KnownDevice]) -> dict[PCIAddress, str]
             except ValueError:
                 continue  # a device without a slot is identified by a name
     return taken
+
+
+def _occupied(addresses: Sequence[str], known: Mapping[str, KnownDevice]) -> dict[str, str]:
+    """Return messages for the operator about slots that still have a driver's device on record, by address.
+
+    A slot has one device. Its driver misses this one, and no instance has it.
+    """
+    return {
+        address: (
+            f"{address} is skipped: device {known[address].device.uuid} of {known[address].deployable.driver_name} is "
+            f"on record in that slot, and missing. Run `autoclave device forget {known[address].device.uuid}`."
+        )
+        for address in addresses
+        if address in known
+    }
