@@ -61,6 +61,7 @@ def test_database_shows_the_states_that_the_rules_show(database: Database) -> No
         {"missing": True},
         {"excluded_reason": "no erase"},
         {"unreadable_reason": "given up"},
+        {"outdated": True},
         {"status": DeviceStatus.MAINTAINING},
         {"host_maintained": True},
     ]

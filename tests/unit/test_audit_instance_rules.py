@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from auditfacts import BURNED, HOST_HAS, RC, card, instance, part
+from auditfacts import HOST_HAS, RC, card, instance, part
 
 from autoclave.rules.audit.instances import (
     Amounts,
@@ -18,6 +18,7 @@ from autoclave.rules.audit.instances import (
 )
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Guest, Instance
+from autoclave.rules.reclaim import Reclaim
 from autoclave.rules.resource_names import CONSUMER_TYPE
 
 AT_HOME: Mapping[str, Amounts] = {"root": HOST_HAS}
@@ -45,9 +46,9 @@ FUNCTION = "0000:81:00.0"
         pytest.param(part(card(fn0="inst")), instance(), AT_HOME, [LOST], id="function-offered"),
         pytest.param(part(card(fn0="inst")), instance(launched=False), {}, [LOST], id="never-ran-and-has-it"),
         pytest.param(part(card(fn0="inst", fn1="inst")), instance(), WITH_CARD, [LOST], id="one-of-two"),
-        pytest.param(part(card(BURNED, fn0="inst")), instance(), AT_HOME, [PROTECTED], id="burned-function"),
-        pytest.param(part(card(BURNED, fn0="inst")), instance(), {}, [LOST, PROTECTED], id="all-and-burned"),
-        pytest.param(part(card(BURNED, fn0="inst")), instance(settled=False), {}, NONE, id="deleted-just-now"),
+        pytest.param(part(card(Reclaim.HOLD, fn0="inst")), instance(), AT_HOME, [PROTECTED], id="burned-function"),
+        pytest.param(part(card(Reclaim.HOLD, fn0="inst")), instance(), {}, [LOST, PROTECTED], id="all-and-burned"),
+        pytest.param(part(card(Reclaim.HOLD, fn0="inst")), instance(settled=False), {}, NONE, id="deleted-just-now"),
         pytest.param(part(card(fn0="other")), instance(), WITH_CARD, [IDLE], id="function-is-anothers"),
         pytest.param(part(card()), instance(), WITH_CARD, [IDLE], id="no-function"),
         pytest.param(part(card()), instance(launched=False), WITH_CARD, NONE, id="died-before-its-claim"),
@@ -74,7 +75,7 @@ def test_what_an_instance_lacks_is_named_with_its_providers_and_what_there_is() 
 
 
 def test_what_is_burned_is_never_to_be_allocated_again() -> None:
-    assert lacking(part(card(BURNED, fn0="inst")), instance(), {}) == {"root": HOST_HAS}
+    assert lacking(part(card(Reclaim.HOLD, fn0="inst")), instance(), {}) == {"root": HOST_HAS}
     assert lacking(part(card(fn0="inst")), instance(), {}) == {"root": HOST_HAS, "card": {RC: 1}}
 
 
