@@ -173,7 +173,7 @@ class InstanceWorld(AgentProcesses, HostWorld):
     def assert_promise(self, address: str = GPU) -> None:
         """What is burned is not offered, unless a release is pending."""
         row = self.find_row(address)
-        if row is not None and row.burned and not row.release_pending:
+        if row is not None and row.burned and not row.device.release_pending:
             assert self.offered(address) == 0, "a burned device is offered"
 
 

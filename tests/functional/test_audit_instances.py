@@ -325,7 +325,7 @@ def test_what_has_become_of_one_time_use_is_burned_when_it_is_taken_back(world: 
     with world.db.write() as tx:
         tx.execute(devices.update().where(devices.c.pci_address == NIC).values(reclaim=Reclaim.HOLD))
     world.take_back(NIC)
-    assert (world.row(NIC).burned, world.row(NIC).burned_for) == (True, instance)
+    assert (world.row(NIC).burned, world.row(NIC).device.burned_for) == (True, instance)
     assert world.offered(NIC) == 0
 
 

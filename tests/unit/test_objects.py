@@ -22,8 +22,8 @@ FINGERPRINTS = {
         "Device",
         "1.4",
     ): "created_at:DateTime? device_state:Enum(available,allocated,pending_cleaning,cleaning,spent,error)? "
-    "hostname:String id:Integer model:String state_version:Integer status:Enum(enabled,maintaining) std_board_info:String? "
-    "type:String updated_at:DateTime? uuid:UUID vendor:String vendor_board_info:String?",
+    "hostname:String id:Integer model:String state_version:Integer status:Enum(enabled,maintaining) std_board_info:"
+    "String? type:String updated_at:DateTime? uuid:UUID vendor:String vendor_board_info:String?",
 }
 """The fields of every object at its version; ``?`` says that None is allowed."""
 
