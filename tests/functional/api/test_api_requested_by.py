@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from api_world import HOST, World, fault, new_uuid, said
 
-from autoclave.db import attributes, pci
+from autoclave.db import pci
 from autoclave.db.devices import DeviceRecord
+from autoclave.db.tables import attributes
 from autoclave.rules.device_lifecycle import DeviceState
 from autoclave.rules.reclaim import Reclaim
 from burnedrows import CLASS, OneTimeUse
@@ -39,19 +41,34 @@ def listed(world: World, path: str) -> list[str]:
     return [each["uuid"] for each in next(iter(answer.json.values()))]
 
 
+def attributes_of(world: World, device: DeviceRecord) -> list[str]:
+    own = sa.select(attributes.c.uuid).where(attributes.c.deployable_id == world.provider(device).id)
+    with world.db.read() as tx:
+        return list(tx.execute(own.order_by(attributes.c.id)).scalars())
+
+
 def test_v2_lists_the_devices_of_profiles_only(world: World, drive: DeviceRecord, gpu: DeviceRecord) -> None:
     theirs, ours = world.provider(gpu), world.provider(drive)
-    with world.db.read() as tx:
-        of_gpu = attributes.list_all(tx, deployable_id=theirs.id)
-        of_drive = attributes.list_all(tx, deployable_id=ours.id)
+    of_gpu, of_drive = attributes_of(world, gpu), attributes_of(world, drive)
     assert of_gpu
     assert listed(world, "/v2/devices") == [drive.uuid]
     assert listed(world, f"/v2/devices?hostname={HOST}") == [drive.uuid]
     assert listed(world, "/v2/devices?filters.field=availability&filters.value=available") == [drive.uuid]
     assert listed(world, "/v2/deployables") == [ours.uuid]
-    assert set(listed(world, "/v2/attributes")) == {each.uuid for each in of_drive}
-    for path in (f"devices/{gpu.uuid}", f"deployables/{theirs.uuid}", f"attributes/{of_gpu[0].uuid}"):
+    assert listed(world, "/v2/attributes") == of_drive
+    assert listed(world, f"/v2/attributes?deployable_id={theirs.id}") == []
+    for path in (f"devices/{gpu.uuid}", f"deployables/{theirs.uuid}", f"attributes/{of_gpu[0]}"):
         assert world.call("GET", f"/v2/{path}").status_code == 404, path
+
+
+def test_v2_adds_no_attribute_to_a_flavors_device(world: World, gpu: DeviceRecord) -> None:
+    before, deployable = attributes_of(world, gpu), world.provider(gpu)
+    for named in (deployable.id, deployable.uuid):
+        body = {"deployable_id": named, "key": "k", "value": "v"}
+        refused = world.call("POST", "/v2/attributes", body)
+        assert (refused.status_code, "Deployable not found" in fault(refused)) == (404, True)
+    assert world.call("DELETE", f"/v2/attributes/{before[0]}").status_code == 404
+    assert attributes_of(world, gpu) == before
 
 
 @pytest.mark.parametrize("action", ["clean", "disable", "enable"])
