@@ -38,6 +38,7 @@ def insert(
     *,
     resource_class: str = CLASS,
     traits: Sequence[str] = (),
+    managed: bool = True,
     **values: Any,
 ) -> None:
     """Insert a device that flavors ask for, with its functions, as an agent does.
@@ -61,7 +62,7 @@ def insert(
         "resource_class": resource_class,
     }
     device_id = pci.insert_function_device(tx, device, deployable)
-    known = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": True}
+    known = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": managed}
     pci.insert_functions(tx, device_id, [{"address": each, **known} for each in functions])
     made = pci.get(tx, rp_uuid)
     assert made is not None

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from autoclave.rules.burn import BurnState
 from hostworld import CARD, GPU, HOST, NIC, NIC_CLASS, VFS
 from instanceworld import FLAVOR, InstanceWorld
 
@@ -16,7 +15,7 @@ from autoclave.audit.remedies import Remedies, TakingBack
 from autoclave.db import history, hosts
 from autoclave.db import instances as instance_rows
 from autoclave.db.history import EventRecord
-from autoclave.db.tables import instances, pci_functions, pci_providers
+from autoclave.db.tables import attach_handles, devices, instances
 from autoclave.exceptions import Conflict, HardwareError, NotFound
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.embedded import EmbeddedPlacement
@@ -25,6 +24,7 @@ from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
 from autoclave.rules.device_lifecycle import Actor
 from autoclave.rules.instance_states import TaskState, VMState
+from autoclave.rules.reclaim import BurnState, Reclaim
 from autoclave.simulator.guests import Guests
 from autoclave.testing.placement.faults import answer, before, lose_answer, refuse
 from autoclave.testing.ports import GivenDomains
@@ -115,6 +115,11 @@ class HoldingsWorld(InstanceWorld):
         """``DELETE FROM instances``."""
         with self.db.write() as tx:
             tx.execute(instances.delete().where(instances.c.uuid == instance_uuid))
+
+
+def claim_of(address: str) -> sa.Update:
+    """An update by hand of the row that says which instance has a function."""
+    return attach_handles.update().where(attach_handles.c.identity == address)
 
 
 @pytest.fixture
@@ -305,9 +310,8 @@ def test_what_is_burned_stays_burned_when_it_is_taken_back(world: HoldingsWorld)
     instance = world.lose(GPU)
     Guests(world.sim).vanish(instance)
     with world.db.write() as tx:  # a release that somebody wrote by hand while it was in use
-        of = pci_providers.c
         values = {"burn_confirmed": True, "release_pending": True}
-        tx.execute(pci_providers.update().where(of.address == GPU).values(**values))
+        tx.execute(devices.update().where(devices.c.pci_address == GPU).values(**values))
     assert world.take_back(GPU) == f"taken back from {instance}; it stays burned until it is released"
     assert world.function(GPU).instance_uuid is None
     assert world.row(GPU).burn_state is BurnState.CONFIRMED
@@ -319,9 +323,9 @@ def test_what_has_become_of_one_time_use_is_burned_when_it_is_taken_back(world: 
     instance = world.lose(NIC)
     Guests(world.sim).vanish(instance)
     with world.db.write() as tx:
-        tx.execute(pci_providers.update().where(pci_providers.c.address == NIC).values(one_time_use=True))
+        tx.execute(devices.update().where(devices.c.pci_address == NIC).values(reclaim=Reclaim.HOLD))
     world.take_back(NIC)
-    assert (world.row(NIC).burned, world.row(NIC).burned_for) == (True, instance)
+    assert (world.row(NIC).burned, world.row(NIC).device.burned_for) == (True, instance)
     assert world.offered(NIC) == 0
 
 
@@ -371,9 +375,8 @@ def test_nothing_is_taken_back_from_an_instance_that_is_there_or_on_its_way(worl
 def test_a_claim_of_another_function_than_was_allocated_is_named_on_both_sides(world: HoldingsWorld) -> None:
     instance = world.create(NIC)
     with world.db.write() as tx:
-        of = pci_functions.c
-        tx.execute(pci_functions.update().where(of.address == NIC).values(instance_uuid=None))
-        tx.execute(pci_functions.update().where(of.address == VFS[0]).values(instance_uuid=instance))
+        tx.execute(claim_of(NIC).values(instance_uuid=None))
+        tx.execute(claim_of(VFS[0]).values(instance_uuid=instance))
     found = {each.kind: each for each in world.audit()}
     assert found.keys() == {Kind.INSTANCE_WITHOUT_ALLOCATION, Kind.ALLOCATION_WITHOUT_FUNCTION}
     assert found[Kind.ALLOCATION_WITHOUT_FUNCTION].subject == f"{HOST}/{NIC}"
@@ -385,8 +388,7 @@ def test_a_guest_with_a_function_that_its_instance_has_not_on_record_is_named(wo
     instance = world.create(NIC)
     assert world.audit() == []
     with world.db.write() as tx:
-        of = pci_functions.c
-        tx.execute(pci_functions.update().where(of.address == NIC).values(instance_uuid=None))
+        tx.execute(claim_of(NIC).values(instance_uuid=None))
     world.onlooker.delete_allocations(instance)
     [found] = [each for each in world.audit() if each.kind is Kind.GUEST_WITHOUT_CLAIM]
     assert (found.subject, found.about) == (f"{HOST}/{NIC}", instance)
@@ -401,7 +403,7 @@ def test_a_guest_that_is_made_or_ended_between_the_looks_is_no_finding(world: Ho
     world.looks_at_hosts = True
     instance = world.create(NIC)
     with world.db.write() as tx:
-        tx.execute(pci_functions.update().where(pci_functions.c.address == NIC).values(instance_uuid=None))
+        tx.execute(claim_of(NIC).values(instance_uuid=None))
     found = world.audit(meanwhile=lambda: world.delete(instance) if world.find(instance) else None)
     assert Kind.GUEST_WITHOUT_CLAIM not in {each.kind for each in found}
 

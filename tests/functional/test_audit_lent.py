@@ -7,16 +7,18 @@ import pytest
 from auditworld import AuditedWorld
 
 from autoclave.audit.auditor import Scope
-from autoclave.db import pci
 from autoclave.db.agents import AgentRecord, register
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import instances
+from autoclave.lifecycle import operator
+from autoclave.lifecycle.ports import Ports
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.placement.records import Inventory
 from autoclave.rules.audit.kinds import Kind
 from autoclave.rules.audit.model import Finding
+from autoclave.rules.reclaim import Reclaim
 from autoclave.testing.placement.faults import refuse
-from burnedrows import CLASS, OneTimeUse
+from burnedrows import CLASS, OPERATOR, NoCleaners, OneTimeUse, describe
 from computerows import make_instance
 
 RACK = "rack_7"
@@ -106,8 +108,7 @@ def test_a_fix_does_not_burn_again_what_was_released_meanwhile(world: AuditedWor
     devices.delete(devices.use(rp_uuid))
     lower(devices, rp_uuid)
     [finding] = found(world)
-    with world.db.write() as tx:
-        assert pci.swap(tx, devices.row(rp_uuid), {"release_pending": True})
+    operator.release_spent(Ports(world.db, world.onlooker, NoCleaners()), rp_uuid, OPERATOR)
     assert world.remedies.fix([finding]) == {finding: "nothing: it was released meanwhile"}
 
 
@@ -129,7 +130,7 @@ def test_a_device_that_is_not_of_one_time_use_is_named_as_returning_uncleaned(
 ) -> None:
     rp_uuid = devices.add()
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(rp_uuid), {"one_time_use": False})
+        describe(tx, devices.row(rp_uuid), {"reclaim": Reclaim.NONE})
     [finding] = found(world)
     assert (finding.kind, finding.subject, finding.seen, finding.counts) == (
         Kind.RETURNS_UNCLEANED,

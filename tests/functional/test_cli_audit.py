@@ -2,20 +2,24 @@
 
 import json
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from test_up import running
 
+import burnedrows
 from autoclave.cli.main import main
 from autoclave.db import schema
 from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database, sqlite_url
-from autoclave.db.tables import agents, devices, pci_functions, pci_providers
+from autoclave.db.tables import agents, devices
 from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.reclaim import Reclaim
 
 pytestmark = pytest.mark.thorough
 
@@ -49,9 +53,12 @@ class Operator:
 
     def edit(self, statement: sa.Executable) -> None:
         """By hand, in the database."""
+        self.write(lambda tx: tx.execute(statement))
+
+    def write(self, what: Callable[[Connection], object]) -> None:
         database = Database(sqlite_url(self.data_dir / "autoclave.db"))
         with database.write() as tx:
-            tx.execute(statement)
+            what(tx)
         database.dispose()
 
     def states(self) -> set[DeviceState]:
@@ -144,11 +151,9 @@ def test_a_function_is_taken_back_once_and_a_name_that_is_none_is_refused(
 ) -> None:
     with running(operator.data_dir):
         pass
-    of_sim_1 = {"hostname": "sim-1", "address": "0000:81:00.0"}
-    card = {"id": 1, "uuid": str(uuid.uuid4()), "resource_class": "CUSTOM_GPU", "traits": "[]", "total": 1}
-    kind = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": True}
-    operator.edit(pci_providers.insert().values(**of_sim_1, **card))
-    operator.edit(pci_functions.insert().values(**of_sim_1, **kind, provider_id=1, instance_uuid="gone"))
+    card, address = str(uuid.uuid4()), "0000:81:00.0"
+    operator.write(lambda tx: burnedrows.insert(tx, card, "sim-1", address, [address], reclaim=Reclaim.NONE))
+    operator.write(lambda tx: burnedrows.claim(tx, card, "gone"))
 
     def take_back(function: str) -> int:
         return main(["function", "take-back", "--data-dir", str(operator.data_dir), function])

@@ -10,11 +10,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_db.exception import DBDuplicateEntry, DBError
 
+import burnedrows
 from autoclave.db import flavors, hosts, images, instances, pci
+from autoclave.db.columns import utcnow
 from autoclave.db.engine import Database
 from autoclave.db.instances import Hostdev
 from autoclave.db.pci import Addition, AdditionKind
-from autoclave.db.tables import attach_handles, pci_functions, pci_providers
+from autoclave.db.tables import attach_handles
 from autoclave.db.tables import instances as instances_table
 from autoclave.rules.device_lifecycle import ARQState
 from autoclave.rules.instance_states import PowerState, TaskState, VMState
@@ -219,28 +221,12 @@ def test_a_host_that_has_nothing_new_to_say_writes_nothing(database: Database) -
 def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Database) -> None:
     with database.write() as tx:
         claiming, binding, none = (make_instance(tx).uuid for _ in range(3))
-        gpu = {
-            "uuid": "22222222-2222-2222-2222-222222222222",
-            "hostname": "h1",
-            "address": "0000:81:00.0",
-            "resource_class": "CUSTOM_GPU",
-            "traits": "[]",
-            "total": 1,
-            "one_time_use": True,
-            "burned": True,
-        }
-        provider_id = tx.execute(pci_providers.insert().values(**gpu)).inserted_primary_key[0]
-        for number, holder in enumerate([claiming, None]):
-            function = {"dev_type": "type-PCI", "vendor_id": "10de", "product_id": "25b6", "managed": False}
-            tx.execute(
-                pci_functions.insert().values(
-                    provider_id=provider_id,
-                    hostname="h1",
-                    address=f"0000:81:00.{number}",
-                    instance_uuid=holder,
-                    **function,
-                )
-            )
+        gpu = "22222222-2222-2222-2222-222222222222"
+        functions = ["0000:81:00.0", "0000:81:00.1"]
+        burnedrows.insert(
+            tx, gpu, "h1", functions[0], functions, managed=False, resource_class="CUSTOM_GPU", burned_at=utcnow()
+        )
+        burnedrows.claim(tx, gpu, claiming)
         slot = make_slot(tx, pci_address="0000:0a:00.0")
         holds = {"device_id": slot.device.id, "attach_handle_id": slot.handle_id, "instance_uuid": binding}
         arq = make_arq(tx, state=ARQState.BOUND, **holds)
@@ -249,7 +235,7 @@ def test_what_an_instance_has_of_its_host_is_known_however_it_came(database: Dat
         found = instances.of_instances(tx, [claiming, binding, none])
         assert instances.of_instances(tx, []) == {}
     assert found == {
-        claiming: [Hostdev(claiming, "0000:81:00.0", gpu["uuid"], "CUSTOM_GPU", False, True, True, None)],
+        claiming: [Hostdev(claiming, "0000:81:00.0", gpu, "CUSTOM_GPU", False, True, True, None)],
         binding: [
             Hostdev(binding, "0000:0a:00.0", slot.deployable.rp_uuid, "CUSTOM_NVME", True, False, False, arq.uuid)
         ],

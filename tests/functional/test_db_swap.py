@@ -139,7 +139,7 @@ def test_a_type_that_is_erased_is_not_released(database: Database) -> None:
     """Only its erase makes it available."""
     with database.write() as tx:
         made = make_device(tx, device_state=DeviceState.ALLOCATED, **DRIVE)
-    assert_refused(database, made, Event.RELEASE, CONDUCTOR, "must not be released without that")
+    assert_refused(database, made, Event.RELEASE, CONDUCTOR, "is erase: it must not return as it is")
 
 
 @pytest.mark.parametrize("event", [Event.BIND, Event.DISTRUST])

@@ -17,6 +17,7 @@ from autoclave.db import history
 from autoclave.db.columns import utcnow
 from autoclave.db.tables import DeviceType, arqs, devices
 from autoclave.rules.device_lifecycle import ARQState, DeviceState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.testing.placement.faults import before, refuse
 
 
@@ -137,7 +138,7 @@ def test_a_drive_that_a_request_in_bound_has_is_left_to_it(world: AgentWorld) ->
 
 def test_a_type_that_is_never_erased_stays_as_it_is(world: AgentWorld) -> None:
     with world.db.write() as tx:
-        tx.execute(devices.update().values(type=DeviceType.GPU))
+        tx.execute(devices.update().values(type=DeviceType.GPU, reclaim=Reclaim.NONE))
     assert quarantine(world) == []
 
 

@@ -179,7 +179,6 @@ def test_a_device_arrives_as_a_device(bench, context):
     returned = bench.client().call(context, "device")
     assert isinstance(returned, Device)
     assert returned.state_version == 9
-    assert returned.supports_cleaning
 
 
 def test_the_other_side_knows_who_asks_but_not_the_token(bench, context):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import requests
-from autoclave.lifecycle.burn import Settled
 from processes import wait_until
 
 from autoclave.conf import new_config
 from autoclave.db.engine import Database
+from autoclave.lifecycle.reserve import Settled
 from autoclave.objects.instance_action import instance_action
 from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory

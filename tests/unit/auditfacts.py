@@ -11,6 +11,7 @@ from autoclave.rules.resource_names import CONSUMER_TYPE
 RC = "CUSTOM_PCI_10DE_25B6"
 ROOT = Root("root", "host-1")
 HOST_HAS = {"VCPU": 2, "MEMORY_MB": 512}
+OPEN = Offer(DeviceState.AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 
 
 def instance(**values: Any) -> Instance:
@@ -28,18 +29,16 @@ def instance(**values: Any) -> Instance:
     return Instance(**{**known, **values})
 
 
-def lent_out(reclaim: Reclaim, state: DeviceState) -> Reserving:
-    """What decides the reserved amount of a device that flavors ask for."""
-    lent = reclaim is Reclaim.NONE
-    return Reserving(Offer(state, *[False] * 5, lent=lent), confirmed=False, release_pending=False, withheld=False)
-
-
 def card(reclaim: Reclaim = Reclaim.NONE, **claims: str) -> Lent:
-    """A device of two functions; *claims*: who has which, by the number of the function."""
+    """A provider of two functions; *claims*: who has which, by the number of the function."""
     given = {f"0000:81:00.{number.removeprefix('fn')}": uuid for number, uuid in claims.items()}
     functions = frozenset({"0000:81:00.0", "0000:81:00.1"})
-    reserving = lent_out(reclaim, DeviceState.ALLOCATED if given else DeviceState.AVAILABLE)
-    return Lent("card", "card", "host-1", "0000:81:00.0", (1, 0), reserving, reclaim, RC, 2, functions, given)
+    taken = given and (reclaim is Reclaim.HOLD or len(given) == len(functions))
+    state = DeviceState.ALLOCATED if taken else DeviceState.AVAILABLE
+    offer = OPEN._replace(device_state=state, lent=reclaim is Reclaim.NONE)
+    reserving = Reserving(offer, confirmed=False, release_pending=False, withheld=False)
+    place = ("card", "dev", "host-1", "0000:81:00.0", (1, 0))
+    return Lent(*place, reserving, reclaim, RC, 2, functions, given)
 
 
 def part(*lent: Lent, root: Root | None = ROOT) -> Part:

@@ -4,6 +4,7 @@ import string
 from typing import Any
 
 import pytest
+from auditfacts import OPEN
 from auditfacts import every_finding as instance_findings
 
 from autoclave.rules.audit.devices import (
@@ -29,9 +30,8 @@ RC = "CUSTOM_NVME_144D_A808"
 WHOLE = Stock(1, 0, 1, 1, 1, 1.0)
 WANTED = Wanted("rp", "host-1_0000:41:00.0", RC, frozenset({OWNER_CYBORG, "HW_NVME_CES"}), WHOLE)
 DRIVE = ("SER-A", "Model")
-ERROR, CLEANING = DeviceState.ERROR, DeviceState.CLEANING
+ERROR, CLEANING, SPENT = DeviceState.ERROR, DeviceState.CLEANING, DeviceState.SPENT
 AVAILABLE, ALLOCATED = DeviceState.AVAILABLE, DeviceState.ALLOCATED
-OPEN = Offer(AVAILABLE, maintaining=False, held=False, excluded=False, missing=False, unreadable=False)
 
 
 def row(state: DeviceState | None = AVAILABLE, *holds: Hold, **values: Any) -> Row:
@@ -253,8 +253,11 @@ def every_finding() -> dict[Kind, Finding]:
     made += of_slot(row(ALLOCATED, hold()), slot())
     made += of_guests(row(), [Guest("x", "x", running=True)])
     made += of_doubt(lent()._replace(unreadable="no power"))
-    made += [*of_lent(lent(), found(1)), *uncleaned([lent()])]
-    made += of_lent(lent(DeviceState.SPENT, confirmed=True), found())
+    made += [
+        *of_lent(lent(), found(1)),
+        *of_lent(lent(SPENT, confirmed=True), found()),
+        *uncleaned([lent(reclaim=NOTHING)]),
+    ]
     made += instance_findings()
     return {each.kind: each for each in made}
 
@@ -270,51 +273,79 @@ OF_THE_ROOM = {
 }
 
 
-def lent(state: DeviceState = AVAILABLE, *, unreadable: bool = False, **values: bool) -> Lent:
-    """A device that flavors ask for, of one-time use if it is spent, or allocated; *values* decide its ``reserved``."""
-    reclaim = Reclaim.NONE if state is AVAILABLE else Reclaim.HOLD
-    offer = OPEN._replace(device_state=state, unreadable=unreadable, lent=reclaim is Reclaim.NONE)
-    known = Reserving(offer, confirmed=False, release_pending=False, withheld=False)._replace(**values)
+HELD, ERASED, NOTHING = Reclaim.HOLD, Reclaim.ERASE, Reclaim.NONE
+
+
+def lent(state: DeviceState = AVAILABLE, reclaim: Reclaim = HELD, **values: bool) -> Lent:
+    """A device that flavors ask for, with one function; *values* are those that decide its ``reserved``."""
+    flags = {name: values.pop(name) for name in list(values) if name in Offer._fields}
+    offer = OPEN._replace(device_state=state, lent=reclaim is NOTHING, **flags)
+    reserving = Reserving(offer, **{"confirmed": False, "release_pending": False, "withheld": False, **values})
     address = "0000:81:00.0"
-    return Lent("rp", "rp", "host-1", address, (1, 0), known, reclaim, RC, 1, frozenset({address}), {})
+    return Lent("rp", "dev", "host-1", address, (1, 0), reserving, reclaim, RC, 1, frozenset({address}), {})
 
 
 TOO_LOW, ENDING = {Kind.RESERVED_TOO_LOW}, {Kind.RELEASE_UNFINISHED}
 
 
 @pytest.mark.parametrize(
-    ("state", "values", "reserved", "kinds"),
+    ("device", "reserved", "kinds"),
     [
-        (AVAILABLE, {}, 0, set()),
-        (AVAILABLE, {}, 1, {Kind.FUNCTION_HELD}),
-        (AVAILABLE, {"unreadable": True}, 0, TOO_LOW),
-        (AVAILABLE, {"unreadable": True, "withheld": True}, 1, set()),
-        (AVAILABLE, {"withheld": True}, 1, ENDING),
-        (AVAILABLE, {"release_pending": True}, 1, ENDING),
-        (DeviceState.ALLOCATED, {}, 1, set()),
-        (DeviceState.ALLOCATED, {}, 0, TOO_LOW),
-        (DeviceState.ALLOCATED, {"confirmed": True}, 0, TOO_LOW),
-        (DeviceState.SPENT, {}, 1, set()),
-        (DeviceState.SPENT, {}, 0, TOO_LOW),
-        (DeviceState.SPENT, {"confirmed": True}, 1, set()),
-        (DeviceState.SPENT, {"confirmed": True}, 0, ENDING),
+        (lent(), 0, set()),
+        (lent(), 1, {Kind.FUNCTION_HELD}),
+        (lent(unreadable=True), 0, TOO_LOW),
+        (lent(outdated=True), 0, TOO_LOW),
+        (lent(missing=True), 0, TOO_LOW),
+        (lent(held=True), 0, TOO_LOW),
+        (lent(unreadable=True, withheld=True), 1, set()),
+        (lent(withheld=True), 1, ENDING),
+        (lent(ALLOCATED), 1, set()),
+        (lent(ALLOCATED), 0, TOO_LOW),
+        (lent(ALLOCATED, confirmed=True), 0, TOO_LOW),
+        (lent(SPENT), 1, set()),
+        (lent(SPENT), 0, TOO_LOW),
+        (lent(SPENT, confirmed=True), 1, set()),
+        (lent(SPENT, confirmed=True), 0, ENDING),
+        (lent(release_pending=True), 1, ENDING),
+        (lent(ALLOCATED, release_pending=True), 0, TOO_LOW),
+        (lent(ALLOCATED, NOTHING), 0, set()),
+        (lent(ALLOCATED, NOTHING, unreadable=True), 0, TOO_LOW),
+        (lent(ALLOCATED, ERASED), 0, TOO_LOW),
+        (lent(CLEANING, ERASED), 0, TOO_LOW),
+        (lent(ERROR, ERASED), 0, TOO_LOW),
     ],
-    ids=str,
 )
-def test_what_is_burned_is_reserved_until_it_is_released(
-    state: DeviceState, values: dict[str, bool], reserved: int, kinds: set[Kind]
-) -> None:
-    assert {each.kind for each in of_lent(lent(state, **values), found(reserved))} == kinds
+def test_a_device_of_flavors_is_reserved_by_its_state(device: Lent, reserved: int, kinds: set[Kind]) -> None:
+    assert {each.kind for each in of_lent(device, found(reserved))} == kinds
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (lent(unreadable=True)._replace(unreadable="no power"), "it cannot be read: no power"),
+        (lent(outdated=True), "its entry in [pci] device_spec changed"),
+        (lent(held=True, maintaining=True), "it is held, maintaining"),
+        (lent(ALLOCATED), "it is burned and in use"),
+        (lent(SPENT), "it is burned and not yet seen idle"),
+        (lent(CLEANING, ERASED), "it is cleaning"),
+        (lent(ERROR, ERASED), "it is error"),
+    ],
+)
+def test_a_device_reserved_too_low_is_told_with_its_reason(device: Lent, why: str) -> None:
+    [finding] = of_lent(device, found())
+    assert finding.seen == f"reserved=0 of 1, while {why}"
 
 
 def test_a_burned_function_without_a_provider_or_an_inventory_is_not_offered_and_is_told() -> None:
-    assert [each.kind for each in of_lent(lent(DeviceState.SPENT), None)] == [Kind.PROVIDER_MISSING]
-    assert [each.kind for each in of_lent(lent(DeviceState.SPENT), found(stocks={}))] == [Kind.INVENTORY_MISSING]
+    assert [each.kind for each in of_lent(lent(SPENT), None)] == [Kind.PROVIDER_MISSING]
+    assert [each.kind for each in of_lent(lent(SPENT), found(stocks={}))] == [Kind.INVENTORY_MISSING]
 
 
 def test_what_returns_uncleaned_is_named_once_for_each_host() -> None:
-    many = [lent()._replace(address=f"0000:82:00.{number}") for number in range(8)]
-    [one, two] = uncleaned([*many, lent(), lent(DeviceState.SPENT)._replace(host="a"), lent()._replace(host="b")])
+    plain = lent(reclaim=NOTHING)
+    many = [plain._replace(address=f"0000:82:00.{number}") for number in range(8)]
+    cleaned = [lent(reclaim=each)._replace(host="a") for each in (HELD, ERASED)]
+    [one, two] = uncleaned([*many, plain, *cleaned, plain._replace(host="b")])
     assert (one.subject, two.subject, two.seen) == ("b", "host-1", two.seen)
     assert two.seen.startswith("0000:81:00.0, 0000:82:00.0, ")
     assert two.seen.endswith(" and 1 more")

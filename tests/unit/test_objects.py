@@ -20,10 +20,10 @@ SERIALIZER = AutoclaveSerializer()
 FINGERPRINTS = {
     (
         "Device",
-        "1.3",
-    ): "created_at:DateTime? device_state:Enum(available,allocated,pending_cleaning,cleaning,error)? hostname:String "
-    "id:Integer model:String state_version:Integer status:Enum(enabled,maintaining) std_board_info:String? type:String "
-    "updated_at:DateTime? uuid:UUID vendor:String vendor_board_info:String?",
+        "1.4",
+    ): "created_at:DateTime? device_state:Enum(available,allocated,pending_cleaning,cleaning,spent,error)? "
+    "hostname:String id:Integer model:String state_version:Integer status:Enum(enabled,maintaining) std_board_info:"
+    "String? type:String updated_at:DateTime? uuid:UUID vendor:String vendor_board_info:String?",
 }
 """The fields of every object at its version; ``?`` says that None is allowed."""
 
@@ -93,8 +93,24 @@ def test_a_device_of_an_older_agent_is_read_without_a_state():
     assert not received.obj_attr_is_set("state_version")
 
 
-def test_a_device_of_the_same_version_keeps_its_state():
-    primitive = full_device().obj_to_primitive(target_version="1.3")
+@pytest.mark.parametrize(("version", "state"), [("1.4", "spent"), ("1.3", "error")])
+def test_a_spent_device_is_in_error_for_an_agent_without_that_state(version, state):
+    received = SERIALIZER.deserialize_entity(
+        None, full_device(device_state=DeviceState.SPENT).obj_to_primitive(target_version=version)
+    )
+
+    assert (received.device_state, received.state_version) == (state, 12)
+
+
+def test_a_spent_device_has_no_state_for_an_agent_without_states():
+    primitive = full_device(device_state=DeviceState.SPENT).obj_to_primitive(target_version="1.2")
+
+    assert "device_state" not in primitive["autoclave.data"]
+
+
+@pytest.mark.parametrize("version", ["1.3", "1.4"])
+def test_a_device_of_the_same_version_keeps_its_state(version):
+    primitive = full_device().obj_to_primitive(target_version=version)
 
     assert primitive["autoclave.data"]["device_state"] == "pending_cleaning"
     assert primitive["autoclave.data"]["state_version"] == 12
@@ -102,11 +118,11 @@ def test_a_device_of_the_same_version_keeps_its_state():
 
 def test_an_object_of_a_newer_version_is_refused_and_the_remedy_named():
     primitive = full_device().obj_to_primitive()
-    primitive["autoclave.version"] = "1.4"
+    primitive["autoclave.version"] = "1.5"
 
     with pytest.raises(object_errors.IncompatibleObjectVersion):
         SERIALIZER.deserialize_entity(None, primitive)
-    with pytest.raises(RPCUnavailable, match=r"1\.4.*upgrade the older"):
+    with pytest.raises(RPCUnavailable, match=r"1\.5.*upgrade the older"):
         port.decode(json.dumps({"device": primitive}))
 
 
@@ -116,11 +132,6 @@ def test_an_object_that_this_side_does_not_know_is_refused():
 
     with pytest.raises(RPCUnavailable, match="Gadget"):
         port.decode(json.dumps(primitive))
-
-
-@pytest.mark.parametrize(("device_type", "cleaned"), [("NVME", True), ("GPU", False), ("SSD", False), ("PCI", False)])
-def test_only_nvme_devices_support_cleaning(device_type, cleaned):
-    assert full_device(type=device_type).supports_cleaning is cleaned
 
 
 def test_a_device_may_have_no_state_yet():

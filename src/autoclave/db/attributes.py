@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from autoclave.db.query import columns, fetch_all, fetch_one, paged
-from autoclave.db.tables import attributes
+from autoclave.db.tables import attributes, deployables, devices
+from autoclave.rules.reclaim import RequestedBy
 from autoclave.rules.resource_names import is_discovered, traits_in
 
 
@@ -28,6 +29,11 @@ class AttributeRecord:
 
 
 _ATTRIBUTE = columns(AttributeRecord, attributes)
+_OF_PROFILES = attributes.c.deployable_id.in_(
+    sa.select(deployables.c.id)
+    .join(devices, devices.c.id == deployables.c.device_id)
+    .where(devices.c.requested_by == RequestedBy.PROFILE)
+)
 
 
 def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
@@ -42,8 +48,9 @@ def insert(tx: Connection, deployable_id: int, key: str, value: str) -> str:
 
 
 def get(tx: Connection, attribute_uuid: str) -> AttributeRecord | None:
-    """Return the attribute with *attribute_uuid*, or None."""
-    return fetch_one(tx, AttributeRecord, sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid))
+    """Return the attribute with *attribute_uuid* of a device that device profiles ask for, or None."""
+    query = sa.select(*_ATTRIBUTE).where(attributes.c.uuid == attribute_uuid, _OF_PROFILES)
+    return fetch_one(tx, AttributeRecord, query)
 
 
 def list_all(
@@ -54,8 +61,11 @@ def list_all(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[AttributeRecord]:
-    """Return attributes ordered by id, filtered; *after* is the uuid of the last one already seen."""
-    query = sa.select(*_ATTRIBUTE)
+    """Return the attributes of the devices that device profiles ask for, ordered by id, filtered.
+
+    :param after: the uuid of the last one already seen.
+    """
+    query = sa.select(*_ATTRIBUTE).where(_OF_PROFILES)
     if deployable_id is not None:
         query = query.where(attributes.c.deployable_id == deployable_id)
     if key is not None:

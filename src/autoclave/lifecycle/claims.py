@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
+from autoclave.db.columns import utcnow
 from autoclave.db.devices import DeviceRecord, burned_for
 from autoclave.db.engine import Database
 from autoclave.db.pci import FunctionRecord, ProviderRecord
@@ -71,12 +72,15 @@ def free(tx: Connection, instance_uuid: str, cause: Cause) -> list[DeviceRecord]
         device = device_rows.get_by_id(tx, device_id, lock=True)
         given = [pci.free(tx, each) for each in own[device_id]]
         if device is not None and any(given):
-            freed.append(leave(tx, device, _told(tx, cause, "returned by", instance_uuid)))
+            freed.append(leave(tx, device, instance_uuid, _told(tx, cause, "returned by", instance_uuid)))
     return freed
 
 
-def leave(tx: Connection, device: DeviceRecord, cause: Cause) -> DeviceRecord:
+def leave(tx: Connection, device: DeviceRecord, instance_uuid: str, cause: Cause) -> DeviceRecord:
     """Move a device on of which an instance has just left a function; return it as it is now.
+
+    A device that became one-time-use while the instance had it, and that its agent has not burned yet, is burned here.
+    Without that, no release would be possible.
 
     :param device: its row, locked by this transaction.
     """
@@ -84,7 +88,8 @@ def leave(tx: Connection, device: DeviceRecord, cause: Cause) -> DeviceRecord:
         remark(tx, device, Event.RELEASE.value, cause, {})
         return device
     if device.is_held_back:
-        return swap(tx, device, Event.SPEND, cause, locked=True)
+        burned = {} if device.burned_at is not None else burned_for(instance_uuid, utcnow())
+        return swap(tx, device, Event.SPEND, cause, burned, locked=True)
     if device.supports_cleaning:
         remark(tx, device, "returned", cause, {})
         return device

@@ -248,4 +248,4 @@ def _take(
     if not pci.free(tx, function):
         raise Conflict(f"{function.address} of {function.hostname} was changed at the same moment.")
     remark(tx, device, "take_back", told, {})
-    return leave(tx, device, told)
+    return leave(tx, device, instance_uuid, told)

@@ -28,7 +28,7 @@ GOOD_BODIES: dict[str, Any] = {
     **{
         f"POST /autoclave/v1/devices/{place}/{action}": {"reason": "r"}
         for place in ("{device}", "{device}/{address}")
-        for action in ("hold", "release", "accept", "forget", "take-back")
+        for action in ("hold", "release", "accept", "forget", "take-back", "clean")
     },
     **{
         f"POST /autoclave/v1/burned/{place}/release": {"reason": "r"}

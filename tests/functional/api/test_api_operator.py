@@ -17,6 +17,7 @@ from autoclave.testing.placement import faults as effects
 pytestmark = pytest.mark.matrix
 
 PATH = "/autoclave/v1/devices"
+OF_DRIVES = 'reclaim="erase",requested_by="profile"'
 
 
 def shown(world: World, uuid: str) -> dict[str, Any]:
@@ -40,6 +41,9 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "hostname": HOST,
         "pci_address": "0000:01:00.0",
         "type": "NVME",
+        "requested_by": "profile",
+        "reclaim": "erase",
+        "guarantee": "erased by sanitize_crypto",
         "vendor": "144d",
         "model": "a808",
         "serial": "S-0000:01:00.0",
@@ -61,11 +65,16 @@ def test_everything_that_is_known_of_a_device_is_shown(world: World) -> None:
         "release_pending": False,
         "cleanup_action": "sanitize_crypto",
         "progress": {"percent": None, "step": None, "stalled": False, "seconds_left": None},
+        "burned_for": None,
+        "burned_at": None,
+        "burn_confirmed": False,
+        "outdated": False,
         "rp_uuid": provider.rp_uuid,
         "rp_name": provider.name,
         "resource_class": "CUSTOM_NVME_144D_A808",
         "instance_uuid": instance,
         "arqs": [{"uuid": arq, "state": "Bound", "instance_uuid": instance}],
+        "functions": [],
         "waiting_for": None,
     }
     assert world.call("GET", PATH).json == {"devices": [found]}
@@ -341,7 +350,7 @@ def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> Non
     assert answer.headers["Content-Type"].startswith("text/plain")
     lines = answer.text.splitlines()
     for state in ("available", "error", "unknown"):
-        assert f'autoclave_devices{{host="{HOST}",state="{state}",type="NVME"}} 1.0' in lines
+        assert f'autoclave_devices{{host="{HOST}",{OF_DRIVES},state="{state}",type="NVME"}} 1.0' in lines
     for condition, count in {
         "held": 1,
         "missing": 1,
@@ -354,7 +363,8 @@ def test_metrics_count_the_fleet_as_the_database_has_it_now(world: World) -> Non
     assert any(line.startswith(f'autoclave_agent_last_seen_seconds{{host="{HOST}"}}') for line in lines)
     assert "autoclave_nova_events_owed 0.0" in lines
     world.add_device("0000:04:00.0")
-    assert f'autoclave_devices{{host="{HOST}",state="available",type="NVME"}} 2.0' in world.call("GET", "/metrics").text
+    counted = f'autoclave_devices{{host="{HOST}",{OF_DRIVES},state="available",type="NVME"}} 2.0'
+    assert counted in world.call("GET", "/metrics").text
 
 
 def test_a_database_without_a_schema_is_not_healthy(world: World) -> None:

@@ -7,9 +7,11 @@ from api_world import HOST, World, fault
 
 from autoclave.rules.device_lifecycle import DeviceState
 
+OF_DRIVES = 'reclaim="erase",requested_by="profile"'
 WITHHELD: list[tuple[dict[str, Any], str, tuple[str, str], str]] = [
     ({"excluded_reason": "it cannot sanitize"}, "excluded", ("enabled", "excluded"), "it cannot sanitize"),
     ({"unreadable_reason": "no driver has it"}, "unreadable", ("enabled", "unreadable"), "no driver has it"),
+    ({"outdated": True, "waiting_for": "Its entry changed."}, "outdated", ("enabled", "outdated"), "Its entry changed"),
     ({"held": True, "hold_reason": "noisy fan"}, "held", ("enabled", "held"), "noisy fan"),
     ({"forgetting": True}, "held", ("enabled", "held"), "being forgotten"),
     ({"missing": True}, "missing", ("enabled", "missing"), "No driver"),
@@ -41,7 +43,7 @@ def test_withheld_device_is_not_called_available(
 
     lines = world.call("GET", "/metrics").text.splitlines()
     for state in ("available", shown):
-        assert f'autoclave_devices{{host="{HOST}",state="{state}",type="NVME"}} 1.0' in lines
+        assert f'autoclave_devices{{host="{HOST}",{OF_DRIVES},state="{state}",type="NVME"}} 1.0' in lines
 
 
 @pytest.mark.parametrize(("changes", "shown", "accelerator", "why"), WITHHELD)

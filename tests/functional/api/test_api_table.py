@@ -415,6 +415,7 @@ CASES = [
             Case("GET", f"{OURS}{which}/history", admin(200), names),
             Case("POST", f"{OURS}{which}/hold", admin(200), lambda o, n=names: {**n(o), "body": {"reason": "x"}}),
             Case("POST", f"{OURS}{which}/release", admin(200), lambda o, n=names: {**n(o, held=True), "body": {}}),
+            Case("POST", f"{OURS}{which}/clean", admin(202), lambda o, n=names: n(o, device_state=DeviceState.ERROR)),
             Case("POST", f"{OURS}{which}/forget", admin(200), lambda o, n=names: {**n(o, missing=True), "body": {}}),
             Case("POST", f"{OURS}{which}/take-back", admin(409), lambda o, n=names: {**n(o), "body": {}}),
             Case("POST", f"{OURS}{which}/accept", admin(200), lambda o, n=names: {**n(o, **STRANGER), "body": {}}),

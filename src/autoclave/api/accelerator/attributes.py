@@ -136,7 +136,10 @@ class Attributes(Resource):
             deployable_id = _deployable_id(tx, deployable)
             if deployable_id is None:
                 raise _no_deployable(deployable)
-            return _find(tx, attribute_rows.insert(tx, deployable_id, key, wanted["value"]))
+            made = attribute_rows.get(tx, attribute_rows.insert(tx, deployable_id, key, wanted["value"]))
+            if made is None:
+                raise _no_deployable(deployable)  # flavors ask for its device, which this API does not show
+            return made
 
         try:
             made = self._api.ports.db.transact(make)
