@@ -354,7 +354,7 @@ def aliases(world: PolicyWorld) -> Mapping[str, PCIAlias]:
 def ask(world: PolicyWorld) -> tuple[str, Mapping[str, Sequence[str]]] | None:
     """Do what the scheduler does for a flavor with the alias; return the instance, and the providers of its groups."""
     extra_specs = {ALIAS_KEY: "drive:1"}
-    query = build_request(Flavor("small", 1, 64, 0, 0, 0, extra_specs), {}, aliases(world)).query()
+    query = build_request(Flavor("m1", 2, 512, 1, 0, 0, extra_specs), {}, aliases(world)).query()
     candidates = world.onlooker.allocation_candidates(query).candidates
     if not candidates:
         return None
