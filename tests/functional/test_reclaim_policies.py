@@ -17,6 +17,8 @@ from moments import Death, Moments, ports_of
 from tenant import Tenant
 
 from autoclave.agent.manager import AgentManager
+from autoclave.audit.auditor import Auditor, Scope
+from autoclave.audit.remedies import Remedies
 from autoclave.db import devices as device_rows
 from autoclave.db import history
 from autoclave.db.devices import DeviceRecord
@@ -352,7 +354,7 @@ def aliases(world: PolicyWorld) -> Mapping[str, PCIAlias]:
 def ask(world: PolicyWorld) -> tuple[str, Mapping[str, Sequence[str]]] | None:
     """Do what the scheduler does for a flavor with the alias; return the instance, and the providers of its groups."""
     extra_specs = {ALIAS_KEY: "drive:1"}
-    query = build_request(Flavor("small", 1, 64, 0, 0, 0, extra_specs), {}, aliases(world)).query()
+    query = build_request(Flavor("m1", 2, 512, 1, 0, 0, extra_specs), {}, aliases(world)).query()
     candidates = world.onlooker.allocation_candidates(query).candidates
     if not candidates:
         return None
@@ -398,6 +400,52 @@ def test_drive_of_a_flavor_has_the_traits_of_novas_functions(world: PolicyWorld)
     agent.period()
     assert (world.state(DRIVE), world.offered(DRIVE)) == (DeviceState.AVAILABLE, 1)
     assert not device.rewritten
+
+
+@pytest.mark.parametrize("before", [{}, {"requested_by": "flavor"}], ids=["profile", "flavor"])
+def test_drive_follows_a_changed_entry(world: PolicyWorld, before: dict[str, Any]) -> None:
+    """Its former class, and the trait OWNER_NOVA of its own, are no sign of another service."""
+    world.overrides["nvme", "device_spec"] = [json.dumps({"address": DRIVE, **before})]
+    world.start()
+    world.end_all()
+    now = {"address": DRIVE, "requested_by": "flavor", "resource_class": "CUSTOM_FAST"}
+    world.overrides["nvme", "device_spec"] = [json.dumps(now)]
+    agent = world.start()
+    agent.period()
+    device = world.device(DRIVE)
+    assert (device.device_state, device.requested_by, device.rewritten) == (
+        DeviceState.AVAILABLE,
+        RequestedBy.FLAVOR,
+        False,
+    )
+    assert (list(world.records(DRIVE)), world.offered(DRIVE)) == (["CUSTOM_FAST"], 1)
+
+
+def test_drive_that_returns_to_profiles_is_cleaned_first(world: PolicyWorld) -> None:
+    """Its provider reads as one of Nova's: the agent cannot tell who has used it."""
+    world.drive_of_flavors()
+    world.start()
+    world.end_all()
+    world.overrides["nvme", "device_spec"] = [json.dumps({"address": DRIVE})]
+    agent = world.start()
+    agent.period()
+    assert (world.state(DRIVE), world.offered(DRIVE)) == (DeviceState.ERROR, 0)
+    assert world.clean(DRIVE).device_state is DeviceState.AVAILABLE
+    agent.period()
+    traits = world.onlooker.get_traits(world.provider(DRIVE).uuid).names
+    assert OWNER_CYBORG in traits
+    assert OWNER_NOVA not in traits
+    assert (world.state(DRIVE), world.offered(DRIVE)) == (DeviceState.AVAILABLE, 1)
+
+
+def test_audit_finds_nothing_wrong_with_a_drive_in_use(world: PolicyWorld) -> None:
+    world.drive_of_flavors()
+    world.start()
+    auditor = Auditor(world.db, world.placement, [], sleep=lambda _: None)
+    assert [each for each in auditor.audit(Scope(), 0) if each.counts] == []
+    create(world)
+    assert [each for each in auditor.audit(Scope(), 0) if each.counts] == []
+    assert Remedies(world.db, world.placement, "ann").unproved(Scope()) == []
 
 
 def test_drive_of_a_flavor_is_erased_after_its_server(world: PolicyWorld) -> None:

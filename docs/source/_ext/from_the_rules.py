@@ -67,7 +67,8 @@ class DeviceLife(Drawing):
         _require_names("states", (box.name for box in boxes), DeviceState)
         events = defaultdict(list)
         for edge in TRANSITIONS:
-            events[edge.source.value, edge.target.value].append(edge.event.value)
+            if edge.source is not edge.target:  # the table shows the events that leave the state as it is
+                events[edge.source.value, edge.target.value].append(edge.event.value)
         return [Arrow(*ends, tuple(names)) for ends, names in events.items()]
 
 

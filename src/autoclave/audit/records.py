@@ -95,7 +95,10 @@ def read(db: Database, now: datetime) -> Records:
     lent_ids = {each.id for each in providers}
     wanted = _wanted((each for each in deployables if each.device_id not in lent_ids), attributes)
     holds, loose = _holds(arqs, {each.rp_uuid: each.device_id for each in deployables}, now)
-    rows = {d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), dirty) for d in devices}
+    claims = {number: frozenset(each for each in own.values() if each is not None) for number, own in owners.items()}
+    rows = {
+        d.uuid: _row(d, tuple(wanted[d.id]), tuple(holds[d.id]), claims.get(d.id, frozenset()), dirty) for d in devices
+    }
     silent = {host: max(0.0, (now - at).total_seconds()) for host, at in seen.items()}
     # A host without an agent and without present devices was removed.
     on_record = {device.hostname for device in devices} | {each.hostname for each in providers}
@@ -140,7 +143,13 @@ def _holds(
     return found, loose
 
 
-def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ...], dirty: set[Drive]) -> Row:
+def _row(
+    device: DeviceRecord,
+    wanted: tuple[Wanted, ...],
+    holds: tuple[Hold, ...],
+    claimed_by: frozenset[str],
+    dirty: set[Drive],
+) -> Row:
     # Devices other than drives may share a serial number, so it identifies none of them.
     known, seen = (device.serial, device.found_serial) if device.is_drive else (None, None)
     drive = None if known is None else (known, device.drive_model or "")
@@ -165,6 +174,7 @@ def _row(device: DeviceRecord, wanted: tuple[Wanted, ...], holds: tuple[Hold, ..
         },
         holds=holds,
         wanted=wanted,
+        claimed_by=claimed_by,
     )
 
 

@@ -238,7 +238,8 @@ def _attempt(
         traits = frozenset() if must else attribute_rows.traits_of(tx, deployable.id)
         added = pci.added_classes(tx, rp_uuid) if row.is_function else frozenset()
     others = present.records.keys() - {deployable.resource_class} - added
-    if not row.rewritten and others and not row.is_function and is_rewritten(placement, rp_uuid):
+    of_profiles = row.requested_by is RequestedBy.PROFILE  # the providers of flavors have the trait of Nova themselves
+    if not row.rewritten and others and of_profiles and is_rewritten(placement, rp_uuid):
         # Record this before overwriting the evidence of it.
         note_rewritten(db, row.uuid)
         return None

@@ -52,7 +52,7 @@ def of_row(row: Row) -> Iterator[Finding]:
     linked = [hold for hold in row.holds if hold.linked]
     if state is None:
         yield about(Kind.STATE_UNKNOWN, row, "device_state is NULL")
-    if state is DeviceState.ALLOCATED and not linked:
+    if state is DeviceState.ALLOCATED and not linked and not row.claimed_by:
         yield about(Kind.ALLOCATED_WITHOUT_REQUEST, row, "allocated, and no active accelerator request has it")
     if state not in (None, DeviceState.ALLOCATED) and (row.cleaned or len(linked) >= row.handles):
         for hold in linked:
@@ -133,7 +133,7 @@ def of_slot(row: Row, slot: Slot) -> Iterator[Finding]:
 
 def of_guests(row: Row, guests: Sequence[Guest]) -> Iterator[Finding]:
     """Yield the guests that have the device's function without an active request."""
-    asking = {hold.instance for hold in row.holds}
+    asking = {hold.instance for hold in row.holds} | row.claimed_by
     for guest in guests:
         if guest.uuid not in asking:
             runs = "runs" if guest.running else "is off"
@@ -164,7 +164,7 @@ def unproved(row: Row) -> str | None:
     linked = [hold for hold in row.holds if hold.linked]
     if state is DeviceState.AVAILABLE and row.cleaned:
         return "available when the backup was made; nobody knows who has had it since"
-    if state is not DeviceState.ALLOCATED or any(hold.state is ARQState.BOUND for hold in linked):
+    if state is not DeviceState.ALLOCATED or row.claimed_by or any(hold.state is ARQState.BOUND for hold in linked):
         return None
     if linked:
         return f"request {linked[0].arq} was {linked[0].state} when the backup was made; nobody knows what came of it"

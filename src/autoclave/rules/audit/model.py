@@ -96,6 +96,7 @@ class Row(NamedTuple):
         absence.
     :param known_dirty: its drive is in the ledger of dirty drives.
     :param rewritten: another service has written its provider, and no operator has handled that yet.
+    :param claimed_by: instances that have it by their flavors.
     """
 
     uuid: str
@@ -114,6 +115,7 @@ class Row(NamedTuple):
     holds: tuple[Hold, ...]
     wanted: tuple[Wanted, ...]
     rewritten: bool = False
+    claimed_by: frozenset[str] = frozenset()
 
     @property
     def slot(self) -> str:
