@@ -23,13 +23,14 @@ from autoclave.db.handles import HandleRecord, HandleUse
 from autoclave.db.tables import DeviceType
 from autoclave.exceptions import Conflict, InvalidConfiguration
 from autoclave.lifecycle import claims, operator
+from autoclave.lifecycle.pci_inventory import withdraw
 from autoclave.lifecycle.transitions import Cause
 from autoclave.placement.records import Inventory
 from autoclave.rules.device_lifecycle import Actor, DeviceState
 from autoclave.rules.reclaim import Reclaim
 from autoclave.simulator.functions import FunctionSpec
 from autoclave.testing.placement.faults import lose_answer, refuse
-from burnedrows import OneTimeUse
+from burnedrows import OPERATOR, OneTimeUse
 
 ANOTHER_GPU = "0000:83:00.0"
 GPU, CARD, VF0, VF1, VF2 = "0000:81:00.0", "0000:82:00.0", "0000:82:02.0", "0000:82:02.1", "0000:82:02.2"
@@ -427,6 +428,14 @@ def test_a_drive_on_record_for_erasing_is_not_handed_to_the_driver_that_erases_n
 # Both halves
 
 
+def follow_device_spec(world: AgentWorld, provider: str) -> None:
+    """Withdraw a device that [pci] device_spec no longer selects, as the compute half of the agent does."""
+    with world.db.write() as tx:
+        row = pci.get(tx, provider)
+        assert row is not None
+        assert withdraw(tx, row)
+
+
 def test_a_card_of_one_time_use_is_not_handed_to_the_driver_before_it_is_deleted_and_released(
     world: AgentWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -438,15 +447,17 @@ def test_a_card_of_one_time_use_is_not_handed_to_the_driver_before_it_is_deleted
     world.placement.delete_allocations(instance)
     world.placement.delete_provider(provider)
     agent = start(world, {"address": GPU})
-    assert world.find_device(GPU) is None
+    assert world.device(GPU).uuid == provider
     assert f"instance {instance} has it by its flavor" in caplog.text
     with world.db.write() as tx:
         claims.free(tx, instance, Cause(Actor.AGENT, HOST))
     agent.period()
-    assert world.find_device(GPU) is None
+    assert world.device(GPU).uuid == provider
     assert f"it is burned; clean it, and run `autoclave device release {HOST}/{GPU}`" in caplog.text
-    with world.db.write() as tx:
-        assert pci.swap(tx, cards.row(provider), pci.NOT_BURNED)
+    operator.release_spent(world.ports, provider, OPERATOR)
+    agent.period()
+    assert world.device(GPU).uuid == provider
+    follow_device_spec(world, provider)
     agent.period()
     world.assert_offered(GPU)
 
@@ -458,15 +469,17 @@ def test_a_card_that_was_lent_by_flavor_comes_back_when_it_is_free(
     agent = start(world, {"address": GPU})
     agent = restart(world, agent)
     assert world.device(GPU).missing
+    operator.forget(world.ports, world.device(GPU).uuid, OPERATOR)
     provider = str(uuid.uuid4())
     with world.db.write() as tx:
         burnedrows.insert(tx, provider, HOST, GPU, [GPU], reclaim=Reclaim.NONE)
         burnedrows.claim(tx, provider, "1")
     agent = restart(world, agent, {"address": GPU})
-    assert world.inventory(GPU).reserved == 1
+    assert world.device(GPU).uuid == provider
     assert "instance 1 has it by its flavor" in caplog.text
     with world.db.write() as tx:
         claims.free(tx, "1", Cause(Actor.AGENT, HOST))
+    follow_device_spec(world, provider)
     agent.period()
     world.assert_offered(GPU)
 
