@@ -27,7 +27,7 @@ from burnedrows import OPERATOR, ask_release
 
 
 def is_settled(world: PCIWorld, rp_uuid: str) -> bool:
-    """Whether the agent's next look at the device finds nothing to write."""
+    """Return whether the agent's next look at the device finds nothing to write."""
     providers = DeviceProviders(Ports(world.db, world.placement, burnedrows.NoCleaners()), HOST, known_functions)
     tree = world.onlooker.providers_in_tree(world.root)
     before = next(each.generation for each in tree if each.uuid == rp_uuid)

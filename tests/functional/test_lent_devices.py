@@ -61,7 +61,7 @@ def test_device_back_while_lent_leaves_no_hold(lent: HostWorld) -> None:
 
 
 def test_claim_before_a_pending_release_leaves_no_hold(host_world: HostWorld) -> None:
-    """The instance was scheduled before the hold, and claims before Placement is told of its end."""
+    """The instance was scheduled before the hold, and claims before Placement is updated after its end."""
     host_world.synced()
     allocation = allocate(host_world, ONE, NIC, NIC_CLASS)
     operator.hold(host_world.ports, uuid_of(host_world), OPERATOR)

@@ -52,7 +52,7 @@ def test_one_time_use_device_taken_back_is_spent(database: Database) -> None:
 
 
 def lines_of(database: Database, rp_uuid: str) -> list[str]:
-    """Return the functions that the history of a device shows as taken back."""
+    """Return the functions that the history of a device shows as reclaimed."""
     with database.read() as tx:
         found = history.history(tx, rp_uuid)
     return [json.loads(each.evidence or "{}")["function"] for each in found if each.event == "take_back"]

@@ -102,7 +102,7 @@ class SimulatedSlot:
         self.program: Program | None = None
         self._marks: list[Mark] = []
         self._looked: list[Mark | Program] = []
-        """What the agent has seen in this period, and may not have recorded yet."""
+        """Seen by the agent in this period, and perhaps not recorded yet."""
         self._media = root / "state/drives" / serial / "ns1"
         self._places = random.Random(serial)
         self._pid = 1000
@@ -176,7 +176,7 @@ class SimulatedSlot:
             each.seen = True
 
     def end_look(self, *, recorded: bool) -> None:
-        """What an agent has seen that dies before it records that, nobody has seen."""
+        """End a look; an agent that has died before it recorded anything has seen nothing."""
         for each in self._looked:
             each.seen = each.seen and recorded
         self._looked.clear()

@@ -186,7 +186,7 @@ class DeviceProviders:
         self._host = host
         self._known = known
         self.made = False
-        """Whether the last :meth:`sync` has created a provider."""
+        """True if the last :meth:`sync` has created a provider."""
         self._verified: dict[str, tuple[object, ...]] = {}
         self._renamed: set[str] = set()
         """Renamed providers that were reported to the operator."""

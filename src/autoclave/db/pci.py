@@ -212,7 +212,7 @@ def insert_function_device(tx: Connection, device: Mapping[str, Any], deployable
 def insert_functions(tx: Connection, device_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert functions of a device.
 
-    :param rows: ``address`` and what ``attach_info`` keeps beside it: dev_type, vendor_id, product_id, managed.
+    :param rows: ``address`` and what ``attach_info`` keeps in addition: dev_type, vendor_id, product_id, managed.
     """
     deployable_id = tx.execute(sa.select(deployables.c.id).where(deployables.c.device_id == device_id)).scalar_one()
     for row in rows:

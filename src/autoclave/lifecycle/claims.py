@@ -97,7 +97,7 @@ def leave(tx: Connection, device: DeviceRecord, instance_uuid: str, cause: Cause
 
 
 def burn(tx: Connection, device: DeviceRecord, instance_uuid: str | None, cause: Cause, now: datetime) -> DeviceRecord:
-    """Burn a one-time-use device that somebody has, or had, without a claim; return it as it is now.
+    """Burn a one-time-use device that is, or was, in use without a claim; return it as it is now.
 
     :param instance_uuid: None if no instance is on record.
     :raises StateConflict: the row has changed, or the device is in a state that it cannot be burned in.

@@ -1,6 +1,6 @@
 """Reconcile Placement with the database.
 
-Only this module writes ``reserved`` of devices, whoever asks for them. The database decides and Placement follows, so
+Only this module writes ``reserved`` of devices of profiles and of flavors. The database decides and Placement follows, so
 interrupted work can be finished later. A device is offered only after its provider has the traits that describe it.
 
 Nova may also write the provider of a device of profiles, if its ``[pci] device_spec`` matches the device. It replaces

@@ -1,6 +1,6 @@
 """Change the state of a device by compare-and-swap, with its history.
 
-One statement changes a device's state, whoever asks for the device.
+One statement changes the state of a device of a profile or of a flavor.
 """
 
 from collections.abc import Mapping

@@ -67,7 +67,7 @@ class DeviceSpec:
 
     @property
     def requested_by(self) -> RequestedBy:
-        """Return who asks for the device."""
+        """Return whether device profiles or flavors ask for the device."""
         return RequestedBy(self.extra.get("requested_by", RequestedBy.PROFILE))
 
     @property

@@ -194,7 +194,7 @@ class Release(_Act):
 
 
 class Clean(Resource):
-    """Clean a device again, whoever asks for it."""
+    """Clean a device again, also one that flavors ask for."""
 
     @Operation(
         "Clean a device again",
@@ -280,7 +280,7 @@ class TakeBack(Resource):
     def _require_unused(self, name: str, address: str | None, server: str | None) -> None:
         """Ask the device's agent for guests that have it. If the agent cannot answer, rely on the operator.
 
-        :raises Conflict: there is one, or the device cannot be taken back.
+        :raises Conflict: there is one, or the device cannot be reclaimed.
         """
         with self._api.ports.db.read() as tx:
             device = find(tx, name, address)
