@@ -60,7 +60,11 @@ def tell_history(
     event: str,
     cause: Cause,
 ) -> None:
-    """Append an event to a device's history, in the transaction of the change."""
+    """Append an event to a device's history, in the transaction of the change.
+
+    The events of a function name its slot, because its row is deleted when it leaves the configuration.
+    """
+    slot = {"hostname": device.hostname, "pci_address": device.pci_address} if device.is_function else {}
     history.append(
         tx,
         device_uuid=device.uuid,
@@ -71,7 +75,7 @@ def tell_history(
         actor=str(cause),
         request_id=cause.request_id,
         reason=cause.reason,
-        evidence=cause.evidence,
+        evidence={**slot, **cause.evidence},
     )
 
 
