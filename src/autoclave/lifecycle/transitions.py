@@ -62,7 +62,7 @@ def tell_history(
 ) -> None:
     """Append an event to a device's history, in the transaction of the change.
 
-    The record of a function is removed when it is no longer configured, so its events name its slot.
+    The events of a function name its slot, because its row is deleted when it leaves the configuration.
     """
     slot = {"hostname": device.hostname, "pci_address": device.pci_address} if device.is_function else {}
     history.append(

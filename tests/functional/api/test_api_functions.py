@@ -7,8 +7,7 @@ import pytest
 from api_world import HOST, World
 
 from autoclave.cli.main import main
-from autoclave.db import pci
-from burnedrows import CLASS, OneTimeUse
+from burnedrows import CLASS, OneTimeUse, describe
 
 PATH = "/autoclave/v1/functions"
 GPU = "0000:81:00.0"
@@ -27,7 +26,7 @@ def waiting(world: World, devices: OneTimeUse) -> dict[str, Any]:
     devices.add("0000:82:00.0")
     instance = devices.use(rp_uuid)
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(rp_uuid), {"waiting_for": WAITS})
+        describe(tx, devices.row(rp_uuid), {"waiting_for": WAITS})
     return {
         "hostname": HOST,
         "pci_address": GPU,
@@ -62,7 +61,7 @@ def test_a_function_that_cannot_be_looked_at_says_why(world: World, devices: One
     rp_uuid = devices.add()
     devices.use_up(rp_uuid)
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(rp_uuid), {"unreadable_reason": "it has no power"})
+        describe(tx, devices.row(rp_uuid), {"unreadable_reason": "it has no power"})
     [shown] = world.call("GET", PATH).json["functions"]
     assert shown["unreadable_reason"] == "it has no power"
     assert shown["waiting_for"] == "It cannot be looked at: it has no power; see to the cause."
@@ -70,7 +69,7 @@ def test_a_function_that_cannot_be_looked_at_says_why(world: World, devices: One
     assert burned["waiting_for"] == (
         "It cannot be looked at: it has no power; see to the cause. Clean it, and release it."
     )
-    assert f'autoclave_functions_condition{{condition="unreadable",host="{HOST}"}} 1.0' in (
+    assert f'autoclave_devices_condition{{condition="unreadable",host="{HOST}"}} 1.0' in (
         world.call("GET", "/metrics").text.splitlines()
     )
 
@@ -79,7 +78,7 @@ def test_a_released_device_says_what_keeps_it_from_being_offered(world: World, d
     rp_uuid = devices.add()
     devices.use_up(rp_uuid)
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(rp_uuid), {"outdated": True})
+        describe(tx, devices.row(rp_uuid), {"outdated": True})
     assert world.call("POST", f"/autoclave/v1/burned/{rp_uuid}/release", {}).status_code == 202
     burned = world.call("GET", f"/autoclave/v1/burned/{rp_uuid}").json
     assert burned["waiting_for"] == (
@@ -105,7 +104,7 @@ def test_the_command_shows_the_state_of_each_function(
     burned = devices.add("0000:83:00.0")
     devices.use_up(burned)
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(burned), {"unreadable_reason": "it has no power"})
+        describe(tx, devices.row(burned), {"unreadable_reason": "it has no power"})
     with world.served() as url:
         assert main(["function", "list", "-f", "json", "-c", "pci_address", "-c", "state", "--url", url]) == 0
     shown = {each["pci_address"]: each["state"] for each in json.loads(capsys.readouterr().out)}

@@ -231,7 +231,7 @@ def test_a_device_that_nobody_holds_cannot_be_released_and_its_history_says_noth
     device = world.add_device(**changes)
     answer = world.call("POST", f"{PATH}/{device.uuid}/release", {})
     assert answer.status_code == 409
-    assert "is not held" in fault(answer)
+    assert "is neither held nor spent" in fault(answer)
     assert world.device(device.uuid) == device
     assert len(world.call("GET", f"{PATH}/{device.uuid}/history").json["events"]) == 1
 
