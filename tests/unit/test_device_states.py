@@ -35,7 +35,20 @@ ADDED = {
     ("error", "accept", "available"),
     ("available", "backfill", "allocated"),
 }
-ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED}
+# One-time-use devices, and those that flavors ask for.
+OF_POLICIES = {
+    ("available", "claim", "allocated"),
+    ("available", "burn", "spent"),
+    ("allocated", "burn", "allocated"),
+    ("allocated", "spend", "spent"),
+    ("spent", "burn", "spent"),
+    ("spent", "confirm", "spent"),
+    ("spent", "release", "available"),
+    ("spent", "release_seen", "available"),
+    ("spent", "distrust", "error"),
+    ("spent", "rewritten", "error"),
+}
+ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED | OF_POLICIES}
 
 
 @pytest.mark.parametrize(("source", "event"), list(itertools.product(DeviceState, Event)))
@@ -52,7 +65,8 @@ def test_no_edge_is_written_twice() -> None:
 
 
 def test_the_states_are_those_of_the_specification() -> None:
-    assert {state.value for state in DeviceState} == {"available", "allocated", "pending_cleaning", "cleaning", "error"}
+    specified = {"available", "allocated", "pending_cleaning", "cleaning", "error"}
+    assert {state.value for state in DeviceState} == specified | {"spent"}
 
 
 def test_a_device_that_was_to_be_erased_becomes_available_only_by_an_erase_or_an_operators_word() -> None:
@@ -61,7 +75,8 @@ def test_a_device_that_was_to_be_erased_becomes_available_only_by_an_erase_or_an
         for edge in TRANSITIONS
         if edge.target is DeviceState.AVAILABLE and edge.source is not DeviceState.ALLOCATED
     }
-    assert ways == {("cleaning", "cleaned"), ("error", "accept")}
+    of_policies = {("spent", "release"), ("spent", "release_seen")}
+    assert ways == {("cleaning", "cleaned"), ("error", "accept")} | of_policies
 
 
 def test_only_an_operator_accepts_a_device_that_was_not_erased() -> None:
@@ -84,7 +99,7 @@ def test_no_state_is_a_dead_end() -> None:
 
 
 def test_nobody_works_with_an_idle_device() -> None:
-    assert {DeviceState.AVAILABLE, DeviceState.ERROR} == IDLE_STATES
+    assert {DeviceState.AVAILABLE, DeviceState.SPENT, DeviceState.ERROR} == IDLE_STATES
 
 
 def test_the_diagram_shows_every_state_and_every_edge_once() -> None:
@@ -94,6 +109,6 @@ def test_the_diagram_shows_every_state_and_every_edge_once() -> None:
         ["  rankdir=LR;", "  node [shape=box, style=rounded];"],
         "}",
     )
-    edges = [f'  {source} -> {target} [label="{event}"];' for source, event, target in SPECIFIED | ADDED]
+    edges = [f'  {source} -> {target} [label="{event}"];' for source, event, target in SPECIFIED | ADDED | OF_POLICIES]
     assert sorted(lines[2:]) == sorted([*(f"  {state};" for state in DeviceState), *edges])
     assert dot().endswith("}\n")

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from autoclave.conf.compute import PASSTHROUGH_KEYS, PASSTHROUGH_OPTION
+from autoclave.db.tables import DeviceType
 from autoclave.exceptions import InvalidConfiguration
 from autoclave.rules.device_spec import DeviceSpec, parse_device_spec
 from autoclave.rules.pci_inventory import DEVICE_SPEC_OPTION, parse_pci_device_spec
-from autoclave.rules.reclaim import Reclaim, ReclaimPolicy
+from autoclave.rules.reclaim import Reclaim, ReclaimPolicy, policy_of
 
 GPU = {"vendor_id": "10de"}
 PROGRAM = "/etc/autoclave/clear.d/clear-gpu"
@@ -30,6 +31,11 @@ def refusal(option: str, **keys: Any) -> InvalidConfiguration:
         parsed(option, {"address": "0000:01:00.0"}, GPU | keys)
     assert (caught.value.option, caught.value.entry) == (option, 2)
     return caught.value
+
+
+@pytest.mark.parametrize("device_type", DeviceType)
+def test_a_drive_is_erased_unless_its_driver_says_otherwise(device_type: DeviceType) -> None:
+    assert policy_of(device_type) is (Reclaim.ERASE if device_type is DeviceType.NVME else Reclaim.NONE)
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -1,7 +1,7 @@
 """Reconcile Placement with the database.
 
-Only this module writes ``reserved`` of devices of profiles and of flavors. The database decides and Placement follows, so
-interrupted work can be finished later. A device is offered only after its provider has the traits that describe it.
+Only this module writes ``reserved`` of devices of profiles and of flavors. The database decides and Placement follows,
+so interrupted work can be finished later. A device is offered only after its provider has the traits that describe it.
 
 Nova may also write the provider of a device of profiles, if its ``[pci] device_spec`` matches the device. It replaces
 the resource class, reserves nothing, and may give the device to a guest without Autoclave. Such a device is withheld as

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from api_world import HOST, World, fault, new_uuid
-from autoclave.lifecycle.burn import Settled
-from autoclave.rules.burn import BurnEvent
 
+import burnedrows
 from autoclave.cli.main import main
-from autoclave.db import pci
-from autoclave.db.tables import pci_functions
-from autoclave.lifecycle.transitions import move
+from autoclave.exceptions import StateConflict
+from autoclave.lifecycle.pci_inventory import withdraw
+from autoclave.lifecycle.reserve import Settled
+from autoclave.lifecycle.transitions import swap
 from autoclave.placement.records import Inventory
+from autoclave.rules.device_lifecycle import Event
 from autoclave.testing.placement.faults import refuse
 from burnedrows import CLASS, OPERATOR, OneTimeUse
 
@@ -57,7 +58,7 @@ def test_everything_that_is_known_of_a_burned_device_is_shown(world: World, devi
         "waiting_for": "Clean it, and release it.",
     }
     with world.db.write() as tx:
-        pci.describe(tx, devices.row(rp_uuid), {"serial": "10de:25b6.0 00e04c0000123456"})
+        burnedrows.describe(tx, devices.row(rp_uuid), {"serial": "10de:25b6.0 00e04c0000123456"})
     assert world.call("GET", f"{PATH}/{rp_uuid}").json["serial"] == "00e04c0000123456"
     found["serial"] = "00e04c0000123456"
     by_place = world.call("GET", f"{PATH}/{HOST}/{GPU.upper()}").json
@@ -92,8 +93,8 @@ def test_a_device_in_use_is_listed_with_who_has_it_and_is_not_released(world: Wo
     assert (row["in_use"], row["instance_uuid"], row["waiting_for"]) == (True, instance, None)
     refused = world.call("POST", f"{PATH}/{rp_uuid}/release")
     assert refused.status_code == 409
-    assert fault(refused) == f"{GPU} of {HOST} is in use by instance {instance}: delete that first."
-    assert (devices.inventory(rp_uuid).reserved, devices.row(rp_uuid).release_pending) == (1, False)
+    assert fault(refused) == f"{GPU} of host {HOST} is in use by instance {instance}: delete that first."
+    assert (devices.inventory(rp_uuid).reserved, devices.row(rp_uuid).device.release_pending) == (1, False)
 
 
 def test_what_a_device_waits_for_is_told(world: World, devices: OneTimeUse) -> None:
@@ -101,7 +102,7 @@ def test_what_a_device_waits_for_is_told(world: World, devices: OneTimeUse) -> N
     devices.delete(devices.use(rp_uuid))
     assert listed(world)[0]["waiting_for"] == "Its agent has to see it idle. Then clean it, and release it."
     with world.db.write() as tx:
-        tx.execute(pci_functions.update().values(missing=True))
+        burnedrows.describe(tx, devices.row(rp_uuid), {"missing": True})
     assert listed(world)[0]["missing"]
     assert listed(world)[0]["waiting_for"].startswith(f"{HOST}, or [pci] device_spec there, has it no more")
 
@@ -165,7 +166,10 @@ def test_a_released_device_is_offered_again_and_is_not_burned_any_more(
     assert devices.offered(rp_uuid)
     assert listed(world) == []
     again = world.call("POST", f"{PATH}/{rp_uuid}/release")
-    assert (again.status_code, fault(again)) == (409, f"{GPU} of {HOST} is not burned: there is nothing to release.")
+    assert (again.status_code, fault(again)) == (
+        409,
+        f"{GPU} of host {HOST} is not burned: there is nothing to release.",
+    )
 
 
 def test_a_hold_is_not_ended_by_a_release(world: World, devices: OneTimeUse) -> None:
@@ -202,7 +206,7 @@ def test_a_placement_that_cannot_say_whether_it_is_in_use_takes_no_word(world: W
     rp_uuid = devices.burned()
     world.placement.add(refuse)
     assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 503
-    assert not devices.row(rp_uuid).release_pending
+    assert not devices.row(rp_uuid).device.release_pending
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def test_a_body_that_is_not_understood_releases_nothing(world: World, devices: O
     rp_uuid = devices.burned()
     assert world.call("POST", f"{PATH}/{rp_uuid}/release", body).status_code == 400
     assert devices.row(rp_uuid).burned
-    assert not devices.row(rp_uuid).release_pending
+    assert not devices.row(rp_uuid).device.release_pending
 
 
 # The history
@@ -289,7 +293,14 @@ def test_a_release_by_hand_is_told_also_if_an_instance_was_faster_than_the_agent
         devices.settle(rp_uuid) is Settled.LOWERED
     )  # as a claim does before it gives a device whose burn is confirmed
     devices.use(rp_uuid)
-    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release_seen", "offer", "burn"]
+    assert [event for event, *_ in history(world, rp_uuid)] == [
+        "claim",
+        "spend",
+        "confirm",
+        "release_seen",
+        "offer",
+        "claim",
+    ]
 
 
 def test_the_history_of_a_provider_that_is_gone_stays_under_its_uuid(world: World, devices: OneTimeUse) -> None:
@@ -297,7 +308,7 @@ def test_the_history_of_a_provider_that_is_gone_stays_under_its_uuid(world: Worl
     assert world.call("POST", f"{PATH}/{rp_uuid}/release").status_code == 200
     before = history(world, rp_uuid)
     with world.db.write() as tx:
-        assert pci.delete(tx, devices.row(rp_uuid))
+        assert withdraw(tx, devices.row(rp_uuid))
     assert history(world, rp_uuid) == before
     assert world.call("GET", f"{PATH}/{HOST}/{GPU}/history").status_code == 404
 
@@ -311,9 +322,10 @@ def test_what_loses_against_somebody_faster_is_not_in_the_history(world: World, 
     rp_uuid = devices.burned()
     before = devices.row(rp_uuid)
     with world.db.write() as tx:
-        assert move(tx, before, BurnEvent.RELEASE, OPERATOR, {"release_pending": True})
-        assert not move(tx, before, BurnEvent.RELEASE, OPERATOR, {"release_pending": True})
-    assert [event for event, *_ in history(world, rp_uuid)] == ["burn", "confirm", "release"]
+        swap(tx, before.device, Event.RELEASE, OPERATOR)
+        with pytest.raises(StateConflict):
+            swap(tx, before.device, Event.RELEASE, OPERATOR)
+    assert [event for event, *_ in history(world, rp_uuid)] == ["claim", "spend", "confirm", "release"]
 
 
 # The command
@@ -360,4 +372,4 @@ def test_the_command_tells_a_refusal_in_one_line(world: World, devices: OneTimeU
     command = [str(Path(sys.executable).with_name("autoclave")), "burned", "release", f"{HOST}/{GPU}", "--url", url]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == f"ERROR autoclave: 409: {GPU} of {HOST} is not burned: there is nothing to release.\n"
+    assert ended.stderr == f"ERROR autoclave: 409: {GPU} of host {HOST} is not burned: there is nothing to release.\n"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from api_world import HOST, World
-from autoclave.lifecycle.burn import Settled
 from cheroot import wsgi
 
+from autoclave.lifecycle.reserve import Settled
 from autoclave.placement.embedded import EmbeddedPlacement
 from autoclave.testing.placement import faults
 from burnedrows import OneTimeUse
@@ -148,7 +148,7 @@ def test_a_confirmation_between_two_of_its_looks_is_no_release(
     devices.delete(devices.use(rp_uuid))
     world.placement.add(faults.before(lambda: devices.settle(rp_uuid)), method="GET", path="/allocations$", times=1)
     code, _ = cleaner.run()
-    assert (code, devices.inventory(rp_uuid).reserved, devices.row(rp_uuid).burn_confirmed) == (1, 1, True)
+    assert (code, devices.inventory(rp_uuid).reserved, devices.row(rp_uuid).device.burn_confirmed) == (1, 1, True)
     assert cleaner.run()[0] == 0
     assert devices.settle(rp_uuid) is Settled.LOWERED
 

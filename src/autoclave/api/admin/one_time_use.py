@@ -26,7 +26,7 @@ from autoclave.exceptions import BadRequest, NotFound, PlacementError
 from autoclave.lifecycle.operator import release_spent, tell_placement
 from autoclave.lifecycle.ports import Ports
 from autoclave.lifecycle.transitions import Cause
-from autoclave.rules.device_lifecycle import Actor, DeviceState
+from autoclave.rules.device_lifecycle import Actor, DeviceState, Event
 from autoclave.rules.pci_address import PCIAddress
 from autoclave.rules.reclaim import BurnState
 
@@ -105,6 +105,14 @@ BURN_HISTORY = listed(
 
 LOG = logging.getLogger(__name__)
 
+_OF_BURNS = frozenset(
+    {
+        *(event.value for event in (Event.CLAIM, Event.BIND, Event.BURN, Event.SPEND, Event.CONFIRM)),
+        *(event.value for event in (Event.RELEASE, Event.RELEASE_SEEN)),
+        *("offer", "take_back", "unreadable", "readable", "host_renamed", "burn_ends"),
+    }
+)
+"""The events of a device's history that the view of burns shows; older releases have recorded the last one."""
 _GET = "autoclave:burned:get"
 _HOST = Argument("hostname", "Only devices of this host.")
 
@@ -145,7 +153,7 @@ class History(Resource):
             found = history.history(tx, gone) if gone else []
             if not found:
                 found = history.history(tx, _find(tx, provider, address).uuid)
-        resp.media = {"events": [devices.event(record) for record in found]}
+        resp.media = {"events": [devices.event(record) for record in found if record.event in _OF_BURNS]}
 
 
 class Release(Resource):
