@@ -75,7 +75,7 @@ def test_a_host_on_which_nothing_is_burned_is_told(world: World, devices: OneTim
     code, said = cleaner.run()
     assert code == 0
     assert f"No device on {HOST} is burned" in said
-    devices.burned(Settled.CONFIRMED)
+    devices.burned()
     code, said = cleaner.run()
     assert (code, cleaner.cleaned) == (0, 1)
     assert "No device" not in said
