@@ -10,7 +10,7 @@ from autoclave.placement.client import PlacementClient
 from autoclave.placement.records import Inventory
 from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.pci_alias import PCIAlias
-from autoclave.rules.pci_inventory import ALWAYS
+from autoclave.rules.resource_names import FLAVOR_TRAITS as ALWAYS
 from autoclave.rules.resource_request import ResourceRequest, build_request
 from autoclave.testing.placement import FakePlacement
 

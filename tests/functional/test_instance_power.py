@@ -43,7 +43,7 @@ def test_a_rebuild_uses_the_device_in_place(instance_world: InstanceWorld) -> No
     guest = world.guest(instance)
     assert guest is not None
     assert [function.address for function in guest.functions] == [GPU]
-    assert (world.reserved(), world.row().burned_for) == (1, instance)
+    assert (world.reserved(), world.row().device.burned_for) == (1, instance)
 
 
 def test_a_stopped_instance_is_stopped_after_its_rebuild(instance_world: InstanceWorld) -> None:

@@ -21,6 +21,7 @@ from autoclave.rpc.inprocess import InProcessTransport
 from autoclave.rpc.messaging import MessagingTransport
 from autoclave.rpc.port import AGENT_TOPIC, Transport
 from autoclave.rules.device_lifecycle import DeviceState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.services.service import remote_versions, version_caps
 from autoclave.testing.ports import HeldCasts
 
@@ -130,7 +131,7 @@ def test_a_drive_of_an_old_agent_goes_to_error_and_is_cleaned_once_the_agent_is_
 def test_a_device_that_is_not_cleaned_needs_no_new_agent(cloud: MixedCloud) -> None:
     cloud.start_old()
     with cloud.db.write() as tx:
-        tx.execute(devices.update().values(type=DeviceType.FPGA))
+        tx.execute(devices.update().values(type=DeviceType.FPGA, reclaim=Reclaim.NONE))
     cloud.instance_comes_and_goes()
     cloud.assert_offered()
 

@@ -23,6 +23,6 @@ def test_a_handle_that_is_found_anew_does_not_release_a_drive_that_has_yet_to_be
 def test_a_drive_cannot_be_released_without_its_erase(one_drive: AgentWorld) -> None:
     one_drive.start()
     device = one_drive.bind()
-    with pytest.raises(ValueError, match="erased"), one_drive.db.write() as tx:
+    with pytest.raises(ValueError, match="is erase: it must not return as it is"), one_drive.db.write() as tx:
         swap(tx, device, Event.RELEASE, Cause(Actor.CONDUCTOR, "conductor-1"))
     assert one_drive.device().device_state is DeviceState.ALLOCATED

@@ -29,7 +29,7 @@ from autoclave.rules.device_lifecycle import ARQState, DeviceState
 from autoclave.rules.flavor_image import Flavor
 from autoclave.rules.instance_states import VMState
 from autoclave.rules.pci_alias import PCIAlias, parse_pci_alias
-from autoclave.rules.reclaim import Reclaim, RequestedBy
+from autoclave.rules.reclaim import Reclaim, RequestedBy, cleaned_by
 from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA
 from autoclave.rules.resource_request import ALIAS_KEY, build_request
 from autoclave.simulator.faults import Fault, FaultKind
@@ -280,7 +280,7 @@ def test_erased_device_returns_by_itself(
         device = world.outcome()
         assert (device.device_state, device.state_reason) == (
             DeviceState.AVAILABLE,
-            f"cleaned by {keys['clear_action']}",
+            cleaned_by(keys["clear_action"]),
         )
         assert world.offered() == 1
         assert world.events().count("cleaned") == number

@@ -16,6 +16,7 @@ from autoclave.exceptions import Conflict
 from autoclave.lifecycle.backfill import run_all
 from autoclave.lifecycle.transitions import Cause
 from autoclave.rules.device_lifecycle import Actor, ARQState, DeviceState
+from autoclave.rules.reclaim import Reclaim
 from autoclave.testing.placement.faults import refuse
 
 pytestmark = pytest.mark.matrix
@@ -183,7 +184,7 @@ def test_what_a_conductor_of_the_release_before_left_half_way_is_finished(
 
 
 def test_a_device_that_is_not_cleaned_comes_back_as_it_is(world: AgentWorld, before: Before) -> None:
-    before.knows_no_state(type=DeviceType.FPGA)
+    before.knows_no_state(type=DeviceType.FPGA, reclaim=Reclaim.NONE)
     tenant = Tenant(world)
     before.binds(tenant)
     tenant.delete()

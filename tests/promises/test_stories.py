@@ -81,6 +81,15 @@ def finish(world: World, actor: Actor, fate: str | None = None) -> None:
         world.run(actor)
 
 
+def write_and_die(world: World, actor: Actor) -> None:
+    """Let an actor go on until it has written in Placement, and die before it records that."""
+    world.run(actor)
+    while not actor.done and actor.at != "db write":
+        world.run(actor)
+    if not actor.done:
+        world.kill(actor.group)
+
+
 def clean_now(world: World) -> None:
     world.recovering = True
     while world.casts.pending:
@@ -193,7 +202,7 @@ def slow_lowering_meets_a_new_tenant(world: World, gate: str, times: int = 1) ->
     tenant = Tenant(world)
     tenant.bind()
     tenant.write()
-    finish(world, slow)
+    write_and_die(world, slow)
     tenant.leave()
 
 
@@ -223,7 +232,7 @@ def slow_lowering_meets_a_raise_to_what_is(world: World) -> None:
     slow = at(world, "api", Operator(world, 0).release, "PUT inventories")
     tenant.bind()
     tenant.write()
-    finish(world, slow)
+    write_and_die(world, slow)
     tenant.leave()
 
 

@@ -110,9 +110,9 @@ def test_traits_are_one_string_and_the_spaces_in_it_mean_nothing() -> None:
         ("x" * 300, "has 307 characters"),
         (["blue", "big"], "one string of names with commas"),
         (None, "one string of names with commas"),
-        ("HW_PCI_ONE_TIME_USE", "follows from the key one_time_use"),
+        ("HW_PCI_ONE_TIME_USE", "follows from the reclaim policy"),
         ("blue, HW_PCI_LIVE_MIGRATABLE", "follows from the key live_migratable"),
-        ("OWNER_CYBORG", "accelerator half"),
+        ("OWNER_CYBORG", "device profiles ask for"),
     ],
 )
 def test_traits_that_placement_would_not_take_or_that_promise_too_much_are_refused(written: Any, words: str) -> None:

@@ -80,7 +80,8 @@ def delete(tx: Connection, attribute: AttributeRecord) -> None:
 
 def replace(tx: Connection, deployable_id: int, values: Mapping[str, str]) -> None:
     """Replace the attributes written by discovery by *values*; those added by an operator stay."""
-    known = {row.key: row for row in list_all(tx, deployable_id=deployable_id) if is_discovered(row.key)}
+    own = sa.select(*_ATTRIBUTE).where(attributes.c.deployable_id == deployable_id).order_by(attributes.c.id)
+    known = {row.key: row for row in fetch_all(tx, AttributeRecord, own) if is_discovered(row.key)}
     for key, row in known.items():
         if key not in values:
             delete(tx, row)

@@ -175,10 +175,21 @@ def settle(
     :raises PlacementNotFound: the provider does not exist; discovery creates it again.
     :raises PlacementError: Placement refused.
     """
+    outcome, paid = _settle(db, placement, device_uuid, fresh)
+    if paid:
+        return outcome
+    # The row has changed since: it may have to be reserved again. Later changes are the work of their writers.
+    return _settle(db, placement, device_uuid, {})[0]
+
+
+def _settle(
+    db: Database, placement: PlacementClient, device_uuid: str, fresh: Mapping[str, ProviderState]
+) -> tuple[Settled, bool]:
+    """Reconcile each provider once; return the outcome, and False if a release was written, but not cleared."""
     with db.read() as tx:
         providers = device_rows.providers_of(tx, device_uuid)
     if providers is None:
-        return Settled.GONE
+        return Settled.GONE, True
     outcomes = []
     lowered_from = []
     for rp_uuid in providers:
@@ -187,12 +198,11 @@ def settle(
         if outcome is Settled.LOWERED and row is not None:
             lowered_from.append(row)
     if Settled.GONE in outcomes:
-        return Settled.GONE
+        return Settled.GONE, True
     versions = {(row.state_version, row.release_number) for row in lowered_from}
-    paid = bool(lowered_from) and len(lowered_from) == len(providers) and len(versions) == 1
-    if paid and not _clear_debt(db, lowered_from[0]):
-        return settle(db, placement, device_uuid)  # the row has changed since: it may have to be reserved again
-    return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED)
+    written = bool(lowered_from) and len(lowered_from) == len(providers) and len(versions) == 1
+    cleared = not written or _clear_debt(db, lowered_from[0])
+    return next((worst for worst in Settled if worst in outcomes), Settled.UNCHANGED), cleared
 
 
 def secure(db: Database, placement: PlacementClient, device_uuid: str) -> Settled:
@@ -264,7 +274,7 @@ def _attempt(
         # their removal.
         wanted |= {name: replace(present.records[name], reserved=present.records[name].total) for name in others}
     if judged in _WRITES or present.records != wanted:
-        if deployable.resource_class not in present.records:
+        if row.requested_by is RequestedBy.FLAVOR and deployable.resource_class not in present.records:
             placement.ensure_resource_class(deployable.resource_class)
         if judged is Verdict.LOWER:
             require_traits(placement, rp_uuid, present.generation, traits | _owner(row), fresh)
