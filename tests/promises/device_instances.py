@@ -16,7 +16,6 @@ from promises.device_state import (
     MIXED,
     NONE,
     PENDING,
-    PROFILE,
     SETTLING,
     SPENT,
     State,
@@ -27,6 +26,7 @@ from promises.device_state import (
 from promises.search import Broken
 
 _GUEST_WAS = ("running", "free", "deallocate")
+
 
 def live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str, State]]:
     """One step of an instance of Autoclave: its allocation, claim, guest and deletion."""
@@ -63,7 +63,7 @@ def live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str,
 def _claim(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str, State]]:
     if s.of(name).at == "allocated" and s.device == SPENT and s.confirmed:
         if mutation != "claim of what was confirmed":
-            # Either an operator has lowered reserved since the last period, or another has written the record.
+            # An operator may have lowered reserved since the last period; or a second writer has raised the total.
             yield "settles before its claim", s.goes(name, "get", "claiming")
             return
     may = s.device == AVAILABLE or mutation == "claim of what is not available"
@@ -71,10 +71,9 @@ def _claim(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[st
     if s.holder or not may or not s.known or s.missing or s.held or s.doubted or s.withheld:
         yield "is refused", s.goes(name, "stuck")
         return
-    confirmed = s.confirmed and mutation == "claim keeps the confirmation"
     burned_for = number if s.reclaim == HOLD else 0
     cancels = {"pending": False} if mutation == "a claim cancels the release" else {}
-    x = s.moves(ALLOCATED, confirmed=confirmed, burned_for=burned_for, holder=number, seen=False, **cancels)
+    x = s.moves(ALLOCATED, burned_for=burned_for, holder=number, seen=False, **cancels)
     yield "claims", x.goes(name, "get", "claimed")
 
 
@@ -256,17 +255,17 @@ def _write_in_placement(s: State) -> Iterator[tuple[str, State]]:
     if "careless" in s.parties and s.edits and s.there == 2 and s.reserved:
         x = s.provider(reserved=0, edits=s.edits - 1)
         if s.seen and s.device == SPENT and not s.used:
-            yield "somebody lowers it", x._replace(dirty=False)  # an operator's release: it was seen idle and full
+            yield "an operator lowers it", x._replace(dirty=False)  # a release: it was seen idle and full
         else:
-            yield "somebody lowers it", x._replace(edited=True, edited_in_period=True)
+            yield "a careless edit lowers it", x._replace(edited=True, edited_in_period=True)
     if "second" in s.parties and s.edits and s.there == 2 and s.total == 1:
         x = s.provider(total=2, edits=s.edits - 1, edited=True, edited_in_period=True)
-        yield "another amends the total", x
+        yield "a second writer amends the total", x
     if "holder" in s.parties and s.there == 2 and not s.foreign and not s.reserved and s.edits:
         ours = must_be_reserved(s) or s.pending or s.withheld
-        yield "another holds it", s.provider(reserved=1, foreign=MIXED if ours else KEPT, edits=s.edits - 1)
+        yield "another writer holds it", s.provider(reserved=1, foreign=MIXED if ours else KEPT, edits=s.edits - 1)
     if s.foreign and s.reserved:
-        yield "another lets it go", s.provider(reserved=0, foreign="")
+        yield "another writer ends its hold", s.provider(reserved=0, foreign="")
     stranger = s.of("stranger")
     if "stranger" in s.parties and stranger.at == "idle" and s.offered and s.edits and not s.dirty:
         x = s.provider(used=s.used | 4, dirty=True, edits=s.edits - 1, edited=True, edited_in_period=True)
@@ -274,10 +273,10 @@ def _write_in_placement(s: State) -> Iterator[tuple[str, State]]:
     elif stranger.at == "known":  # no period sees what comes and goes between two periods
         yield "the stranger leaves", s._replace(used=s.used & ~4).goes("stranger", "gone")
     if s.removals and s.there and not s.used:
-        yield "somebody deletes it", s.provider(there=0, reserved=0, foreign="", removals=s.removals - 1)
+        yield "the provider is deleted", s.provider(there=0, reserved=0, foreign="", removals=s.removals - 1)
         if s.there == 2:
             x = s.provider(there=1, reserved=0, foreign="", removals=s.removals - 1)
-            yield "somebody deletes its inventory", x
+            yield "the inventory is deleted", x
 
 
 def _ask(s: State, mutation: str) -> Iterator[tuple[str, State]]:
@@ -303,16 +302,16 @@ def _ask(s: State, mutation: str) -> Iterator[tuple[str, State]]:
 
 
 def die(s: State) -> Iterator[tuple[str, State]]:
-    """The agent dies, with all its threads."""
-    threads = ("period", "worker", *(INSTANCES if s.requested_by == FLAVOR else ()))
-    if not s.deaths or all(s.of(name).at == "idle" for name in threads):
+    """The agent dies, with all its threads; or a conductor that binds."""
+    if not s.deaths:
         return
     x = s._replace(deaths=s.deaths - 1)
-    for name in threads:
-        was = s.of(name).at
-        x = x.goes(name, "idle" if was == "idle" or name not in INSTANCES else "stuck")
-    yield "the agent dies", x
-    if s.requested_by == PROFILE:
-        for name in BINDERS:
-            if s.of(name).at != "idle":
-                yield f"the conductor of {name} dies", s._replace(deaths=s.deaths - 1).goes(name, "idle")
+    for name in BINDERS:
+        if s.of(name).at != "idle":
+            yield f"the conductor of {name} dies", x.goes(name, "idle")
+    threads = ("period", "worker", *(INSTANCES if s.requested_by == FLAVOR else ()))
+    if any(s.of(name).at != "idle" for name in threads):
+        for name in threads:
+            was = s.of(name).at
+            x = x.goes(name, "idle" if was == "idle" or name not in INSTANCES else "stuck")
+        yield "the agent dies", x

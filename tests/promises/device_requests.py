@@ -11,6 +11,7 @@ from promises.device_state import (
     ERASE,
     ERASED_IN_USE,
     ERROR,
+    FLAVOR,
     HOLD,
     INSTANCES,
     NONE,
@@ -85,7 +86,7 @@ def finish_unbind(s: State, number: int, mutation: str, name: str, then: str) ->
         return x.goes(name, then)
     if s.reclaim == HOLD and mutation != "an unbind leaves it unspent":
         return x.moves(SPENT, burned_for=number).goes(name, "get", then)
-    return x._replace(holder=number).becomes_available(mutation, holder=0).goes(name, "get", then)
+    return x.becomes_available(mutation).goes(name, "get", then)
 
 
 def bind(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str, State]]:
@@ -94,13 +95,13 @@ def bind(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str,
     arq = s.arqs[number - 1]
     if p.at == "idle":
         return
-    if p.at == "swap" or p.at == "failed swap":
+    if p.at in ("swap", "failed swap"):
         if arq != "started":
             yield "stops", s.goes(name, "idle")
         elif s.device == AVAILABLE and not (s.held or s.missing or s.doubted or s.withheld or s.holder):
             if s.dirty:
                 raise Broken(DIRTY_GIVEN)
-            x = s.moves(ALLOCATED, holder=number, confirmed=False, seen=False).goes(name, "get", "bound")
+            x = s.moves(ALLOCATED, holder=number, seen=False).goes(name, "get", "bound")
             yield "wins it", x.keeps(name, version=True)
         else:
             yield "is refused", _arq(s, number, "failed").goes(name, "idle")
@@ -139,7 +140,10 @@ def sweep(s: State, mutation: str) -> Iterator[tuple[str, State]]:
     elif p.at.startswith("finish"):
         number = int(p.at[-1])
         deleting = s.arqs[number - 1] == "deleting"
-        yield "finishes it", finish_unbind(s, number, mutation, "sweep", "idle") if deleting else s.goes("sweep", "idle")
+        yield (
+            "finishes it",
+            finish_unbind(s, number, mutation, "sweep", "idle") if deleting else s.goes("sweep", "idle"),
+        )
     else:
         yield "gives up", s.goes("sweep", "idle")
 
@@ -156,7 +160,7 @@ def work(s: State, mutation: str) -> Iterator[tuple[str, State]]:
         else:
             yield "lost it", s.goes("worker", "idle")
     elif p.at == "erase":
-        if "bound" in s.arqs or (s.holder and s.arqs == ("none", "none")):
+        if "bound" in s.arqs or (s.requested_by == FLAVOR and s.holder):
             raise Broken(ERASED_IN_USE)
         yield "erases it", s._replace(dirty=False).keeps("worker", at="done")
         yield "fails", s.keeps("worker", at="fail")
@@ -190,10 +194,8 @@ def _begin(s: State, mutation: str) -> Iterator[tuple[str, State]]:
             yield "obeys a message", _pending(x)
         else:
             yield "drops a message", x
-    held = s.holder and mutation != "what is held is cleaned"
-    if s.device == ALLOCATED and s.reclaim == ERASE and not s.active and not held:
-        yield "finds it left", _pending(s)
-    elif s.device == ALLOCATED and s.reclaim == ERASE and mutation == "what is held is cleaned":
+    left = not s.holder or mutation == "what is held is cleaned"
+    if s.device == ALLOCATED and s.reclaim == ERASE and left:
         yield "finds it left", _pending(s)
     if s.device in (PENDING, CLEANING):
         yield "recovers it", s.moves(ERROR).goes("worker", "get", "idle")

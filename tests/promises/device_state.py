@@ -151,7 +151,8 @@ class State(NamedTuple):
     def becomes_available(self, mutation: str, **values: Any) -> "State":
         """A transition to ``available``. A release is pending if the device had to be reserved before."""
         needs = must_be_reserved(self) or mutation == "a release is pending without need"
-        x = self.moves(AVAILABLE, confirmed=False, burned_for=0, **values)
+        confirmed = self.confirmed and mutation == "a confirmation outlives the release"
+        x = self.moves(AVAILABLE, confirmed=confirmed, burned_for=0, **values)
         return x.owes() if needs else x
 
     def owes(self) -> "State":
@@ -336,4 +337,3 @@ def _write_row(s: State, name: str, p: Process, mutation: str) -> Iterator[tuple
         same = p.version and (p.number or mutation == "cleared at any release number")
         x = s._replace(pending=False, withheld=False) if same else s
         yield "notes that it is lowered", x.goes(name, p.then)
-
