@@ -4,6 +4,7 @@ A model has hashable states, and ``steps``: everything that can happen next in a
 leads to. It raises :class:`Broken` where a step breaks a promise.
 """
 
+import gc
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -41,6 +42,22 @@ def search(
     :param is_good: from every state, some path must lead to one that is good; None: that is no promise here.
     :param lost: the name of that promise.
     """
+    collects = gc.isenabled()
+    gc.disable()  # states form no cycles, and nearly all are kept: collecting takes a quarter of the time
+    try:
+        return _search(start, steps, check, is_good, lost)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _search(
+    start: S,
+    steps: Callable[[S], Iterator[tuple[str, S]]],
+    check: Callable[[S], None],
+    is_good: Callable[[S], bool] | None,
+    lost: str,
+) -> Explored:
     seen: dict[S, tuple[S, str] | None] = {start: None}
     before: dict[S, list[S]] = {start: []}
     queue = deque([start])
