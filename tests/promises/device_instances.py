@@ -61,13 +61,14 @@ def live(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str,
 
 
 def _claim(s: State, number: int, name: str, mutation: str) -> Iterator[tuple[str, State]]:
-    if s.of(name).at == "allocated" and s.device == SPENT and s.confirmed:
-        if mutation != "claim of what was confirmed":
-            # An operator may have lowered reserved since the last period; or a second writer has raised the total.
-            yield "settles before its claim", s.goes(name, "get", "claiming")
-            return
+    confirmed = s.device == SPENT and s.confirmed
+    unsettled = mutation == "claim of what was confirmed"
+    if s.of(name).at == "allocated" and confirmed and not unsettled:
+        # An operator may have lowered reserved since the last period; or a second writer has raised the total.
+        yield "settles before its claim", s.goes(name, "get", "claiming")
+        return
     may = s.device == AVAILABLE or mutation == "claim of what is not available"
-    may = may or (s.device == SPENT and s.confirmed and mutation == "claim of what was confirmed")
+    may = may or (confirmed and unsettled)
     if s.holder or not may or not s.known or s.missing or s.held or s.doubted or s.withheld:
         yield "is refused", s.goes(name, "stuck")
         return

@@ -83,11 +83,16 @@ STARTS = {
     "profile, hold: a conductor dies": HELD_FOR_PROFILE._replace(deaths=1, parties=("period",)),
     "profile, none": UNCLEANED_FOR_PROFILE._replace(deaths=1, failures=1),
 }
-"""What goes wrong, one after the other: all at once has too many states for a test."""
+"""One trouble a start: all of them at once have too many states for a test."""
 
 LONG_STARTS = {
+    "hold: an operator holds": HELD._replace(toggles=1),
+    "erase: an operator holds": ERASED._replace(toggles=1),
     "erase: a careless edit": ERASED._replace(edits=1, lives=(1, 1), parties=("period", "careless")),
     "profile, erase: two instances": ERASED_FOR_PROFILE._replace(lives=(1, 1), parties=()),
+    "profile, erase: a provider vanishes": ERASED_FOR_PROFILE._replace(removals=1),
+    "profile, erase: a careless edit": ERASED_FOR_PROFILE._replace(edits=1, parties=("period", "careless")),
+    "profile, hold: a provider vanishes": HELD_FOR_PROFILE._replace(removals=1),
     "profile, hold: an operator releases": HELD_FOR_PROFILE._replace(edits=1, lives=(1, 1), parties=("api",)),
     "profile, hold: a careless edit": HELD_FOR_PROFILE._replace(edits=1, parties=("period", "careless", "cleaner")),
 }

@@ -132,9 +132,10 @@ def sweep(s: State, mutation: str) -> Iterator[tuple[str, State]]:
                     yield "rolls back", x.becomes_available(mutation, holder=0).goes("sweep", "get", "idle")
                 elif s.holder != number:
                     yield "fails a bind", x
+            elif mutation == "nobody finishes an unbind":
+                continue
             elif s.arqs[number - 1] == "deleting" and s.of(name).at in ("idle", "deallocate"):
-                if mutation != "nobody finishes an unbind":
-                    yield "takes over an unbind", s.goes("sweep", "get", f"finish {number}")
+                yield "takes over an unbind", s.goes("sweep", "get", f"finish {number}")
     elif p.at in SETTLING:
         yield from settle(s, "sweep", mutation)
     elif p.at.startswith("finish"):
@@ -208,7 +209,7 @@ def _pending(s: State) -> State:
 def renewed(s: State) -> State:
     """A finished request may be asked for again, as another one."""
     for number, name in enumerate(INSTANCES, start=1):
-        if s.arqs[number - 1] in ("gone", "failed") and s.holder != number:
-            if s.of(name).at == "idle" and s.of(BINDERS[number - 1]).at == "idle":
-                s = _arq(s, number, "none")
+        done = s.arqs[number - 1] in ("gone", "failed") and s.holder != number
+        if done and s.of(name).at == "idle" and s.of(BINDERS[number - 1]).at == "idle":
+            s = _arq(s, number, "none")
     return s

@@ -30,7 +30,7 @@ _NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 
 class Process(NamedTuple):
-    """What one thread remembers.
+    """Memory of one thread.
 
     :ivar version: ``state_version`` is still as read.
     :ivar number: ``release_number`` is still as read.
@@ -38,7 +38,7 @@ class Process(NamedTuple):
     :ivar reading: whether ``reserved`` was read as our total or more; None if there was no inventory.
     :ivar amended: another total than ours was read.
     :ivar owner: this process has recorded ``withheld``, which was not set before.
-    :ivar then: what comes after reconciling.
+    :ivar then: the step after reconciling.
     """
 
     at: str = "idle"
