@@ -34,7 +34,7 @@ from autoclave.rules.resource_names import OWNER_CYBORG, OWNER_NOVA
 from autoclave.rules.resource_request import ALIAS_KEY, build_request
 from autoclave.simulator.faults import Fault, FaultKind
 from autoclave.simulator.functions import FunctionSpec
-from autoclave.testing.placement.faults import refuse
+from autoclave.testing.placement.faults import lose_answer, refuse
 from burnedrows import OPERATOR
 
 DRIVE = "0000:41:00.0"
@@ -336,6 +336,22 @@ def test_function_of_a_flavor_with_hold_is_spent_until_released(world: PolicyWor
     assert (world.state(), world.offered()) == (DeviceState.AVAILABLE, 1)
     agent.period()
     assert (world.state(), world.offered()) == (DeviceState.AVAILABLE, 1)
+
+
+def test_released_device_that_is_no_longer_held_is_not_spent_again(world: PolicyWorld) -> None:
+    world.of_flavors(**HOLD)
+    world.start()
+    world.delete(world.create(GPU))
+    world.faults.add(lose_answer, method="PUT", path="/inventories$")
+    assert not operator.release(world.ports, world.device().uuid, OPERATOR)
+    world.faults.clear()
+    with world.db.write() as tx:
+        device_rows.update(tx, world.device(), {"reclaim": Reclaim.NONE})
+    assert (world.state(), world.device().burned_at is None, world.reserved()) == (DeviceState.AVAILABLE, False, 0)
+    instance = world.create(GPU)
+    assert (world.state(), world.device().burned_at) == (DeviceState.ALLOCATED, None)
+    world.delete(instance)
+    assert (world.state(), world.device().burned_at, world.offered()) == (DeviceState.AVAILABLE, None, 1)
 
 
 def test_clean_of_a_spent_device_does_nothing(world: PolicyWorld) -> None:

@@ -16,12 +16,12 @@ from autoclave.db import devices as device_rows
 from autoclave.db import instances as instance_rows
 from autoclave.db import pci
 from autoclave.db.columns import utcnow
-from autoclave.db.devices import DeviceRecord, burned_for
+from autoclave.db.devices import NOT_BURNED, DeviceRecord, burned_for
 from autoclave.db.engine import Database
 from autoclave.db.pci import FunctionRecord, ProviderRecord
 from autoclave.exceptions import StateConflict
 from autoclave.lifecycle.tenants import of_instance
-from autoclave.lifecycle.transitions import Cause, remark, swap
+from autoclave.lifecycle.transitions import Cause, end_burn, remark, swap
 from autoclave.rules.device_lifecycle import DeviceState, Event
 from autoclave.rules.reclaim import Reclaim
 
@@ -52,8 +52,13 @@ def claim(
     if left and device.reclaim is Reclaim.NONE:
         remark(tx, device, Event.CLAIM.value, told, {})
         return device
-    burned = burned_for(instance_uuid, now) if device.reclaim is Reclaim.HOLD else {}
-    return swap(tx, device, Event.CLAIM, told, burned, locked=True)
+    if device.reclaim is Reclaim.HOLD:
+        return swap(tx, device, Event.CLAIM, told, burned_for(instance_uuid, now), locked=True)
+    if device.burned_at is not None:
+        # Released, and no longer one-time-use: it must not be spent again after this instance.
+        end_burn(tx, device)
+        device = replace(device, **NOT_BURNED)
+    return swap(tx, device, Event.CLAIM, told, locked=True)
 
 
 def free(tx: Connection, instance_uuid: str, cause: Cause) -> list[DeviceRecord]:
