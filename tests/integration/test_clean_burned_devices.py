@@ -173,7 +173,8 @@ def test_a_cleaned_device_is_released_with_its_whole_record_and_autoclave_takes_
     assert cleaner.run("--once", "--", str(tool.path), "--full", "$(reboot) ;") == 0
     assert tool.calls == [["--full", "$(reboot) ;", GPU, rp_uuid]]
     assert devices.inventory(rp_uuid) == RELEASED
-    assert devices.settle(rp_uuid) is Settled.LOWERED
+    # The conductor of the service reconciles as well, and may be first.
+    assert devices.settle(rp_uuid) in (Settled.LOWERED, Settled.UNCHANGED)
     assert not devices.row(rp_uuid).burned
     assert devices.offered(rp_uuid)
     assert cleaner.run("--once", "--", str(tool.path)) == 0

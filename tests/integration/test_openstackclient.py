@@ -119,4 +119,4 @@ def test_our_commands_win_in_any_order(first: list[str], tmp_path: Path) -> None
         words = [OPENSTACK, "--os-auth-type", "none", "accelerator", "device", action, "no-uuid"]
         ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
         assert ended.returncode == 2
-        assert "no uuid" in ended.stderr
+        assert "'no-uuid' is not a UUID" in ended.stderr

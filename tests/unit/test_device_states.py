@@ -20,6 +20,20 @@ SPECIFIED = {
     ("cleaning", "crash_recovery", "error"),
     ("error", "clean_again", "pending_cleaning"),
 }
+# What the one-time-use specification adds: an instance gets a device by its flavor, and has used up one that is held
+# back until an operator releases it.
+ONE_TIME_USE = {
+    ("available", "claim", "allocated"),
+    ("available", "burn", "spent"),  # an unknown consumer has it, or its card was burned in another slot
+    ("allocated", "burn", "allocated"),  # it becomes one-time-use while an instance has it
+    ("allocated", "spend", "spent"),
+    ("spent", "burn", "spent"),  # an unknown consumer has it: the confirmation is void
+    ("spent", "confirm", "spent"),
+    ("spent", "release", "available"),
+    ("spent", "release_seen", "available"),
+    ("spent", "distrust", "error"),
+    ("spent", "rewritten", "error"),
+}
 # What we add: a bind taken back, a card whose last free handle is gone, a worker that cannot begin, a drive that is not
 # the known one, the operator who vouches for it, what a database restored from a backup does not know, and a bind by a
 # service that knew no states.
@@ -35,20 +49,7 @@ ADDED = {
     ("error", "accept", "available"),
     ("available", "backfill", "allocated"),
 }
-# One-time-use devices, and those that flavors ask for.
-OF_POLICIES = {
-    ("available", "claim", "allocated"),
-    ("available", "burn", "spent"),
-    ("allocated", "burn", "allocated"),
-    ("allocated", "spend", "spent"),
-    ("spent", "burn", "spent"),
-    ("spent", "confirm", "spent"),
-    ("spent", "release", "available"),
-    ("spent", "release_seen", "available"),
-    ("spent", "distrust", "error"),
-    ("spent", "rewritten", "error"),
-}
-ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ADDED | OF_POLICIES}
+ALLOWED = {(source, event): target for source, event, target in SPECIFIED | ONE_TIME_USE | ADDED}
 
 
 @pytest.mark.parametrize(("source", "event"), list(itertools.product(DeviceState, Event)))
@@ -65,8 +66,8 @@ def test_no_edge_is_written_twice() -> None:
 
 
 def test_the_states_are_those_of_the_specification() -> None:
-    specified = {"available", "allocated", "pending_cleaning", "cleaning", "error"}
-    assert {state.value for state in DeviceState} == specified | {"spent"}
+    nvme = {"available", "allocated", "pending_cleaning", "cleaning", "error"}
+    assert {state.value for state in DeviceState} == nvme | {"spent"}
 
 
 def test_a_device_that_was_to_be_erased_becomes_available_only_by_an_erase_or_an_operators_word() -> None:
@@ -75,8 +76,18 @@ def test_a_device_that_was_to_be_erased_becomes_available_only_by_an_erase_or_an
         for edge in TRANSITIONS
         if edge.target is DeviceState.AVAILABLE and edge.source is not DeviceState.ALLOCATED
     }
-    of_policies = {("spent", "release"), ("spent", "release_seen")}
-    assert ways == {("cleaning", "cleaned"), ("error", "accept")} | of_policies
+    assert ways == {("cleaning", "cleaned"), ("error", "accept"), ("spent", "release"), ("spent", "release_seen")}
+
+
+def test_only_an_operator_ends_a_burn() -> None:
+    """Either by the command, or by lowering ``reserved`` in Placement."""
+    assert transition(DeviceState.SPENT, Event.RELEASE).actors == {Actor.OPERATOR}
+    assert transition(DeviceState.SPENT, Event.RELEASE_SEEN).actors == {Actor.PLACEMENT}
+
+
+def test_only_the_agent_claims_and_burns_a_device() -> None:
+    edges = [edge for edge in TRANSITIONS if edge.event in (Event.CLAIM, Event.BURN)]
+    assert {edge.actors for edge in edges} == {frozenset({Actor.AGENT})}
 
 
 def test_only_an_operator_accepts_a_device_that_was_not_erased() -> None:
@@ -109,6 +120,6 @@ def test_the_diagram_shows_every_state_and_every_edge_once() -> None:
         ["  rankdir=LR;", "  node [shape=box, style=rounded];"],
         "}",
     )
-    edges = [f'  {source} -> {target} [label="{event}"];' for source, event, target in SPECIFIED | ADDED | OF_POLICIES]
+    edges = [f'  {source} -> {target} [label="{event}"];' for source, event, target in SPECIFIED | ONE_TIME_USE | ADDED]
     assert sorted(lines[2:]) == sorted([*(f"  {state};" for state in DeviceState), *edges])
     assert dot().endswith("}\n")
