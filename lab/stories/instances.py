@@ -19,7 +19,6 @@ def tell(host: Host) -> None:
     facts, cloud = host.facts, host.cloud
     facts.say("openstack server create, with a drive by device profile")
     drive = host.drives[MARKED]
-    drive.fill()
     cloud.openstack("image", "create", IMAGE, "--file", str(DISK), "--disk-format", "raw")
     cloud.make_profile(PROFILE, RESOURCE_CLASS, MARK)
     cloud.openstack("flavor", "create", FLAVOR, "--ram", "64", "--vcpus", "1", "--disk", "0",
