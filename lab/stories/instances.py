@@ -44,7 +44,7 @@ def tell(host: Host) -> None:
 
     cloud.tell("server", "delete", "--wait", SERVER)
     domains = host.hypervisor.virsh("list", "--all", "--name").split()
-    facts.check("libvirt has no guest any more", not domains, domains or "no domain")
+    facts.check("libvirt has no guest left", not domains, domains or "no domain")
     host.check_offered(f"{MARKED} after its instance", device)
     rest = drive.differs_from(ZEROS)
     seen = f"{drive.size} bytes read, " + ("all zero" if rest is None else f"data at byte {rest}")

@@ -287,6 +287,47 @@ def test_erased_device_returns_by_itself(
     assert world.sim.functions.all()[GPU].resets == (2 if keys is RESET else 0)
 
 
+def test_function_of_a_flavor_that_lost_its_policy_is_not_offered_unerased(world: PolicyWorld) -> None:
+    world.of_flavors(**RESET)
+    world.start()
+    instance = world.create(GPU)
+    world.end_all()
+    world.of_flavors()
+    agent = world.start()
+    agent.period()
+    assert world.device().reclaim is Reclaim.ERASE
+    world.delete(instance)
+    assert (world.outcome().device_state, world.offered()) == (DeviceState.ERROR, 0)
+    agent.period()
+    assert (world.device().reclaim, world.offered()) == (Reclaim.ERASE, 0)
+    world.end_all()
+    world.of_flavors(**RESET)
+    world.start()
+    assert world.clean().device_state is DeviceState.AVAILABLE
+    assert world.offered() == 1
+
+
+def test_function_of_a_profile_that_lost_its_policy_is_not_offered_unerased(world: PolicyWorld) -> None:
+    world.of_profiles(**RESET)
+    world.start()
+    tenant = Tenant(world, GPU)  # type: ignore[arg-type]
+    tenant.bind()
+    world.end_all()
+    world.of_profiles()
+    agent = world.start()
+    agent.period()
+    assert world.device().reclaim is Reclaim.ERASE
+    world.unbind(tenant)
+    assert (world.outcome().device_state, world.offered()) == (DeviceState.ERROR, 0)
+    agent.period()
+    assert (world.device().reclaim, world.offered()) == (Reclaim.ERASE, 0)
+    world.end_all()
+    world.of_profiles(**RESET)
+    world.start()
+    assert world.clean().device_state is DeviceState.AVAILABLE
+    assert world.offered() == 1
+
+
 @LIVES
 @METHODS
 def test_failed_erase_ends_in_error_and_clean_repeats_it(

@@ -152,7 +152,7 @@ def _observe(s: State, mutation: str) -> Iterator[tuple[str, State]]:
         x = s._replace(doubted=not s.doubted, changes=s.changes - 1)
         if s.doubted and mutation == "withheld not recorded":
             x = x.owes()
-        yield "cannot read it any more" if x.doubted else "can read it again", x.goes("period", "make")
+        yield "can no longer read it" if x.doubted else "can read it again", x.goes("period", "make")
     policy = s.policy if s.mark else NONE
     if not s.entry and s.known:
         stays = s.device != AVAILABLE and mutation != "a spent row goes with its entry"

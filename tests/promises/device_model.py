@@ -139,7 +139,7 @@ MUTATIONS = {
     "a row goes before its provider": ("hold: an operator configures", LOST),
     # of requests
     "an unbind settles before Deleting": ("profile, erase", DIRTY_OFFERED),
-    "nobody finishes an unbind": ("profile, none", LOST),
+    "an unbind is left unfinished": ("profile, none", LOST),
     "a binder takes back blindly": ("profile, erase: a zombie binds", LOST),
     # of the worker
     "late messages are obeyed": ("profile, erase: one after the other", ERASED_IN_USE),

@@ -132,7 +132,7 @@ def sweep(s: State, mutation: str) -> Iterator[tuple[str, State]]:
                     yield "rolls back", x.becomes_available(mutation, holder=0).goes("sweep", "get", "idle")
                 elif s.holder != number:
                     yield "fails a bind", x
-            elif mutation == "nobody finishes an unbind":
+            elif mutation == "an unbind is left unfinished":
                 continue
             elif s.arqs[number - 1] == "deleting" and s.of(name).at in ("idle", "deallocate"):
                 yield "takes over an unbind", s.goes("sweep", "get", f"finish {number}")

@@ -124,6 +124,13 @@ class DeviceRecord:
         """Return whether it becomes ``spent`` after its instance. A burn does not end with the policy."""
         return self.reclaim is Reclaim.HOLD or self.burned_at is not None
 
+    def keeps_erase(self, wanted: Reclaim) -> bool:
+        """Return whether the device is still erased once although its entry became *wanted*.
+
+        Until it is available, the data of an instance that was promised an erase may be on it.
+        """
+        return self.supports_cleaning and wanted is Reclaim.NONE and self.device_state is not DeviceState.AVAILABLE
+
     @property
     def burn_state(self) -> BurnState:
         """Return the state in which ``burned`` shows it."""

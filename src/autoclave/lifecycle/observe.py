@@ -258,12 +258,13 @@ def _changes(device: DeviceRecord, found: DiscoveredDevice | Sighting) -> dict[s
             changes |= debt(device)
     if not device.is_drive and device.type.value != found.device_type:
         changes["type"] = DeviceType(found.device_type)
-    if device.reclaim is not found.reclaim and device.device_state is not DeviceState.SPENT:
+    keeps_erase = device.keeps_erase(found.reclaim)
+    if device.reclaim is not found.reclaim and device.device_state is not DeviceState.SPENT and not keeps_erase:
         changes["reclaim"] = found.reclaim
     if device.requested_by is not found.requested_by:
         changes["requested_by"] = found.requested_by
     changes |= _layout_changes(device, found)
-    if device.std_board_info != board_info(found):
+    if device.std_board_info != board_info(found) and not keeps_erase:  # it has the cleanup action
         changes["std_board_info"] = board_info(found)
     if (device.vendor, device.model) != (found.vendor, found.product):
         changes |= {"vendor": found.vendor, "model": found.product}

@@ -162,6 +162,9 @@ def _compare(found: Changes, row: ProviderRecord, own: Sequence[FunctionRecord],
             "total": len(bound),
             "reclaim": reclaim,
         }
+    if row.device.keeps_erase(values["reclaim"]):
+        values |= {"reclaim": row.device.reclaim, "std_board_info": row.device.std_board_info}
+        waiting.append(f"reclaim={wanted.reclaim} of {row.address} takes effect later: it must be erased first")
     if row.burned and values["reclaim"] is not Reclaim.HOLD:
         waiting.append(f"{row.address} is of one time use no more, but burned, and stays so until it is released")
     found.kept += waiting
@@ -371,7 +374,7 @@ def withdraw(tx: Connection, provider: ProviderRecord) -> bool:
         return False
     if device.serial is not None:
         pci.remove(tx, device.serial, device.uuid)
-    remark(tx, device, "withdrawn", Cause(Actor.AGENT, device.hostname, reason="it is not configured any more"), {})
+    remark(tx, device, "withdrawn", Cause(Actor.AGENT, device.hostname, reason="it is no longer configured"), {})
     device_rows.delete(tx, device)
     return True
 

@@ -82,7 +82,7 @@ _S, _E, _A = DeviceState, Event, Actor
 TRANSITIONS: tuple[Transition, ...] = (
     _edge(_S.AVAILABLE, _E.BIND, _S.ALLOCATED, "an accelerator request gets the device", _A.CONDUCTOR),
     _edge(_S.AVAILABLE, _E.CLAIM, _S.ALLOCATED, "an instance gets the last free function by its flavor", _A.AGENT),
-    _edge(_S.AVAILABLE, _E.BURN, _S.SPENT, "somebody else has, or had, the one-time-use device", _A.AGENT),
+    _edge(_S.AVAILABLE, _E.BURN, _S.SPENT, "another consumer has, or had, the one-time-use device", _A.AGENT),
     _edge(_S.AVAILABLE, _E.USED_UP, _S.ALLOCATED, "instances have all that the card offers now", _A.AGENT),
     _edge(_S.ALLOCATED, _E.TAKE_BIND_BACK, _S.AVAILABLE, "the bind failed before any guest saw it", _A.CONDUCTOR),
     _edge(

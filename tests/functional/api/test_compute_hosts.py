@@ -115,7 +115,7 @@ def test_a_host_of_which_placement_cannot_be_told_is_not_taken_out(ready: World)
     ready.placement.add(effects.refuse, times=1)
     answer = ready.compute("DELETE", f"/os-services/{service}")
     assert answer.status_code == 503
-    assert "Retry later" in said(answer), "nobody finishes it but whoever asked"
+    assert "Retry later" in said(answer), "only the client that asked finishes it"
     assert len(ready.compute("GET", "/os-services").json["services"]) == 1
     assert ready.compute("DELETE", f"/os-services/{service}").status_code == 204
 
